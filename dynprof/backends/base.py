@@ -1,0 +1,68 @@
+"""The seam between the window and a profiler: what a backend must do, and nothing more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dynprof.plan import Offer, Plan
+    from dynprof.rank import Rank
+
+
+class Recording(Protocol):
+    """One window of one profiler, from its preparation to its file.
+
+    ``start``, ``begin_step`` and ``stop`` run inside ``step()`` on the training thread, in this
+    order; ``save`` runs once afterwards, on another thread; ``discard`` instead of what is left.
+    Any of them may raise; the session then gives the window up.
+    """
+
+    def start(self) -> None:
+        """End the warm-up: from here on everything is kept."""
+
+    def begin_step(self, number: int) -> None:
+        """End the step before, if any, and begin the step that the job calls ``number``."""
+
+    def stop(self) -> None:
+        """End the last step and stop recording; must be fast."""
+
+    def save(self, path: Path) -> tuple[str, ...]:
+        """Write the trace to ``path`` as JSON; may be slow.
+
+        Returns:
+            What was lost or is odd about it, each a sentence.
+        """
+
+    def discard(self) -> None:
+        """Stop if running, and forget everything."""
+
+
+class Backend(Protocol):
+    """A profiler that can be asked for recordings."""
+
+    @property
+    def name(self) -> str:
+        """The name in the config."""
+
+    @property
+    def trace_suffix(self) -> str:
+        """What the names of its traces end with, without a compression."""
+
+    def offer(self) -> Offer:
+        """Say what it can do in this process, or why it cannot; imports what it needs."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of what takes part."""
+
+    def obstacle(self) -> str | None:
+        """Say why a window cannot open or close at this very step, or None where it can."""
+
+    def prepare(self, plan: Plan, rank: Rank) -> Recording:
+        """Turn the profiler on, for the warm-up; runs on the training thread.
+
+        Raises:
+            BackendError: It cannot record now, with the reason.
+        """

@@ -1,0 +1,118 @@
+"""VizTracer: every call of any Python loop; knows nothing of torch and never imports it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dynprof.errors import BackendError
+from dynprof.plan import Offer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.plan import Plan
+    from dynprof.rank import Rank
+
+MAX_EVENTS = 2_000_000
+"""Size of VizTracer's ring; the oldest events give way."""
+
+
+class PythonBackend:
+    """Records with VizTracer."""
+
+    name = "python"
+    trace_suffix = "py.trace.json"
+
+    def offer(self) -> Offer:
+        """Offer CPU; VizTracer is imported now, so that opening a window need not."""
+        if importlib.util.find_spec("viztracer") is None:
+            return Offer(self.name, missing="viztracer is not installed")
+        import viztracer  # noqa: F401
+
+        return Offer(self.name, activities=("CPU",))
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of Python and VizTracer."""
+        return {
+            "python": platform.python_version(),
+            "viztracer": importlib.metadata.version("viztracer"),
+        }
+
+    def obstacle(self) -> str | None:
+        """Say None: Python can be traced at any step."""
+        return None
+
+    def prepare(self, plan: Plan, rank: Rank) -> PythonRecording:
+        """Switch the tracing of calls on."""
+        from viztracer import VizTracer
+
+        if sys.getprofile() is not None:
+            raise BackendError(
+                "a profiler is active on this thread (sys.setprofile); stop it first"
+            )
+        tracer = VizTracer(
+            tracer_entries=MAX_EVENTS,
+            verbose=0,
+            log_gc=plan.config.experimental.gc_detect_threshold is not None,
+            register_global=False,
+            process_name=f"rank {rank.number}",
+        )
+        tracer.start()
+        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
+        return PythonRecording(tracer, {"distributedInfo": place, "metadata": plan.config.metadata})
+
+
+class PythonRecording:
+    """One window of VizTracer."""
+
+    def __init__(self, tracer: Any, facts: dict[str, Any]) -> None:
+        self._tracer = tracer
+        self._facts = facts
+        self._step: tuple[int, float] | None = None
+
+    def start(self) -> None:
+        """Forget the warm-up."""
+        self._tracer.clear()
+
+    def begin_step(self, number: int) -> None:
+        """End the step before and begin a step."""
+        self._end_step()
+        self._step = (number, self._tracer.getts())
+
+    def stop(self) -> None:
+        """Switch the tracing of calls off."""
+        self._end_step()
+        self._tracer.stop()
+
+    def save(self, path: Path) -> tuple[str, ...]:
+        """Write the events as a Chrome trace."""
+        tracer, self._tracer = self._tracer, None
+        tracer.parse()
+        tracer.data.update(self._facts)
+        overflow = tracer.data["viztracer_metadata"]["overflow"]
+        tracer.save(str(path))
+        tracer.clear()
+        if overflow:
+            return (f"there were more than {MAX_EVENTS:,} events; the oldest were lost",)
+        return ()
+
+    def discard(self) -> None:
+        """Switch tracing off and forget the events."""
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.stop()
+            tracer.clear()
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is None:
+            return
+        number, began = step
+        now = self._tracer.getts()
+        name = f"ProfilerStep#{number}"
+        event = {"ph": "X", "name": name, "cat": "step", "ts": began, "dur": now - began}
+        self._tracer.add_raw(event)

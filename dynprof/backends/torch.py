@@ -1,0 +1,193 @@
+"""``torch.profiler`` on CPU, CUDA and XPU.
+
+torch is never imported here before the training script has done so: a job that does not use it
+must not pay for it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dynprof.errors import BackendError
+from dynprof.plan import Offer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.plan import Plan
+    from dynprof.rank import Rank
+
+
+class TorchBackend:
+    """Records with ``torch.profiler``."""
+
+    name = "torch"
+    trace_suffix = "pt.trace.json"
+
+    def offer(self) -> Offer:
+        """Offer CPU, and the devices that this process can see."""
+        if not hasattr(sys.modules.get("torch"), "autograd"):
+            return Offer(self.name, missing="this process has not imported torch")
+        import torch.profiler
+
+        if not torch.profiler.kineto_available():
+            return Offer(self.name, missing="this build of torch has no Kineto")
+        return Offer(self.name, activities=device_activities(torch))
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of torch and of what it was built with."""
+        import torch
+
+        devices = {"cuda": torch.version.cuda, "hip": torch.version.hip}
+        found = {name: str(version) for name, version in devices.items() if version}
+        return {"torch": str(torch.__version__), **found}
+
+    def obstacle(self) -> str | None:
+        """Wait while a CUDA graph is being captured: synchronising would break it."""
+        import torch
+
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return "a CUDA graph is being captured"
+        return None
+
+    def prepare(self, plan: Plan, rank: Rank) -> TorchRecording:
+        """Turn ``torch.profiler`` on."""
+        import torch
+
+        if torch.autograd._profiler_enabled():
+            raise BackendError("another torch.profiler is active on this thread; stop it first")
+        profiler = _profiler(plan)
+        _prepare(profiler)
+        return TorchRecording(profiler, _metadata(plan, rank))
+
+
+class TorchRecording:
+    """One window of ``torch.profiler``."""
+
+    def __init__(self, profiler: Any, metadata: dict[str, str]) -> None:
+        self._profiler = profiler
+        self._metadata = metadata
+        self._step: Any = None
+        self._running = False
+
+    def start(self) -> None:
+        """Keep what happens from here on."""
+        self._profiler.start_trace()
+        self._running = True
+        for key, value in self._metadata.items():
+            self._profiler.add_metadata_json(key, value)
+
+    def begin_step(self, number: int) -> None:
+        """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
+        from torch.autograd.profiler import record_function
+
+        self._end_step()
+        self._step = record_function(f"ProfilerStep#{number}")
+        self._step.__enter__()
+
+    def stop(self) -> None:
+        """Stop recording; torch collects its events here."""
+        self._end_step()
+        self._profiler.stop_trace()
+        self._running = False
+
+    def save(self, path: Path) -> tuple[str, ...]:
+        """Write the Chrome trace."""
+        profiler, self._profiler = self._profiler, None
+        profiler.export_chrome_trace(str(path))
+        return ()
+
+    def discard(self) -> None:
+        """Stop torch's profiler, also one that was only prepared."""
+        if self._profiler is None:
+            return
+        self._end_step()
+        if not self._running:
+            self._profiler.start_trace()  # torch can only disable what was enabled
+        profiler, self._profiler = self._profiler, None
+        profiler.stop_trace()
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+
+def device_activities(torch: Any) -> tuple[str, ...]:
+    """Return what torch can watch here, without creating a device context."""
+    supported = {activity.name for activity in torch.profiler.supported_activities()}
+    found = ["CPU"]
+    # device_count() asks NVML; is_available() would start CUDA and so break a later fork.
+    if "CUDA" in supported and torch.cuda.device_count() > 0:
+        found.append("CUDA")
+    if "XPU" in supported and torch.xpu.device_count() > 0:
+        found.append("XPU")
+    return tuple(found)
+
+
+def _profiler(plan: Plan) -> Any:
+    """Map the config onto ``torch.profiler``; the table in docs/settings.md says the same."""
+    from torch.profiler import ProfilerActivity, _KinetoProfile
+
+    config, level = plan.config, plan.config.experimental.profiler_level
+    names = [n for n in plan.activities if n == "CPU" or level != "Level_none"] or ["CPU"]
+    return _KinetoProfile(
+        activities=[getattr(ProfilerActivity, name) for name in names],
+        record_shapes=config.record_shapes,
+        profile_memory=config.profile_memory,
+        with_stack=config.with_stack,
+        with_flops=config.with_flops,
+        with_modules=config.with_modules,
+        experimental_config=_experimental(plan),
+    )
+
+
+def _prepare(profiler: Any) -> None:
+    """Prepare as torch does, but without importing ``torch._inductor``.
+
+    torch's own ``prepare_trace()`` imports it, for a second or more, to ask whether compiled
+    code uses CUDA graphs; a job that has not loaded it has no compiled code.
+    """
+    if "torch._inductor.config" in sys.modules:
+        profiler.prepare_trace()
+        return
+    from torch.autograd.profiler import profile
+
+    profiler.profiler = profile(
+        use_cpu=any(activity.name == "CPU" for activity in profiler.activities),
+        use_device=profiler.use_device,
+        record_shapes=profiler.record_shapes,
+        with_flops=profiler.with_flops,
+        profile_memory=profiler.profile_memory,
+        with_stack=profiler.with_stack,
+        with_modules=profiler.with_modules,
+        use_kineto=True,
+        experimental_config=profiler.experimental_config,
+    )
+    profiler.profiler._prepare_trace()
+
+
+def _experimental(plan: Plan) -> Any:
+    from torch._C._profiler import _ExperimentalConfig
+
+    settings, level = plan.config.experimental, plan.config.experimental.profiler_level
+    asked = {
+        "enable_cuda_sync_events": level in ("Level1", "Level2") and "CUDA" in plan.activities,
+        "capture_overload_names": level == "Level2",
+        "record_python_gc_info": settings.gc_detect_threshold is not None,
+    }
+    wanted: dict[str, Any] = {name: True for name, is_wanted in asked.items() if is_wanted}
+    return _ExperimentalConfig(**wanted)
+
+
+def _metadata(plan: Plan, rank: Rank) -> dict[str, str]:
+    """Return what goes into the trace; readers find the rank in ``distributedInfo``."""
+    import torch.distributed as dist
+
+    metadata = {key: json.dumps(value) for key, value in plan.config.metadata.items()}
+    if not (dist.is_available() and dist.is_initialized()):  # else torch writes it, and more
+        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
+        metadata["distributedInfo"] = json.dumps(place)
+    return metadata

@@ -1,0 +1,144 @@
+"""The manifest of one capture: who recorded what, how complete it is, what it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from dynprof.errors import CaptureError
+from dynprof.layout import write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Request(_Record):
+    """The edit that asked for a window.
+
+    Attributes:
+        number: Counts the requests of this process, from 1.
+        edited_at: Time of the save, ISO 8601 in UTC.
+        sha256: Digest of the config's bytes, the same on every rank.
+        config: The config as it was written.
+    """
+
+    number: int
+    edited_at: str
+    sha256: str
+    config: dict[str, JsonValue]
+
+
+class Steps(_Record):
+    """Which steps; the numbers are the job's own.
+
+    Attributes:
+        first: The first step asked for.
+        last: The last step asked for.
+        recorded: How many whole steps were recorded.
+        warmup: Steps that ran with the profiler on before the first.
+    """
+
+    first: int
+    last: int
+    recorded: int
+    warmup: int
+
+
+class Cost(_Record):
+    """What the capture cost the job, in milliseconds, measured; None where nothing was.
+
+    Attributes:
+        open_ms: Time inside the ``step()`` that opened the window.
+        close_ms: Time inside the ``step()`` that closed it.
+        save_ms: Time that saving took, beside the training.
+        step_before_ms: Mean step time in the seconds before the window.
+        step_during_ms: Mean step time while recording.
+        step_after_ms: Mean step time in the seconds after saving; filled in later.
+    """
+
+    open_ms: float
+    close_ms: float
+    save_ms: float | None = None
+    step_before_ms: float | None = None
+    step_during_ms: float | None = None
+    step_after_ms: float | None = None
+
+
+class Manifest(_Record):
+    """What ``rank_<r>.info.json`` holds.
+
+    Attributes:
+        dynprof: Version of dynprof that wrote it.
+        backend: Which profiler recorded.
+        versions: Versions of what took part.
+        host: Name of the machine.
+        pid: Id of the process.
+        rank: Rank of the process.
+        world_size: Number of ranks.
+        request: The edit that asked for it.
+        steps: Which steps were recorded.
+        activities: What was watched.
+        opened_at: When the window opened, ISO 8601 in UTC.
+        closed_at: When it closed, ISO 8601 in UTC.
+        complete: Whether every step asked for was recorded and saved whole.
+        reason: Why it is not complete; empty where it is.
+        remarks: What of the config had no effect or was downgraded, in sentences.
+        lost: What is missing from the trace or odd about it, in sentences.
+        trace: Name of the trace beside this file; None where there is none.
+        trace_bytes: Size of the trace on disk.
+        trace_bytes_raw: Size of the trace before compression.
+        cost: What it cost.
+    """
+
+    dynprof: str
+    backend: str
+    versions: dict[str, str]
+    host: str
+    pid: int
+    rank: int
+    world_size: int
+    request: Request
+    steps: Steps
+    activities: tuple[str, ...]
+    opened_at: str
+    closed_at: str
+    complete: bool
+    reason: str = ""
+    remarks: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    trace: str | None = None
+    trace_bytes: int = 0
+    trace_bytes_raw: int = 0
+    cost: Cost
+
+    def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
+        """Return the manifest after saving; ``failure`` says why that did not work."""
+        cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})
+        changes = {"complete": False, "reason": failure} if failure else {}
+        return self.model_copy(update={"cost": cost, **changes})
+
+    def with_step_after(self, step_ms: float) -> Manifest:
+        """Return the manifest with the step time after saving."""
+        cost = self.cost.model_copy(update={"step_after_ms": round(step_ms, 4)})
+        return self.model_copy(update={"cost": cost})
+
+    def save(self, path: Path) -> None:
+        """Write the manifest, whole or not at all."""
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CaptureError: The file is not there or not a manifest.
+    """
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CaptureError(f"{path} is not the manifest of a capture: {error}") from None

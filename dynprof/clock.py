@@ -1,0 +1,34 @@
+"""The two clocks that dynprof reads, replaceable in tests."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def now_s(self) -> float:
+        """Return monotonic seconds, for durations."""
+
+    def wall_s(self) -> float:
+        """Return seconds since the epoch, for people and file names."""
+
+
+class SystemClock:
+    """The clocks of the machine."""
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        return time.perf_counter()
+
+    def wall_s(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+
+def iso(wall_s: float) -> str:
+    """Return a time as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="milliseconds")

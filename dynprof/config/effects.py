@@ -1,0 +1,40 @@
+"""What each backend makes of a setting: the column a key carries in the model, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class NoEffect(str):
+    """The reason why a backend cannot serve a setting."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a setting does, backend by backend.
+
+    Attributes:
+        torch: What ``torch.profiler`` does with it, or a :class:`NoEffect`.
+        python: What VizTracer does with it, or a :class:`NoEffect`.
+    """
+
+    torch: str
+    python: str
+
+    def why_none(self, backend: str) -> str | None:
+        """Return why the setting does nothing on ``backend``, or None where it does something."""
+        text = getattr(self, backend, None)
+        return str(text) if isinstance(text, NoEffect) else None
+
+
+SAME = Effect(torch="served", python="served")
+"""For a setting that means the same on every backend."""
+
+ASCEND_ONLY = Effect(
+    torch=NoEffect("only an Ascend NPU measures this"),
+    python=NoEffect("only an Ascend NPU measures this"),
+)
+NO_TENSORS = "a Python trace knows no tensors"
+NOT_YET = "this version of dynprof does not serve it yet"

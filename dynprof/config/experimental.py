@@ -1,0 +1,121 @@
+"""The section ``experimental_config``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dynprof.config.effects import ASCEND_ONLY, NO_TENSORS, NOT_YET, Effect, NoEffect
+from dynprof.config.section import Section
+
+ExportType = Literal["text", "db"]
+ProfilerLevel = Literal["Level_none", "Level0", "Level1", "Level2"]
+AicMetrics = Literal[
+    "AiCoreNone",
+    "PipeUtilization",
+    "ArithmeticUtilization",
+    "Memory",
+    "MemoryL0",
+    "MemoryUB",
+    "ResourceConflictRatio",
+    "L2Cache",
+    "MemoryAccess",
+]
+HostSystem = Literal[
+    "cpu", "mem", "disk", "network", "osrt", "numa",
+    "CPU", "MEM", "DISK", "NETWORK", "OSRT", "NUMA",
+]  # fmt: skip
+
+
+class ExperimentalConfig(Section):
+    """Settings beyond what every profiler has; mostly those of the Ascend profiler."""
+
+    profiler_level: Annotated[
+        ProfilerLevel,
+        Field(
+            description="How deep to look: Level_none (marks only), Level0 (operators and "
+            "kernels), Level1 and Level2 (more of the runtime)."
+        ),
+        Effect(
+            torch="Level_none leaves device activities out; Level1 adds CUDA synchronisation "
+            "events; Level2 adds the overload names of operators",
+            python=NoEffect("a Python trace has one level"),
+        ),
+    ] = "Level0"
+    aic_metrics: Annotated[
+        AicMetrics,
+        Field(description="Which metrics of the AI cores to sample; needs Level1 or Level2."),
+        ASCEND_ONLY,
+    ] = "AiCoreNone"
+    l2_cache: Annotated[bool, Field(description="Collect L2 cache hit rates."), ASCEND_ONLY] = False
+    op_attr: Annotated[
+        bool,
+        Field(description="Collect attributes of aclnn operators; needs export_type db."),
+        ASCEND_ONLY,
+    ] = False
+    gc_detect_threshold: Annotated[
+        float | None,
+        Field(ge=0, description="Record garbage collections longer than this, in ms; null: none."),
+        Effect(
+            torch="records Python's garbage collections, whatever their length",
+            python="records Python's garbage collections, whatever their length",
+        ),
+    ] = None
+    data_simplification: Annotated[
+        bool | None,
+        Field(description="Delete intermediate data once the tables are made."),
+        Effect(
+            torch=NoEffect("a capture holds no intermediate data"),
+            python=NoEffect("a capture holds no intermediate data"),
+        ),
+    ] = True
+    record_op_args: Annotated[
+        bool,
+        Field(description="Write the arguments of operators to a folder of their own."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NO_TENSORS)),
+    ] = False
+    export_type: Annotated[
+        ExportType | Annotated[list[ExportType], Field(min_length=1)],
+        Field(
+            description="The form of the tables that analysis makes: text (json and csv), "
+            "db (SQLite), or a list of both.",
+            examples=["text", ["text", "db"]],
+        ),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = "text"
+    msprof_tx: Annotated[
+        bool,
+        Field(description="The older name of mstx."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = False
+    mstx: Annotated[
+        bool,
+        Field(description="Collect the marks and ranges that the script sets itself."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = False
+    mstx_domain_include: Annotated[
+        list[str] | None,
+        Field(description="Keep only marks of these domains."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = []
+    mstx_domain_exclude: Annotated[
+        list[str] | None,
+        Field(description="Leave out marks of these domains."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = []
+    host_sys: Annotated[
+        list[HostSystem] | None,
+        Field(description="Sample these parts of the host while recording."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = []
+    sys_io: Annotated[bool, Field(description="Collect NIC and RoCE data."), ASCEND_ONLY] = False
+    sys_interconnection: Annotated[
+        bool, Field(description="Collect HCCS and PCIe data."), ASCEND_ONLY
+    ] = False
+
+    @property
+    def export_types(self) -> frozenset[str]:
+        """The forms of tables asked for."""
+        asked = [self.export_type] if isinstance(self.export_type, str) else self.export_type
+        return frozenset(asked)

@@ -1,0 +1,196 @@
+"""JSON read for a person: every value with its line and column, every slip with a sentence.
+
+The standard ``json`` module reads scalars; this reader walks objects and lists itself, because
+it must know where each value stands, see a key that is given twice, and go on after the slips
+that people make most (a comment, a comma too many, ``True``), so that one save shows them all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynprof.errors import ConfigError, Problem
+
+MAX_DEPTH = 32
+"""Levels of nesting allowed; the config itself has three."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
+_WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
+_LITERALS = {"true": True, "false": False, "null": None}
+_SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
+_NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A JSON text that was read.
+
+    Attributes:
+        value: What it says, as ``json.loads`` would return it.
+        problems: Slips that were stepped over; where there are any, the text is not JSON.
+        places: JSON pointer to (line, column) of each value, for members that of the key.
+    """
+
+    value: Any
+    problems: tuple[Problem, ...]
+    places: dict[str, tuple[int, int]]
+
+
+def read_json(text: str) -> Document:
+    """Read ``text``, reporting every slip with line and column.
+
+    Raises:
+        ConfigError: The text breaks off or is so far from JSON that its structure is lost.
+    """
+    reader = _Reader(text)
+    value = reader.document()
+    return Document(value, tuple(reader.problems), reader.places)
+
+
+def join(pointer: str, key: str | int) -> str:
+    """Return the JSON pointer (RFC 6901) of the member or element ``key`` of ``pointer``."""
+    return f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+@dataclass
+class _Reader:
+    text: str
+    at: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
+        self._decoder = json.JSONDecoder()
+
+    def document(self) -> Any:
+        self._skip()
+        if self.at == len(self.text):
+            raise self._stop('the file is empty; write a JSON object, at least {"active": 1}.')
+        value = self._value("", 1)
+        self._skip()
+        if self.at < len(self.text):
+            self._note("there is text after the end of the JSON object; remove it.")
+        return value
+
+    def _value(self, pointer: str, depth: int) -> Any:
+        self.places.setdefault(pointer, self._place(self.at))
+        if depth > MAX_DEPTH:
+            raise self._stop(f"nested more than {MAX_DEPTH} levels deep; no setting needs that.")
+        here = self._peek()
+        if here == "{":
+            return self._object(pointer, depth)
+        if here == "[":
+            return self._list(pointer, depth)
+        return self._scalar(pointer)
+
+    def _object(self, pointer: str, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while self._more("}", first=not members):
+            start = self.at
+            key = self._key()
+            child = join(pointer, key)
+            if key in members:
+                line = self.places[child][0]
+                self._note(f"the key is given twice, first in line {line}; keep one.", child, start)
+            self.places.setdefault(child, self._place(start))
+            self._skip()
+            if self._peek() != ":":
+                raise self._stop(f'a colon is missing after the key "{key}".', child)
+            self.at += 1
+            self._skip()
+            members[key] = self._value(child, depth + 1)
+        return members
+
+    def _list(self, pointer: str, depth: int) -> list[Any]:
+        elements: list[Any] = []
+        while self._more("]", first=not elements):
+            elements.append(self._value(join(pointer, len(elements)), depth + 1))
+        return elements
+
+    def _more(self, closing: str, *, first: bool) -> bool:
+        """Move to the next member or element; past ``closing`` if there is none."""
+        if first:
+            self.at += 1
+        self._skip()
+        if not first and self._peek() == ",":
+            comma = self.at
+            self.at += 1
+            self._skip()
+            if self._peek() == closing:
+                self._note(f"a comma before the closing {closing} is one too many.", "", comma)
+        elif not first and self._peek() not in (closing, ""):
+            raise self._stop("a comma is missing before this.")
+        if self._peek() == "":
+            raise self._stop(f"the text breaks off: a closing {closing} is missing.")
+        if self._peek() != closing:
+            return True
+        self.at += 1
+        return False
+
+    def _key(self) -> str:
+        if self._peek() != '"':
+            raise self._stop('a key in double quotes is expected here, such as "active".')
+        return str(self._scalar(""))
+
+    def _scalar(self, pointer: str) -> Any:
+        word = _WORD.match(self.text, self.at)
+        if word:
+            return self._word(word, pointer)
+        if self._peek() == "'":
+            raise self._stop("JSON wants double quotes around text, not single ones.", pointer)
+        try:
+            value, self.at = self._decoder.raw_decode(self.text, self.at)
+        except json.JSONDecodeError as error:
+            self.at = min(error.pos, len(self.text))
+            raise self._stop(f"this is not JSON: {error.msg}.", pointer) from None
+        except ValueError:  # an integer of thousands of digits
+            raise self._stop("this number has too many digits.", pointer) from None
+        return value
+
+    def _word(self, word: re.Match[str], pointer: str) -> Any:
+        found = word.group()
+        if found in _LITERALS:
+            value: Any = _LITERALS[found]
+        elif found in _SLIPS:
+            value = _LITERALS[_SLIPS[found]]
+            self._note(f"JSON spells this {_SLIPS[found]}, not {found}.", pointer)
+        elif found in _NOT_NUMBERS:
+            value = 0
+            self._note(f"{found} is not a number that JSON knows.", pointer)
+        else:
+            text = f'"{found[:40]}" stands here without quotes; write it in double quotes.'
+            raise self._stop(text, pointer)
+        self.at = word.end()
+        return value
+
+    def _skip(self) -> None:
+        """Move over white space, and over comments with a note."""
+        while True:
+            match = _SPACE.match(self.text, self.at)
+            self.at = match.end() if match else self.at
+            comment = _COMMENT.match(self.text, self.at)
+            if not comment:
+                return
+            self._note("JSON knows no comments; remove it.")
+            self.at = comment.end()
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _place(self, at: int) -> tuple[int, int]:
+        line = bisect_right(self._line_starts, at)
+        return line, at - self._line_starts[line - 1] + 1
+
+    def _note(self, sentence: str, pointer: str = "", at: int | None = None) -> None:
+        place = self._place(self.at if at is None else at)
+        self.problems.append(Problem(sentence, pointer, *place))
+
+    def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
+        self._note(sentence, pointer)
+        return ConfigError(self.problems)

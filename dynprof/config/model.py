@@ -1,0 +1,210 @@
+"""The config: every key with its type, default and meaning, documented here and nowhere else.
+
+The JSON Schema, the template, the table in the docs and the messages are made from this model.
+The first group of keys, their order, spelling and defaults are those of the Ascend PyTorch
+Profiler's ``profiler_config.json``; what its newer versions read is accepted as well.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from dynprof.config.effects import NO_TENSORS, NOT_YET, SAME, Effect, NoEffect
+from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.ranks import RankSet
+from dynprof.config.rules import BrokenRules, broken_rules
+from dynprof.config.section import Section
+
+Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
+BackendName = Literal["auto", "torch", "npu", "python"]
+RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
+RANKS_PATTERN = r"^(all|[0-9]{1,7}( *- *[0-9]{1,7})?( *, *[0-9]{1,7}( *- *[0-9]{1,7})?)*)$"
+PATH_PATTERN = r"^[^\x00-\x1f\x7f]+$"
+MAX_STEPS = 2**53 - 1
+"""The largest step number that every JSON reader keeps exact."""
+
+
+class Limits(Section):
+    """What a window may cost before it closes early; null switches a limit off."""
+
+    max_seconds: Annotated[
+        float | None,
+        Field(gt=0, le=1e9, description="Close at the first step end after this many seconds."),
+        SAME,
+    ] = 3600
+    max_memory_mb: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1e9,
+            description="Close at the first step end at which this process has grown by this "
+            "many MB (10^6 bytes) of resident memory since the window opened.",
+        ),
+        SAME,
+    ] = 4096
+    min_free_disk_mb: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1e12,
+            description="Do not open a window with less than this many MB (10^6 bytes) free "
+            "where the capture would go.",
+        ),
+        SAME,
+    ] = 1024
+
+
+class ProfilerConfig(Section):
+    """What to record. Save this file while the job runs, and the next steps are captured."""
+
+    schema_: Annotated[
+        str | None,
+        Field(alias="$schema", max_length=4096, description="For editors: where the schema lies."),
+        SAME,
+    ] = None
+    activities: Annotated[
+        list[Activity],
+        Field(
+            min_length=1,
+            max_length=16,
+            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device).",
+        ),
+        SAME,
+    ] = ["CPU", "NPU"]
+    prof_dir: Annotated[
+        str,
+        Field(
+            pattern=PATH_PATTERN,
+            max_length=4096,
+            examples=["./", "captures"],
+            description="Where captures go, relative to the directory of this file.",
+        ),
+        SAME,
+    ] = "./"
+    analyse: Annotated[
+        bool,
+        Field(description="Make tables from the trace once it is saved."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = False
+    record_shapes: Annotated[
+        bool,
+        Field(description="Record the shapes and types of operator inputs."),
+        Effect(torch="record_shapes", python=NoEffect(NO_TENSORS)),
+    ] = False
+    profile_memory: Annotated[
+        bool,
+        Field(description="Record allocations and releases of tensor memory."),
+        Effect(torch="profile_memory", python=NoEffect(NO_TENSORS)),
+    ] = False
+    with_stack: Annotated[
+        bool,
+        Field(description="Record the Python call stack of operators."),
+        Effect(torch="with_stack", python="always on: a Python trace is made of call stacks"),
+    ] = False
+    with_flops: Annotated[
+        bool,
+        Field(description="Estimate floating point operations of matrix products."),
+        Effect(torch="with_flops", python=NoEffect(NO_TENSORS)),
+    ] = False
+    with_modules: Annotated[
+        bool,
+        Field(description="Record the module hierarchy of operators."),
+        Effect(
+            torch="with_modules; torch has it for TorchScript models only",
+            python=NoEffect(NO_TENSORS),
+        ),
+    ] = False
+    active: Annotated[
+        int, Field(ge=1, le=MAX_STEPS, description="How many whole steps to record."), SAME
+    ] = 1
+    experimental_config: Annotated[
+        ExperimentalConfig | None, Field(description="Settings of particular profilers."), SAME
+    ] = ExperimentalConfig()
+    warmup: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_STEPS,
+            description="Steps to run with the profiler on, but not kept, before the first "
+            "recorded one.",
+        ),
+        SAME,
+    ] = 0
+    start_step: Annotated[
+        int,
+        Field(
+            ge=-1,
+            le=MAX_STEPS,
+            description="The step at which the window opens (its warm-up, if any, comes first); "
+            "0 or -1: the next step.",
+        ),
+        SAME,
+    ] = 0
+    backend: Annotated[
+        BackendName,
+        Field(
+            description="Which profiler records: torch (torch.profiler), npu (torch_npu), python "
+            "(VizTracer), or auto: the first of these that the job has loaded."
+        ),
+        SAME,
+    ] = "auto"
+    ranks: Annotated[
+        Annotated[str, Field(pattern=RANKS_PATTERN, max_length=65_536, examples=["all", "0-3,8"])]
+        | Annotated[list[RankNumber], Field(min_length=1)]
+        | None,
+        Field(
+            description='Which ranks record: "all", numbers and intervals such as "0-3,8", or a '
+            "list.",
+            examples=["all", "0-3,8", [0, 8]],
+        ),
+        SAME,
+    ] = None
+    is_rank: Annotated[
+        bool, Field(description="The older way: record only on the ranks of rank_list."), SAME
+    ] = False
+    rank_list: Annotated[
+        list[RankNumber] | None, Field(description="The ranks of is_rank."), SAME
+    ] = []
+    cancel: Annotated[
+        bool,
+        Field(description="Close the open window, disarm the waiting one, and ask for nothing."),
+        SAME,
+    ] = False
+    limits: Annotated[Limits, Field(description="When to close early or not to open."), SAME] = (
+        Limits()
+    )
+    metadata: Annotated[
+        dict[str, JsonValue],
+        Field(description="Anything you want to find again beside and inside the trace."),
+        SAME,
+    ] = {}
+    async_mode: Annotated[
+        bool,
+        Field(description="Let torch_npu analyse in a process of its own."),
+        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+    ] = False
+
+    @model_validator(mode="after")
+    def _keep_the_rules(self) -> ProfilerConfig:
+        if broken := broken_rules(self):
+            raise BrokenRules(broken)
+        return self
+
+    @property
+    def experimental(self) -> ExperimentalConfig:
+        """The experimental settings, defaults where the file has null."""
+        return self.experimental_config or ExperimentalConfig()
+
+    @property
+    def asked_ranks(self) -> RankSet:
+        """The ranks that shall record."""
+        if self.ranks is not None:
+            return RankSet.parse(self.ranks)
+        return RankSet.parse((self.rank_list or []) if self.is_rank else "all")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the config as JSON, spelled as in a file, without what was not set."""
+        dumped: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return dumped

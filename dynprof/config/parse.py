@@ -1,0 +1,147 @@
+"""Bytes of a file -> a config, or every problem in them at once."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
+
+from dynprof.config.jsontext import join, read_json
+from dynprof.config.model import ProfilerConfig
+from dynprof.config.rules import BrokenRules, remarks
+from dynprof.config.schema import config_schema
+from dynprof.config.source import MAX_BYTES
+from dynprof.config.wording import branch_violations, show, unknown_key, violation
+from dynprof.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from jsonschema import ValidationError as SchemaViolation
+
+MAX_PROBLEMS = 50
+"""More than this are counted, not listed."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A config that may be used, and what is to be said about it.
+
+    Attributes:
+        config: The config.
+        remarks: Settings that do nothing because of another one, and a byte order mark.
+        places: JSON pointer to (line, column), to say where later remarks belong.
+    """
+
+    config: ProfilerConfig
+    remarks: tuple[Problem, ...]
+    places: dict[str, tuple[int, int]]
+
+    def locate(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+        """Add line and column to problems that have a pointer only."""
+        return tuple(_located(problems, self.places))
+
+
+def parse_config(raw: bytes) -> Parsed:
+    """Read a config, first against the schema, then against the rules between its fields.
+
+    Raises:
+        ConfigError: It cannot be used; all problems are named, with JSON pointer and line.
+    """
+    text, has_mark = _decode(raw)
+    document = read_json(text)
+    problems = [*document.problems, *_located(_schema_problems(document.value), document.places)]
+    if problems:
+        raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
+    try:
+        config = ProfilerConfig.model_validate(document.value)
+    except ValidationError as error:
+        raise ConfigError(_model_problems(error, document.places)) from None
+    mark = [Problem("the file begins with a byte order mark; it was skipped.")] if has_mark else []
+    return Parsed(config, (*mark, *_located(remarks(config), document.places)), document.places)
+
+
+def _decode(raw: bytes) -> tuple[str, bool]:
+    if len(raw) > MAX_BYTES:
+        raise ConfigError([Problem("the config is larger than 1 MiB; it was not read.")])
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError([Problem("the file is saved as UTF-16; save it as UTF-8.")])
+    has_mark = raw.startswith(codecs.BOM_UTF8)
+    body = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        return body.decode("utf-8"), has_mark
+    except UnicodeDecodeError as error:
+        line = body.count(b"\n", 0, error.start) + 1
+        column = error.start - body.rfind(b"\n", 0, error.start)
+        text = f"byte 0x{body[error.start]:02x} is not UTF-8; save the file as UTF-8."
+        raise ConfigError([Problem(text, "", line, column)]) from None
+
+
+@functools.cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(config_schema())
+
+
+def _schema_problems(value: Any) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield Problem(f"{show(value)} is not a config; write an object in braces.")
+        return
+    for error in _validator().iter_errors(value):
+        yield from _problems_of(error)
+
+
+def _problems_of(error: SchemaViolation) -> Iterator[Problem]:
+    pointer = functools.reduce(join, error.absolute_path, "")
+    if error.validator == "anyOf" and (inner := branch_violations(error)):
+        for violated in inner:
+            yield from _problems_of(violated)
+        return
+    if error.validator != "additionalProperties":
+        yield Problem(violation(error), pointer)
+        return
+    known = list(error.schema["properties"]) if isinstance(error.schema, dict) else []
+    members = error.instance if isinstance(error.instance, dict) else {}
+    for key in members:
+        if key not in known:
+            yield Problem(unknown_key(key, known), join(pointer, key))
+
+
+def _model_problems(
+    error: ValidationError, places: dict[str, tuple[int, int]]
+) -> Iterator[Problem]:
+    """Yield what pydantic, stricter than the schema, does not let through (1.0 for 1)."""
+    for entry in error.errors(include_url=False):
+        cause = entry.get("ctx", {}).get("error")
+        if isinstance(cause, BrokenRules):
+            yield from _located(cause.problems, places)
+            continue
+        pointer = _nearest(functools.reduce(join, entry["loc"], ""), places)
+        text = f"{show(entry['input'])} is not allowed: {entry['msg']}."
+        yield Problem(text, pointer, *places.get(pointer, (0, 0)))
+
+
+def _nearest(pointer: str, places: dict[str, tuple[int, int]]) -> str:
+    """Return ``pointer`` or the closest place above it that the file has."""
+    while pointer and pointer not in places:
+        pointer = pointer.rpartition("/")[0]
+    return pointer
+
+
+def _located(problems: Iterable[Problem], places: dict[str, tuple[int, int]]) -> Iterator[Problem]:
+    for problem in problems:
+        if problem.line:
+            yield problem
+            continue
+        place = places[_nearest(problem.pointer, places)] if problem.pointer else (0, 0)
+        yield Problem(problem.text, problem.pointer, *place)
+
+
+def _first(problems: list[Problem]) -> list[Problem]:
+    if len(problems) <= MAX_PROBLEMS:
+        return problems
+    rest = Problem(f"and {len(problems) - MAX_PROBLEMS} more problems.")
+    return [*problems[:MAX_PROBLEMS], rest]

@@ -1,0 +1,69 @@
+"""Rules between the fields of a config: which break it, and which deserve a remark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.config.ranks import RankSet
+from dynprof.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.config.model import ProfilerConfig
+
+
+class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its own error
+    """Carries the problems through pydantic."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(map(str, problems)))
+
+
+def broken_rules(config: ProfilerConfig) -> list[Problem]:
+    """Return what makes the fields of ``config`` contradict each other."""
+    problems = []
+    if config.ranks is not None and config.is_rank:
+        text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
+        problems.append(Problem(text, "/ranks"))
+    if isinstance(config.ranks, str):
+        try:
+            RankSet.parse(config.ranks)
+        except ValueError as error:
+            problems.append(Problem(f"the interval {error}.", "/ranks"))
+    if config.is_rank and not config.rank_list:
+        text = "is_rank is true, but this list names no rank; name some or set is_rank to false."
+        problems.append(Problem(text, "/rank_list"))
+    return problems
+
+
+def remarks(config: ProfilerConfig) -> list[Problem]:
+    """Return settings that do nothing because of another setting (the vendor drops them too)."""
+    return [*_top_level_remarks(config), *_experimental_remarks(config)]
+
+
+def _top_level_remarks(config: ProfilerConfig) -> Iterator[Problem]:
+    if config.rank_list and not config.is_rank:
+        yield Problem("has no effect: it needs is_rank true, or write it as ranks.", "/rank_list")
+
+
+def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:
+    settings = config.experimental
+    here = "/experimental_config"
+    marks = settings.mstx or settings.msprof_tx
+    if settings.op_attr and "db" not in settings.export_types:
+        yield Problem('has no effect: it needs "export_type": "db".', f"{here}/op_attr")
+    if settings.aic_metrics != "AiCoreNone" and settings.profiler_level not in ("Level1", "Level2"):
+        text = 'has no effect: it needs "profiler_level": "Level1" or "Level2".'
+        yield Problem(text, f"{here}/aic_metrics")
+    if settings.profiler_level == "Level_none" and not marks:
+        text = 'Level_none leaves only marks to record: it needs "mstx": true.'
+        yield Problem(text, f"{here}/profiler_level")
+    domains = settings.mstx_domain_include or settings.mstx_domain_exclude
+    if domains and not marks:
+        name = "mstx_domain_include" if settings.mstx_domain_include else "mstx_domain_exclude"
+        yield Problem('has no effect: it needs "mstx": true.', f"{here}/{name}")
+    if settings.mstx_domain_include and settings.mstx_domain_exclude:
+        text = "has no effect: mstx_domain_include is set too, and wins."
+        yield Problem(text, f"{here}/mstx_domain_exclude")

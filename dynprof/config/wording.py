@@ -1,0 +1,120 @@
+"""A violation of the schema, put as a sentence: what was found, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config.schema import config_schema
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+_NAMES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "null",
+    "number": "a number",
+    "object": "an object in braces",
+    "string": "a text in double quotes",
+}
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """Return the sentence for a key that no setting has."""
+    near = near_miss(key, known)
+    hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(known)}."
+    return f"there is no setting {show(key)}; {hint}"
+
+
+def violation(error: ValidationError) -> str:
+    """Return the sentence for a value that its schema does not allow."""
+    found = _found(error)
+    wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
+    near = near_miss(error.instance, _choices(error))
+    return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
+
+
+def branch_violations(error: ValidationError) -> list[ValidationError]:
+    """Return what is wrong inside the alternative of an ``anyOf`` that was meant.
+
+    An alternative was meant if the value has its type; without one the list is empty.
+    """
+    branches: dict[Any, list[ValidationError]] = {}
+    for inner in error.context or []:
+        branches.setdefault(inner.schema_path[0], []).append(inner)
+    for inners in branches.values():
+        if not any(e.validator == "type" and not e.relative_path for e in inners):
+            return inners
+    return []
+
+
+def allowed(schema: dict[str, Any], error: ValidationError) -> str:
+    """Say in words what ``schema`` lets through."""
+    if "anyOf" in schema:
+        parts = [allowed(_resolve(option), error) for option in schema["anyOf"]]
+        return " or ".join(dict.fromkeys(parts))
+    if "enum" in schema:
+        return "one of " + ", ".join(map(show, _spellings(schema["enum"])))
+    if schema.get("type") == "array":
+        items = _resolve(schema.get("items", {}))
+        inner = f" whose elements are each {allowed(items, error)}" if items else ""
+        return f"a {'non-empty ' if schema.get('minItems') else ''}list{inner}"
+    return _NAMES.get(schema.get("type", ""), "another value") + _bounds(schema, error)
+
+
+def _found(error: ValidationError) -> str:
+    instance = error.instance
+    if error.validator in ("maxLength", "maxItems") and isinstance(instance, (str, list)):
+        return f"a length of {len(instance)}"
+    return show(instance)
+
+
+def near_miss(word: Any, choices: list[str]) -> str | None:
+    """Return the choice that ``word`` was probably meant to be, whatever its case."""
+    if not isinstance(word, str):
+        return None
+    folded = {choice.lower(): choice for choice in reversed(choices)}
+    matches = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    return folded[matches[0]] if matches else None
+
+
+def show(value: Any) -> str:
+    """Return a value as JSON, short, and without a byte that could move a terminal's cursor."""
+    text = json.dumps(value, ensure_ascii=True, default=str).replace("\x7f", "\\u007f")
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _bounds(schema: dict[str, Any], error: ValidationError) -> str:
+    if "pattern" in schema and "examples" in schema:
+        return f" such as {' or '.join(map(show, schema['examples']))}"
+    parts = [f"of at least {schema['minimum']}"] if "minimum" in schema else []
+    if "exclusiveMinimum" in schema:
+        parts.append(f"greater than {schema['exclusiveMinimum']}")
+    if error.validator in ("maximum", "maxLength", "maxItems"):
+        noun = {"maximum": "", "maxLength": "characters ", "maxItems": "elements "}
+        parts.append(f"{noun[error.validator]}of at most {error.validator_value}")
+    return f" {' and '.join(parts)}" if parts else ""
+
+
+def _choices(error: ValidationError) -> list[str]:
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    return _spellings([choice for choice in schema.get("enum", []) if isinstance(choice, str)])
+
+
+def _spellings(choices: list[str]) -> list[str]:
+    """Leave out spellings in small letters beside the same in capitals."""
+    return [c for c in choices if c != c.lower() or c.upper() not in choices]
+
+
+def _resolve(schema: Any) -> dict[str, Any]:
+    """Follow a ``$ref`` into ``$defs``; the config's schema has no other references."""
+    if not isinstance(schema, dict):
+        return {}
+    reference = schema.get("$ref", "")
+    if not reference.startswith("#/$defs/"):
+        return schema
+    resolved: dict[str, Any] = config_schema()["$defs"][reference.removeprefix("#/$defs/")]
+    return resolved

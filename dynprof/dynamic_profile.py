@@ -1,0 +1,160 @@
+"""The two lines in a training script, and the few calls beside them.
+
+The names are those of ``torch_npu.profiler.dynamic_profile``. The module holds the package's one
+global: what ``step()`` looks into, and the session behind it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dynprof.inbox import Inbox
+    from dynprof.session import Session
+    from dynprof.snapshot import Status
+
+
+class _NoInbox:
+    """What ``step()`` looks into where there is no session."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self.step = 0
+        self.due = not silent
+
+    def on_due(self) -> None:
+        self.due = False
+        warnings.warn(
+            "dynprof.step() was called before dynprof.init(); it does nothing", stacklevel=3
+        )
+
+
+_inbox: Inbox | _NoInbox = _NoInbox(silent=False)
+_session: Session | None = None
+
+
+def step() -> None:
+    """End one training step and begin the next; call it once per step, on one thread.
+
+    While nothing is asked for, it adds one to a counter and tests one flag. The numbers count
+    from 0: the work before the first call is step 0 (see :func:`set_state` for resumed jobs).
+    """
+    inbox = _inbox
+    inbox.step += 1
+    if inbox.due:
+        inbox.on_due()
+
+
+def init(
+    path: str | os.PathLike[str], *, watch: str | None = None, rank: int | None = None
+) -> None:
+    """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
+
+    The directory and the config are created if they are not there. A config that is there
+    already is not taken as a request: only a save from now on is. A second call warns and
+    changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all.
+
+    Args:
+        path: The directory of the config.
+        watch: ``"events"`` (inotify and the like), ``"poll"``, or ``"auto"``: decided by the
+            file system. Without it ``DYNPROF_WATCH`` decides.
+        rank: The rank of this process; without it, the process group or the launcher's variables
+            say it.
+
+    Raises:
+        UnusablePathError: The directory cannot be made, read or written.
+        ValueError: ``watch`` or ``rank`` is not one of the values above.
+    """
+    global _inbox, _session
+    if disabled():
+        _inbox = _NoInbox(silent=True)
+        return
+    if _session is not None:
+        warnings.warn("dynprof.init() was called before; nothing changes", stacklevel=2)
+        return
+    from dynprof.opening import open_session
+
+    _session = open_session(Path(path), watch=watch, rank=rank)
+    _inbox = _session.inbox
+
+
+def start(config_path: str | os.PathLike[str] | None = None) -> None:
+    """Open a window now, on the calling thread, from the watched config or from another file.
+
+    The config's ``start_step`` is ignored. What hinders it is said in the log and in
+    :func:`status`; nothing is raised.
+
+    Args:
+        config_path: The other file.
+    """
+    if session := _running("start"):
+        session.start(Path(config_path) if config_path is not None else None)
+
+
+def stop() -> None:
+    """Close the open window early and keep what it has; without one, do nothing."""
+    if session := _running("stop"):
+        session.stop()
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Tell a resumed job's step: ``set_state({"cur_step": 1200})`` says that 1200 is running.
+
+    Args:
+        state: ``cur_step``, a whole number of 0 or more. Anything else warns and changes nothing.
+    """
+    step = state.get("cur_step") if isinstance(state, dict) else None
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        text = f'dynprof.set_state({state!r}) changes nothing; it takes {{"cur_step": 1200}}'
+        warnings.warn(text, stacklevel=2)
+    elif session := _running("set_state"):
+        session.set_step(step)
+
+
+def status() -> Status:
+    """Return where this process stands: state, step, request, problems, last capture."""
+    if _session is None:
+        from dynprof.snapshot import Status
+
+        return Status(state="disabled" if disabled() else "not initialised")
+    return _session.status()
+
+
+def shutdown() -> None:
+    """Close an open window, wait until it is saved, and stop watching; also done at exit."""
+    _end("shutdown() was called")
+
+
+def disabled() -> bool:
+    """Return whether ``DYNPROF_DISABLE`` switches everything off."""
+    return os.environ.get("DYNPROF_DISABLE", "0").lower() not in ("", "0", "false", "no")
+
+
+def _running(name: str) -> Session | None:
+    if _session is None and not disabled():
+        warnings.warn(
+            f"dynprof.{name}() was called before dynprof.init(); it does nothing", stacklevel=3
+        )
+    return _session
+
+
+def _end(reason: str) -> None:
+    global _inbox, _session
+    session, _session = _session, None
+    if session is not None:
+        inbox, _inbox = _inbox, _NoInbox(silent=True)
+        _inbox.step = inbox.step
+        session.end(reason)
+
+
+def _forget_in_child() -> None:
+    """Leave a forked child without profiling: its parent's threads and files are not its own."""
+    global _inbox, _session
+    _inbox, _session = _NoInbox(silent=True), None
+
+
+atexit.register(_end, "the process ended")
+os.register_at_fork(after_in_child=_forget_in_child)

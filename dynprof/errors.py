@@ -1,0 +1,70 @@
+"""What can go wrong, as a tree, and the sentence that tells a person about it.
+
+::
+
+    DynprofError
+    ├── ConfigError        a config that cannot be used; carries every Problem found in it
+    ├── UnusablePathError  ``init()`` was given a directory it cannot work in
+    ├── BackendError       a profiler could not be prepared, started, stopped or saved
+    └── CaptureError       what lies on disk is not a capture that dynprof wrote
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to say about a config: what, where, and what to write instead.
+
+    Attributes:
+        text: A whole sentence for the person who edited the file.
+        pointer: JSON pointer (RFC 6901) of the place, ``""`` for the whole document.
+        line: Line in the file, from 1; 0 where no line can be named.
+        column: Column in the line, from 1; 0 where no line can be named.
+    """
+
+    text: str
+    pointer: str = ""
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        """Return ``line 3, column 5, /active: ...`` with the parts that are known."""
+        where = [f"line {self.line}, column {self.column}"] if self.line else []
+        if self.pointer:
+            where.append(self.pointer)
+        return f"{', '.join(where)}: {self.text}" if where else self.text
+
+
+class DynprofError(Exception):
+    """Whatever dynprof raises on purpose."""
+
+
+class ConfigError(DynprofError):
+    """A config that cannot be used.
+
+    Attributes:
+        problems: Everything that was found wrong, in the order of the file.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class UnusablePathError(DynprofError):
+    """``init()`` was given a directory it cannot work in."""
+
+
+class BackendError(DynprofError):
+    """A profiler could not be prepared, started, stopped or saved."""
+
+
+class CaptureError(DynprofError):
+    """What lies on disk is not a capture that dynprof wrote."""

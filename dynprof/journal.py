@@ -1,0 +1,189 @@
+"""The maintenance log and the status file of one process.
+
+Whoever has something to say only puts it into a queue; one thread writes. So a slow or broken
+disk never holds up the training loop. That thread also ticks once a second, for
+whoever has something to look after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.layout import FILE_MODE, make_dir, write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.layout import Layout
+    from dynprof.snapshot import Status
+
+TICK_S = 1.0
+"""Between two looks at the step counter."""
+HEARTBEAT_S = 5.0
+"""A live process writes its status at least this often."""
+LOG_BYTES = 2_000_000
+LOG_FILES = 3
+
+
+class Journal:
+    """Writes log and status from a thread of its own.
+
+    Args:
+        layout: Where to.
+        snapshot: Returns the status of now; called by the thread.
+        on_tick: Called by the thread about once a second.
+
+    Attributes:
+        remembered: Fields of the status that stay as they were last told.
+    """
+
+    def __init__(
+        self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
+    ) -> None:
+        self.remembered: dict[str, Any] = {}
+        self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
+        self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._written: Status | None = None
+        self._trouble: str | None = None
+        self._handler: logging.Handler | None = None
+        self._thread = threading.Thread(target=self._run, name="dynprof-journal", daemon=True)
+
+    def start(self) -> None:
+        """Open the log and begin to write.
+
+        Raises:
+            OSError: The directories cannot be made.
+        """
+        make_dir(self._layout.log.parent)
+        make_dir(self._layout.status.parent)
+        self._handler = _LogFile(
+            self._layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True
+        )
+        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+        self._thread.start()
+
+    def info(self, text: str) -> None:
+        """Note what happened."""
+        self._note(logging.INFO, text)
+
+    def warning(self, text: str) -> None:
+        """Note what an operator should know."""
+        self._note(logging.WARNING, text)
+
+    def error(self, text: str) -> None:
+        """Note what went wrong."""
+        self._note(logging.ERROR, text)
+
+    def refusal(self, number: int, texts: list[str]) -> None:
+        """Note why a request is refused, and keep that for the status."""
+        self.remember(problems=tuple(texts), remarks=())
+        self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
+
+    def remember(self, **fields: Any) -> None:
+        """Keep fields of the status until they are told anew."""
+        self.remembered = {**self.remembered, **fields}
+
+    def stop(self) -> None:
+        """Write what is left, with a last status, and end the thread."""
+        self._lines.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _note(self, level: int, text: str) -> None:
+        self._lines.put(logging.LogRecord("dynprof", level, "", 0, text, None, None))
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        running = True
+        while running:
+            running = self._write_lines(max(0.0, due_s - time.monotonic()))
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + TICK_S
+                self._on_tick()
+            self._write_status()
+        if self._handler:
+            self._handler.close()
+
+    def _write_lines(self, patience_s: float) -> bool:
+        """Write lines until there are none for ``patience_s``; False once the journal stops."""
+        with contextlib.suppress(queue.Empty):
+            record = self._lines.get(timeout=patience_s)
+            while record is not None:
+                self._emit(record)
+                record = self._lines.get_nowait()
+            return False
+        return True
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if self._handler:
+            self._handler.handle(record)
+
+    def _write_status(self) -> None:
+        status = self._snapshot()
+        last = self._written
+        if last and status.heartbeat - last.heartbeat < HEARTBEAT_S:
+            quiet = dataclasses.replace(status, heartbeat=0, step=0, step_ms=None)
+            if quiet == dataclasses.replace(last, heartbeat=0, step=0, step_ms=None):
+                return
+        self._written = status
+        path = self._layout.status
+        try:
+            if path.parent.parent.exists():  # not removed by somebody
+                make_dir(path.parent)
+            write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
+            self._trouble = None
+        except OSError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self.warning(f"the status file cannot be written: {error}")
+
+
+class _LogFile(RotatingFileHandler):
+    """A rotating file, private to user and group, that comes back when its directory does."""
+
+    def _open(self) -> Any:
+        return open(
+            self.baseFilename, "a", encoding="utf-8", opener=lambda p, f: os.open(p, f, FILE_MODE)
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, first opening the file anew if it was removed."""
+        path = Path(self.baseFilename)
+        if self.stream and not path.exists():
+            self.stream.close()
+            self.stream = None
+        if path.parent.parent.exists():
+            make_dir(path.parent)
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Drop the line: there is no better place to say so, and training goes on."""
+
+
+class _LineFormatter(logging.Formatter):
+    """``2026-01-31 03:00:00.123 WARNING rank 3  text``, one line a record and no control codes."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        head = f"{stamp}.{int(record.msecs):03d} {record.levelname:7} {self._who}  "
+        lines = [printable(line) for line in record.getMessage().split("\n")]
+        return head + "\n    ".join(lines)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters escaped, so that a terminal only shows it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,158 @@
+"""Every file name and path rule of the package, and how its files are written.
+
+Files are private to user and group and appear under their final name whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG_NAME = "profiler_config.json"
+SCHEMA_NAME = "profiler_config.schema.json"
+LOG_DIR = "log"
+STATUS_DIR = "status"
+FILE_MODE = 0o660
+"""Asked of the system for every file; the process's umask takes its share off."""
+DIR_MODE = 0o770
+
+
+def host_name() -> str:
+    """Return this machine's name, reduced to what is safe in a file name."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "localhost"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where one process reads and writes.
+
+    Attributes:
+        root: The directory given to ``init()``, absolute.
+        rank: The rank of this process.
+        host: The name of this machine.
+        pid: The id of this process.
+    """
+
+    root: Path
+    rank: int
+    host: str
+    pid: int
+
+    @classmethod
+    def here(cls, root: Path, rank: int) -> Layout:
+        """Return the layout of the calling process."""
+        return cls(root=root, rank=rank, host=host_name(), pid=os.getpid())
+
+    @property
+    def config(self) -> Path:
+        """The file that operators edit."""
+        return self.root / CONFIG_NAME
+
+    @property
+    def schema(self) -> Path:
+        """The JSON Schema beside it, for editors."""
+        return self.root / SCHEMA_NAME
+
+    @property
+    def log(self) -> Path:
+        """The maintenance log of this process."""
+        return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_rank_{self.rank}.log"
+
+    @property
+    def status(self) -> Path:
+        """The status file of this rank."""
+        return self.root / STATUS_DIR / f"rank_{self.rank}.json"
+
+    def capture_dir(self, prof_dir: str) -> Path:
+        """Return where captures go: ``prof_dir``, taken relative to the config's directory."""
+        return Path(os.path.normpath(self.root / prof_dir))
+
+    def trace_name(self, created_s: float, suffix: str) -> str:
+        """Return the trace's file name, in the form that TensorBoard's plugin splits."""
+        return f"{self.host}_{self.pid}.rank{self.rank}.{int(created_s * 1e3)}.{suffix}"
+
+    @property
+    def manifest_name(self) -> str:
+        """The manifest's file name in a window's folder."""
+        return f"rank_{self.rank}.info.json"
+
+    @property
+    def metadata_name(self) -> str:
+        """The file name of the user's metadata in a window's folder."""
+        return f"rank_{self.rank}.metadata.json"
+
+
+def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
+    """Return the name of a window's folder.
+
+    Built only from what every rank sees alike (the steps and the time of the edit, in UTC), so
+    that all ranks of a window meet in one folder.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(edited_at_s))
+    return f"step_{first}-{last}_{stamp}"
+
+
+def make_dir(path: Path) -> None:
+    """Create a directory and its parents, private to user and group."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=DIR_MODE)
+
+
+def write_atomic(path: Path, content: str) -> None:
+    """Write a small text file so that readers see the old one or the new one, whole."""
+    with _temporary_beside(path, content) as temporary:
+        temporary.replace(path)
+
+
+def write_if_absent(path: Path, content: str) -> bool:
+    """Write a small text file unless it is there; of many processes exactly one wins.
+
+    Returns:
+        Whether this call created it.
+    """
+    with _temporary_beside(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            if path.exists():
+                return False
+            temporary.replace(path)
+        return True
+
+
+@contextlib.contextmanager
+def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open_private(temporary) as file:
+            file.write(content.encode())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Create a file that must not exist yet, private to user and group, for writing bytes."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
+
+
+def free_disk_mb(path: Path) -> float:
+    """Return the free megabytes (10**6 bytes) where ``path`` is or would be created."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free / 1e6

@@ -1,0 +1,259 @@
+"""The training thread's side: opens, moves and closes windows at step boundaries."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from dynprof.bill import OpenWindow, draw_up
+from dynprof.errors import BackendError, Problem
+from dynprof.export import Export
+from dynprof.layout import window_dir_name
+from dynprof.plan import past_start
+from dynprof.profiler.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.backends import Backend, Recording
+    from dynprof.capture import Manifest
+    from dynprof.clock import Clock
+    from dynprof.export import Exporter
+    from dynprof.inbox import Inbox
+    from dynprof.journal import Journal
+    from dynprof.layout import Layout
+    from dynprof.rank import Rank
+    from dynprof.request import Request
+    from dynprof.wall import Wall
+
+MAX_FAILURES = 3
+"""A backend that failed so many windows in a row rests until the next edit."""
+
+
+class Loop:
+    """What ``step()`` does when something is due; only the training thread is let in.
+
+    Args:
+        inbox: What the other threads leave for this one.
+        exporter: Takes stopped recordings over.
+        on_saved: Called by the exporter with the path of a manifest and the manifest.
+        journal: The log.
+        wall: Keeps failures from the training loop.
+        layout: Where captures lie.
+        rank: Which process this is.
+        backends: The profilers by name.
+        clock: Tells the time.
+        memory_mb: Returns this process's resident memory in MB (10^6 bytes).
+        pace_ms: Returns the mean step time of late in ms, if known.
+
+    Attributes:
+        free_disk_mb: The last known free MB where the waiting capture would go; another thread
+            asks the file system, so that a hung one does not hang the training.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        exporter: Exporter,
+        on_saved: Callable[[Path, Manifest], None],
+        journal: Journal,
+        wall: Wall,
+        layout: Layout,
+        rank: Rank,
+        backends: dict[str, Backend],
+        clock: Clock,
+        memory_mb: Callable[[], float],
+        pace_ms: Callable[[], float | None],
+    ) -> None:
+        self.free_disk_mb = float("inf")
+        self._inbox, self._exporter, self._on_saved = inbox, exporter, on_saved
+        self._journal, self._wall = journal, wall
+        self._layout, self._rank, self._backends = layout, rank, backends
+        self._clock, self._memory_mb, self._pace_ms = clock, memory_mb, pace_ms
+        self._open: OpenWindow | None = None
+        self._failures: dict[str, int] = {}
+        self._said = ""
+
+    @property
+    def open_window(self) -> OpenWindow | None:
+        """The open window, to look at."""
+        return self._open
+
+    def forgive(self) -> None:
+        """Let backends that were put aside try again."""
+        self._failures.clear()
+
+    def turn(self) -> None:
+        """Do what is due at this step boundary."""
+        if error := self._wall.attempt("a step", self._turn):
+            self._give_up(error)
+        self._inbox.settle(window_open=self._open is not None)
+
+    def close_now(self, reason: str) -> None:
+        """Close the open window in the middle of a step, keeping what it has."""
+        current = self._open
+        if current and (error := self._wall.attempt("closing", lambda: self._close(reason))):
+            self._give_up(error)
+        self._inbox.settle(window_open=False)
+
+    def owns_window(self) -> bool:
+        """Whether the calling thread opened the window."""
+        return self._open is not None and self._open.thread == threading.get_ident()
+
+    def _turn(self) -> None:
+        if self._open:
+            self._end_step(self._open)
+        if not self._open:
+            self._open_if_it_is_time()
+        if self._open:
+            self._open.window.resume(self._clock.now_s())
+
+    def _end_step(self, current: OpenWindow) -> None:
+        now_s = self._clock.now_s()
+        if not self.owns_window():
+            self._say_once("step() from another thread does not move the open window")
+            return
+        if obstacle := current.backend.obstacle():
+            self._say_once(f"this step is joined with the next: {obstacle}")
+            return
+        finished = current.window.end_step(now_s)
+        reason = "" if finished else self._why_early(current, now_s)
+        if finished or reason:
+            self._close(reason)
+        else:
+            current.window.begin_step(self._inbox.step)
+
+    def _why_early(self, current: OpenWindow, now_s: float) -> str:
+        if self._inbox.order:
+            return self._inbox.order
+        limits = current.request.config.limits
+        seconds = now_s - current.opened_s
+        if limits.max_seconds is not None and seconds > limits.max_seconds:
+            return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
+        grown_mb = self._memory_mb() - current.memory_mb
+        if limits.max_memory_mb is not None and grown_mb > limits.max_memory_mb:
+            text = f"the process grew by {grown_mb:.0f} MB"
+            return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
+        return ""
+
+    def _open_if_it_is_time(self) -> None:
+        request = self._inbox.waiting
+        if request is None or self._inbox.step < (request.plan.start_step or 0):
+            return
+        backend = self._backends[request.plan.backend]
+        if hindrance := self._hindrance(backend):
+            self._say_once(f"request {request.number}: waits, {hindrance}")
+            return
+        if not self._inbox.claim(request):
+            return  # replaced or cancelled meanwhile; the next step looks again
+        if problem := self._too_late(request):
+            self._journal.refusal(request.number, [str(problem)])
+        else:
+            self._open_window(request, backend)
+
+    def _hindrance(self, backend: Backend) -> str | None:
+        if self._exporter.busy:
+            return "the last capture is being saved"
+        return backend.obstacle()
+
+    def _too_late(self, request: Request) -> Problem | None:
+        """Return what was fine when the edit was accepted, but no longer is."""
+        least = request.config.limits.min_free_disk_mb
+        if least is not None and self.free_disk_mb < least:
+            text = f"only {self.free_disk_mb:,.0f} MB are free now, {least:,.0f} are asked for."
+            return Problem(text, "/limits/min_free_disk_mb")
+        if self._failures.get(request.plan.backend, 0) >= MAX_FAILURES:
+            text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
+            return Problem(text, "/backend")
+        if request.plan.start_step is None:
+            return None
+        return past_start(request.config, self._inbox.step - 1)
+
+    def _open_window(self, request: Request, backend: Backend) -> None:
+        began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
+        self._said = ""
+        current = OpenWindow(
+            window=Window(warmup, request.config.active, step + warmup),
+            request=request,
+            backend=backend,
+            thread=threading.get_ident(),
+            opened_s=began_s,
+            opened_wall_s=self._clock.wall_s(),
+            memory_mb=self._memory_mb(),
+            step_before_ms=self._pace_ms(),
+        )
+        self._open = current
+        try:
+            current.window.open(lambda: backend.prepare(request.plan, self._rank), step)
+        except BackendError as error:  # it said why it cannot: a refusal, not a failure
+            self._open = None
+            self._count_failure(backend)
+            self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
+            return
+        current.open_ms = (self._clock.now_s() - began_s) * 1e3
+        self._journal.info(
+            f"request {request.number}: opened at step {step} in {current.open_ms:.1f} ms; "
+            f"recording {_steps_text(current.window)}"
+        )
+
+    def _close(self, reason: str) -> None:
+        """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
+        current = self._open
+        if current is None:
+            return
+        began_s = self._clock.now_s()
+        recording = current.window.close()
+        close_ms = (self._clock.now_s() - began_s) * 1e3
+        self._open = None
+        self._failures.pop(current.backend.name, None)
+        text = f"request {current.request.number}: closed at step {self._inbox.step} in "
+        text += f"{close_ms:.1f} ms, {current.window.recorded} of {current.window.active} steps"
+        self._journal.info(text + (f"; early: {reason}" if reason else ""))
+        self._submit(current, recording, reason, close_ms)
+
+    def _give_up(self, error: Exception) -> None:
+        """Let a failing window go; what it leaves behind is a manifest that says why."""
+        current, self._open = self._open, None
+        if current is None:
+            return
+        self._count_failure(current.backend)
+        if recording := current.window.abandon():
+            self._wall.attempt("discarding the recording", recording.discard)
+        reason = f"the {current.backend.name} backend failed: {type(error).__name__}: {error}"
+        self._journal.error(f"request {current.request.number}: given up; {reason}")
+        self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
+
+    def _count_failure(self, backend: Backend) -> None:
+        self._failures[backend.name] = self._failures.get(backend.name, 0) + 1
+
+    def _submit(
+        self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float
+    ) -> None:
+        wall_s = self._clock.wall_s()
+        manifest = draw_up(
+            current, self._layout, self._rank, reason=reason, close_ms=close_ms, wall_s=wall_s
+        )
+        request, window = current.request, current.window
+        parent = self._layout.capture_dir(request.config.prof_dir)
+        self._exporter.submit(
+            Export(
+                recording=recording,
+                manifest=manifest,
+                folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+                trace_name=self._layout.trace_name(wall_s, current.backend.trace_suffix),
+                layout=self._layout,
+                on_end=self._on_saved,
+            )
+        )
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._journal.info(text)
+
+
+def _steps_text(window: Window) -> str:
+    """Return ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
+    text = f"steps {window.first}-{window.last}" if window.active > 1 else f"step {window.first}"
+    return f"{text} after {window.warmup} of warm-up" if window.warmup else text

@@ -1,0 +1,70 @@
+"""From the path given to ``init()`` to a session that watches it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dynprof.backends import all_backends
+from dynprof.config import schema_text, template_text
+from dynprof.errors import UnusablePathError
+from dynprof.layout import CONFIG_NAME, Layout, make_dir, write_atomic, write_if_absent
+from dynprof.rank import Rank, find_rank
+from dynprof.session import Session
+from dynprof.watch import choose_mode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.backends import Backend
+
+
+def open_session(path: Path, *, watch: str | None, rank: int | None) -> Session:
+    """Prepare the directory and return a running session.
+
+    Raises:
+        UnusablePathError: The directory cannot be made, read or written.
+        ValueError: ``watch`` or ``rank`` is not a value that :func:`dynprof.init` knows.
+    """
+    if rank is not None and (not isinstance(rank, int) or rank < 0):
+        raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
+    found = find_rank()
+    place = found if rank is None else Rank(rank, max(found.world_size, rank + 1), "init(rank=...)")
+    backends = all_backends()
+    root = _usable(path)
+    try:
+        _furnish(root, backends)
+        layout = Layout.here(root, place.number)
+        session = Session(layout, place, backends, watching=choose_mode(watch, root))
+        session.begin()
+    except OSError as error:
+        raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
+    return session
+
+
+def _usable(path: Path) -> Path:
+    """Return the directory, absolute and with its links resolved, after making it."""
+    if path.name == CONFIG_NAME:
+        raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
+    try:
+        root = path.expanduser().resolve()
+        if root.exists() and not root.is_dir():
+            raise UnusablePathError(f"{root} is not a directory; give init() a directory")
+        make_dir(root)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UnusablePathError(f"{path} cannot be used: {error}") from error
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise UnusablePathError(f"{root} cannot be read and written by this user")
+    return root
+
+
+def _furnish(root: Path, backends: tuple[Backend, ...]) -> None:
+    """Put the template and the schema there; of many ranks that start at once one writes."""
+    layout = Layout.here(root, 0)
+    schema = schema_text()
+    if not layout.schema.is_file() or layout.schema.read_text(encoding="utf-8") != schema:
+        write_atomic(layout.schema, schema)
+    if not os.path.lexists(layout.config):
+        offers = [backend.offer() for backend in backends]
+        usable = next((offer for offer in offers if not offer.missing), None)
+        write_if_absent(layout.config, template_text(usable.activities if usable else ("CPU",)))

@@ -1,0 +1,28 @@
+"""Step times without a clock in the idle ``step()``: a thread samples the counter instead."""
+
+from __future__ import annotations
+
+from collections import deque
+
+SAMPLES = 30
+"""How many samples are kept; at one a second, the mean step time is that of half a minute."""
+
+
+class Pace:
+    """Mean step times from samples of the step counter."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+
+    def sample(self, now_s: float, step: int) -> None:
+        """Note that the counter stood at ``step`` at ``now_s``."""
+        if self._samples and step < self._samples[-1][1]:
+            self._samples.clear()  # the counter was set back
+        self._samples.append((now_s, step))
+
+    def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
+        """Return the mean step time since ``since_s``, or over the samples kept, up to now."""
+        for sampled_s, sampled_step in self._samples.copy():
+            if sampled_s >= since_s and step > sampled_step:
+                return (now_s - sampled_s) * 1e3 / (step - sampled_step)
+        return None

@@ -1,0 +1,189 @@
+"""(config, where this process stands) -> what to do; pure: no clock, no file, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.config.effects import Effect
+from dynprof.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel
+
+    from dynprof.config.experimental import ExperimentalConfig
+    from dynprof.config.model import ProfilerConfig
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one backend can do in this process.
+
+    Attributes:
+        backend: Its name in the config.
+        activities: What it can watch here, such as ``("CPU", "CUDA")``.
+        missing: Why it cannot serve here; empty where it can.
+    """
+
+    backend: str
+    activities: tuple[str, ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a process stands when an edit reaches it.
+
+    Attributes:
+        step: The number of the step that is running.
+        rank: The rank of the process.
+        offers: The backends, those that ``auto`` prefers first.
+        free_disk_mb: Free megabytes (10^6 bytes) where the capture would go.
+    """
+
+    step: int
+    rank: int
+    offers: tuple[Offer, ...]
+    free_disk_mb: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A window to open.
+
+    Attributes:
+        config: The config asked for.
+        backend: The backend that records.
+        activities: What it watches, after what is lacking here was left out.
+        start_step: The step at which the window opens; None for the next one.
+        remarks: What was downgraded, to be said.
+    """
+
+    config: ProfilerConfig
+    backend: str
+    activities: tuple[str, ...]
+    start_step: int | None
+    remarks: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there will be no window.
+
+    Attributes:
+        problems: The reasons.
+        asked: False where the config is fine but does not ask this rank.
+    """
+
+    problems: tuple[Problem, ...]
+    asked: bool = True
+
+
+def plan(config: ProfilerConfig, standing: Standing) -> Plan | Refusal:
+    """Decide what a valid config means for this process."""
+    if standing.rank not in config.asked_ranks:
+        text = f"rank {standing.rank} is not asked for; the ranks are {config.asked_ranks}."
+        return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+    offer = _choose(config, standing.offers)
+    if isinstance(offer, Problem):
+        return Refusal((offer,))
+    activities, dropped = _activities(config, offer)
+    problems = [p for p in (past_start(config, standing.step), _disk(config, standing)) if p]
+    if not activities:
+        problems.append(_nothing_to_watch(config, offer))
+    if problems:
+        return Refusal(tuple(problems))
+    return Plan(
+        config=config,
+        backend=offer.backend,
+        activities=activities,
+        start_step=config.start_step if config.start_step > 0 else None,
+        remarks=(*dropped, *_without_effect(config, offer.backend)),
+    )
+
+
+def past_start(config: ProfilerConfig, step: int) -> Problem | None:
+    """Return the problem of a start step that can no longer be waited for."""
+    if config.start_step <= 0 or config.start_step > step:
+        return None
+    text = (
+        f"step {config.start_step} has begun already, the job is at step {step}; "
+        "write a later step, or 0 for the next one."
+    )
+    return Problem(text, "/start_step")
+
+
+def _choose(config: ProfilerConfig, offers: tuple[Offer, ...]) -> Offer | Problem:
+    usable = [offer for offer in offers if not offer.missing]
+    if config.backend == "auto":
+        return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
+    for offer in offers:
+        if offer.backend == config.backend:
+            if not offer.missing:
+                return offer
+            names = ", ".join(f'"{o.backend}"' for o in usable)
+            text = (
+                f'"{config.backend}" cannot serve here: {offer.missing}; write "auto" or {names}.'
+            )
+            return Problem(text, "/backend")
+    return Problem(f'there is no backend "{config.backend}" here.', "/backend")
+
+
+def _activities(
+    config: ProfilerConfig, offer: Offer
+) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    asked = list(dict.fromkeys(name.upper() for name in config.activities))
+    kept = tuple(name for name in asked if name in offer.activities)
+    dropped = tuple(
+        Problem(f"{name} is left out: {_lacks(offer)}.", "/activities")
+        for name in asked
+        if name not in kept
+    )
+    return kept, dropped
+
+
+def _nothing_to_watch(config: ProfilerConfig, offer: Offer) -> Problem:
+    names = ", ".join(config.activities)
+    return Problem(f"nothing is left of {names}: {_lacks(offer)}.", "/activities")
+
+
+def _lacks(offer: Offer) -> str:
+    return f"backend {offer.backend} on this machine has {', '.join(offer.activities)} only"
+
+
+def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:
+    least = config.limits.min_free_disk_mb
+    if least is None or standing.free_disk_mb >= least:
+        return None
+    text = (
+        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, {least:,.0f} are "
+        "asked for; make room, set another prof_dir or lower the limit."
+    )
+    return Problem(text, "/limits/min_free_disk_mb")
+
+
+def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
+    """Yield the settings that were changed from their default but do nothing on ``backend``."""
+    for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
+        for name, effect in effects(type(section)).items():
+            reason = effect.why_none(backend)
+            if reason and getattr(section, name) not in _defaults(section, name):
+                text = f"has no effect with backend {backend}: {reason}."
+                yield Problem(text, f"{pointer}/{name}")
+
+
+def effects(section: type[BaseModel]) -> dict[str, Effect]:
+    """Return what each setting of a section of the config does, backend by backend."""
+    return {
+        name: effect
+        for name, field in section.model_fields.items()
+        for effect in field.metadata
+        if isinstance(effect, Effect)
+    }
+
+
+def _defaults(section: ProfilerConfig | ExperimentalConfig, name: str) -> list[object]:
+    default = type(section).model_fields[name].get_default()
+    return [default, None, [default]]

@@ -1,0 +1,102 @@
+"""The window engine: drives one recording through warm-up and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynprof.profiler.schedule import ProfilerAction, schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.backends.base import Recording
+
+_RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+
+@dataclass
+class Window:
+    """One window over ``warmup + active`` steps.
+
+    ``open`` begins its first step; then ``end_step`` and ``begin_step`` follow each other until
+    ``close``. A step that was not recorded from its begin to its end is not counted.
+
+    Attributes:
+        warmup: Steps to warm up.
+        active: Steps to record.
+        first: The job's number of the first step to record.
+        recorded: Whole steps recorded so far.
+        durations_s: Duration of each, in seconds, without dynprof's own time between them.
+    """
+
+    warmup: int
+    active: int
+    first: int
+    recorded: int = 0
+    durations_s: list[float] = field(default_factory=list)
+    _done: int = 0
+    _action: ProfilerAction = ProfilerAction.NONE
+    _recording: Recording | None = None
+    _step_began_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._action_at = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
+
+    @property
+    def last(self) -> int:
+        """The job's number of the last step to record."""
+        return self.first + self.active - 1
+
+    @property
+    def state(self) -> str:
+        """``warmup`` or ``recording``."""
+        return "recording" if self._action in _RECORDING else "warmup"
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Steps done and steps asked for, warm-up included."""
+        return self._done, self.warmup + self.active
+
+    def open(self, prepare: Callable[[], Recording], step: int) -> None:
+        """Prepare the recording; ``step`` is the job's number of the step that begins."""
+        self._recording = prepare()
+        self.begin_step(step)
+
+    def end_step(self, now_s: float) -> bool:
+        """Count the step that ends; True if it was the last."""
+        self._done += 1
+        if self._action in _RECORDING:
+            self.recorded += 1
+            self.durations_s.append(now_s - self._step_began_s)
+        return self._action is ProfilerAction.RECORD_AND_SAVE
+
+    def begin_step(self, step: int) -> None:
+        """Begin the step that the job calls ``step``; the first to keep starts the recording."""
+        if self._recording is None:
+            raise RuntimeError("the window is not open")
+        before, self._action = self._action, self._action_at(self._done)
+        if self._action in _RECORDING:
+            if before not in _RECORDING:
+                self._recording.start()
+            self._recording.begin_step(step)
+
+    def resume(self, now_s: float) -> None:
+        """Note when the step began, as the last thing before training goes on."""
+        self._step_began_s = now_s
+
+    def close(self) -> Recording | None:
+        """Stop; return the recording, or None where no step was begun that could be kept."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return None
+        if self._action in _RECORDING:
+            recording.stop()
+            return recording
+        recording.discard()
+        return None
+
+    def abandon(self) -> Recording | None:
+        """Let go of the recording without touching it."""
+        recording, self._recording = self._recording, None
+        return recording

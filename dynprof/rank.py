@@ -1,0 +1,44 @@
+"""Which of a job's processes this one is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process's place in its job.
+
+    Attributes:
+        number: Its rank, from 0.
+        world_size: How many ranks there are.
+        source: What said so.
+    """
+
+    number: int
+    world_size: int
+    source: str
+
+
+def find_rank() -> Rank:
+    """Ask an initialised process group, then what launchers set in the environment; else 0 of 1."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        number, size = distributed.get_rank(), distributed.get_world_size()
+        return Rank(number, size, "torch.distributed")
+    for name, size_name in _VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            size_text = os.environ.get(size_name, "")
+            size = int(size_text) if size_text.isdecimal() else int(text) + 1
+            return Rank(int(text), size, name)
+    return Rank(0, 1, "no launcher")

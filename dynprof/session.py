@@ -1,0 +1,297 @@
+"""One process's profiling: wires watcher, inbox, training thread and exporter together.
+
+Three threads meet here. The watcher's thread puts requests into the inbox; the training thread
+looks into it in ``step()`` and is the only one that touches a profiler (``loop.py``); the
+exporter's thread reports what it saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dynprof.bill import Unsettled
+from dynprof.clock import SystemClock, iso
+from dynprof.edits import Edit, read
+from dynprof.export import Exporter
+from dynprof.inbox import Inbox
+from dynprof.journal import Journal
+from dynprof.layout import free_disk_mb
+from dynprof.loop import Loop
+from dynprof.pace import Pace
+from dynprof.plan import Refusal, Standing
+from dynprof.request import Cancel, Request, read_request
+from dynprof.snapshot import Status
+from dynprof.version import __version__
+from dynprof.wall import Wall
+from dynprof.watch import Watcher, WatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from dynprof.backends import Backend
+    from dynprof.capture import Manifest
+    from dynprof.clock import Clock
+    from dynprof.config import ProfilerConfig
+    from dynprof.layout import Layout
+    from dynprof.plan import Offer
+    from dynprof.rank import Rank
+
+EXIT_WAIT_S = 600.0
+"""How long the end of the process waits for a capture that is being saved."""
+
+
+class Session:
+    """Profiling in this process, from ``init()`` to ``shutdown()``.
+
+    Args:
+        layout: Where files lie.
+        rank: Which process this is.
+        backends: The profilers, those that ``auto`` prefers first.
+        watching: How to watch, and why so.
+        clock: Tells the time.
+        memory_mb: Returns this process's resident memory in MB (10^6 bytes).
+
+    Attributes:
+        inbox: What ``step()`` looks into.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rank: Rank,
+        backends: Sequence[Backend],
+        *,
+        watching: tuple[WatchMode, str] = ("poll", "as asked"),
+        clock: Clock | None = None,
+        memory_mb: Callable[[], float] | None = None,
+    ) -> None:
+        self._layout, self._rank = layout, rank
+        self._backends = {backend.name: backend for backend in backends}
+        self._why_watching = watching[1]
+        self._clock: Clock = clock or SystemClock()
+        self._pace = Pace()
+        self._numbers = 0
+        self._unsettled: Unsettled | None = None
+        self._stopped = False
+        self.inbox = Inbox(on_due=self._turn)
+        self._journal = Journal(layout, self.status, self._tick)
+        self._wall = Wall(self._journal)
+        self._exporter = Exporter(self._wall.attempt)
+        self._watcher = Watcher(
+            layout.config,
+            read(layout.config),
+            on_edit=self.take,
+            attempt=self._wall.attempt,
+            say=self._journal.warning,
+            mode=watching[0],
+        )
+        self._loop = Loop(
+            inbox=self.inbox,
+            exporter=self._exporter,
+            on_saved=self._on_saved,
+            journal=self._journal,
+            wall=self._wall,
+            layout=layout,
+            rank=rank,
+            backends=self._backends,
+            clock=self._clock,
+            memory_mb=memory_mb or _resident_mb,
+            pace_ms=self._step_ms,
+        )
+
+    # life
+
+    def begin(self) -> None:
+        """Open the log, begin to watch and to export.
+
+        Raises:
+            OSError: The log's or the status's directory cannot be made.
+        """
+        self._journal.start()
+        self._exporter.start()
+        self._watcher.start()
+        offers = self._offers()
+        self._journal.remember(activities=_activities(offers))
+        self._journal.info(
+            f"dynprof {__version__} watches {self._layout.config} by {self._watcher.mode} "
+            f"({self._why_watching}); rank {self._rank.number} of {self._rank.world_size} "
+            f"({self._rank.source}), host {self._layout.host}, pid {self._layout.pid}; "
+            f"profilers: {'; '.join(map(_offer_text, offers))}"
+        )
+
+    def end(self, reason: str) -> None:
+        """Close what is open, wait for what is being saved, end the threads; once only."""
+        if self._stopped:
+            return
+        self._watcher.stop()
+        if waiting := self.inbox.disarm():
+            self._journal.warning(f"request {waiting.number}: not served, {reason}")
+        self._loop.close_now(reason)
+        if not self._exporter.wait(EXIT_WAIT_S):
+            self._journal.error(f"saving took more than {EXIT_WAIT_S:.0f} s and is given up")
+        self._exporter.stop()
+        self._stopped = True
+        self._wall.attempt("settling the bill", lambda: self._settle(final=True))
+        self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
+        self._journal.stop()
+
+    def status(self) -> Status:
+        """Return where this process stands."""
+        current, waiting = self._loop.open_window, self.inbox.waiting
+        state = "idle"
+        if self._stopped:
+            state = "stopped"
+        elif current:
+            state = current.window.state
+        elif self._exporter.busy:
+            state = "saving"
+        elif waiting:
+            state = "waiting"
+        request = current.request if current else waiting
+        return Status(
+            state=state,
+            step=self.inbox.step,
+            rank=self._rank.number,
+            world_size=self._rank.world_size,
+            host=self._layout.host,
+            pid=self._layout.pid,
+            request=request.number if request else 0,
+            progress=current.window.progress if current else None,
+            watching=f"{self._watcher.mode} ({self._why_watching})",
+            step_ms=self._step_ms(),
+            heartbeat=self._clock.wall_s(),
+            **self._journal.remembered,
+        )
+
+    # edits, on the watcher's thread
+
+    def take(self, edit: Edit) -> None:
+        """Read an edit and put it into the inbox, or say why not."""
+        self._loop.forgive()
+        self._receive(edit, now=False)
+
+    def _receive(self, edit: Edit, *, now: bool) -> None:
+        self._numbers += 1
+        outcome = read_request(edit, self._numbers, self._standing, now=now)
+        if isinstance(outcome, Request):
+            self._arm(outcome)
+        elif isinstance(outcome, Cancel):
+            self._cancel(outcome.number)
+        elif isinstance(outcome, Refusal):
+            texts = list(map(str, outcome.problems))
+            if outcome.asked:
+                self._journal.refusal(self._numbers, texts)
+            else:
+                self._journal.info(f"request {self._numbers}: nothing to do; {texts[0]}")
+
+    def _standing(self, config: ProfilerConfig) -> Standing:
+        self._look_at_disk(config)
+        offers = self._offers()
+        return Standing(self.inbox.step, self._rank.number, offers, self._loop.free_disk_mb)
+
+    def _offers(self) -> tuple[Offer, ...]:
+        return tuple(backend.offer() for backend in self._backends.values())
+
+    def _look_at_disk(self, config: ProfilerConfig) -> None:
+        self._loop.free_disk_mb = free_disk_mb(self._layout.capture_dir(config.prof_dir))
+
+    def _arm(self, request: Request) -> None:
+        start = request.plan.start_step
+        when = f"at step {start}" if start else "at the next step"
+        text = f"request {request.number}: accepted, saved {iso(request.edited_at_s)}; opens {when}"
+        text += f", {request.config.active} steps with {request.plan.backend} "
+        text += f"({', '.join(request.plan.activities)})"
+        remarks = [str(remark) for remark in request.remarks]
+        self._journal.info("\n".join([text, *remarks]))
+        self._journal.remember(problems=(), remarks=tuple(remarks))
+        if replaced := self.inbox.put(request):
+            text = f"request {replaced.number}: superseded by request {request.number}"
+            self._journal.warning(text)
+
+    def _cancel(self, number: int) -> None:
+        waiting, current = self.inbox.disarm(), self._loop.open_window
+        if waiting:
+            self._journal.info(f"request {waiting.number}: disarmed by request {number}")
+        if current:
+            self.inbox.order_close(f"cancelled by request {number}")
+        if not waiting and not current:
+            self._journal.info(f"request {number}: cancel, but nothing is open or waiting")
+        self._journal.remember(problems=(), remarks=())
+
+    # calls of the training script
+
+    def _turn(self) -> None:
+        self._loop.turn()
+
+    def start(self, config_path: Path | None) -> None:
+        """Open a window now, from the watched config or another file."""
+        if self._loop.open_window:
+            self._journal.warning("start(): a window is open already; nothing changes")
+            return
+        reading = read(config_path or self._layout.config)
+        problems = getattr(reading, "problems", ())
+        edit = Edit(getattr(reading, "raw", b""), self._clock.wall_s(), problems)
+        if not self._wall.attempt("start()", lambda: self._receive(edit, now=True)):
+            self._loop.turn()
+
+    def stop(self) -> None:
+        """Close the open window early; from another thread, at the next step."""
+        if self._loop.owns_window():
+            self._loop.close_now("stopped by the script")
+        elif self._loop.open_window:
+            self.inbox.order_close("stopped by the script")
+
+    def set_step(self, step: int) -> None:
+        """Set the number of the step that is running; an open window closes first."""
+        self._loop.close_now(f"the script set the step from {self.inbox.step} to {step}")
+        self._journal.info(f"the script set the step from {self.inbox.step} to {step}")
+        self.inbox.step = step
+
+    # news, on the exporter's and the journal's threads
+
+    def _on_saved(self, path: Path, manifest: Manifest) -> None:
+        self._settle(final=True)
+        self._unsettled = Unsettled(path, manifest, self._clock.now_s(), self.inbox.step)
+        shown = _relative(path, self._layout.root)
+        self._journal.remember(last_capture=shown)
+        number, trace = manifest.request.number, manifest.trace
+        if trace:
+            text = f"request {number}: saved {_relative(path.with_name(trace), self._layout.root)} "
+            text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
+            self._journal.info("\n".join([text, *manifest.lost]))
+        else:
+            self._journal.warning(f"request {number}: no trace; {manifest.reason}; see {shown}")
+
+    def _tick(self) -> None:
+        self._pace.sample(self._clock.now_s(), self.inbox.step)
+        self._wall.attempt("settling the bill", lambda: self._settle(final=False))
+        waiting = self.inbox.waiting
+        if waiting:
+            self._wall.attempt("looking at the disk", lambda: self._look_at_disk(waiting.config))
+
+    def _settle(self, *, final: bool) -> None:
+        unsettled = self._unsettled
+        if unsettled and unsettled.settle(self._clock.now_s(), self.inbox.step, final=final):
+            self._unsettled = None
+
+    def _step_ms(self) -> float | None:
+        return self._pace.mean_ms(self._clock.now_s(), self.inbox.step)
+
+
+def _resident_mb() -> float:
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+def _activities(offers: tuple[Offer, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for offer in offers for name in offer.activities))
+
+
+def _offer_text(offer: Offer) -> str:
+    return f"{offer.backend} ({offer.missing or ', '.join(offer.activities)})"
+
+
+def _relative(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

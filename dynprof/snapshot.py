@@ -1,0 +1,74 @@
+"""Where one process stands, as operators and their scripts see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.
+
+    Attributes:
+        state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving`` or
+            ``stopped``.
+        step: The number of the step that is running.
+        rank: Rank of the process.
+        world_size: Number of ranks.
+        host: Name of the machine.
+        pid: Id of the process.
+        request: Number of the request being served or waiting; 0 for none.
+        progress: Steps done and steps asked for of the open window, warm-up included.
+        watching: How the config is watched, and why so.
+        activities: What the profiler of this process can watch.
+        problems: What was wrong with the last edit, each a sentence.
+        remarks: What of the last edit has no effect or was downgraded.
+        last_capture: Manifest of the last capture, relative to the config's directory.
+        last_error: The last failure of dynprof itself, one line.
+        step_ms: Mean step time of late, in milliseconds; None while unknown.
+        heartbeat: Time of writing, seconds since the epoch.
+    """
+
+    state: str
+    step: int = 0
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    request: int = 0
+    progress: tuple[int, int] | None = None
+    watching: str = ""
+    activities: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    last_capture: str | None = None
+    last_error: str | None = None
+    step_ms: float | None = None
+    heartbeat: float = 0.0
+
+
+def load_status(path: Path) -> Status:
+    """Read a status file.
+
+    Raises:
+        CaptureError: The file is not there or not a status.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(path.read_bytes())
+        known = {field.name for field in dataclasses.fields(Status)}
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields.items()
+            if name in known
+        }
+        return Status(**frozen)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CaptureError(f"{path} is not a status file: {error}") from None

@@ -1,0 +1,41 @@
+"""The wall between dynprof and the training job."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.journal import Journal
+
+
+class Wall:
+    """Runs what must not fail outwards; all of dynprof's threads and calls come through here.
+
+    Args:
+        journal: Where failures are written down.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def attempt(self, doing: str, action: Callable[[], object]) -> Exception | None:
+        """Run ``action``; return the exception that it ended with, after writing it down.
+
+        Args:
+            doing: What is attempted, for the log: "saving the capture".
+            action: What to run.
+        """
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001
+            # The one broad except of the package: whatever fails behind this wall costs a
+            # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
+            # a training loop's own exceptions are none of our business and pass.
+            text = f"{doing} failed: {type(error).__name__}: {error}"
+            self._journal.remember(last_error=text)
+            self._journal.error(f"{doing} failed\n{traceback.format_exc().rstrip()}")
+            return error
+        return None
