@@ -29,6 +29,11 @@ class SystemClock:
         return time.time()
 
 
+def local(wall_s: float) -> str:
+    """Return the time of day as the log shows it: local, to the millisecond."""
+    return datetime.fromtimestamp(wall_s).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
 def iso(wall_s: float) -> str:
     """Return a time as ISO 8601 in UTC, to the millisecond."""
     return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="milliseconds")

@@ -116,8 +116,8 @@ def _save_files(export: Export) -> Manifest:
 def _save_trace(export: Export) -> Manifest:
     if export.recording is None:
         return export.manifest
-    raw = export.folder / f".{export.trace_name}.tmp"
-    packed = export.folder / f".{export.trace_name}.gz.tmp"
+    raw = export.folder / f".raw.{export.trace_name}"
+    packed = export.folder / f".{export.trace_name}.gz"
     try:
         lost = export.recording.save(raw)
         raw_bytes = raw.stat().st_size

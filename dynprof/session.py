@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dynprof.bill import Unsettled
-from dynprof.clock import SystemClock, iso
+from dynprof.clock import SystemClock, local
 from dynprof.edits import Edit, read
 from dynprof.export import Exporter
 from dynprof.inbox import Inbox
@@ -201,7 +201,9 @@ class Session:
     def _arm(self, request: Request) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
-        text = f"request {request.number}: accepted, saved {iso(request.edited_at_s)}; opens {when}"
+        text = (
+            f"request {request.number}: accepted, saved {local(request.edited_at_s)}; opens {when}"
+        )
         text += f", {request.config.active} steps with {request.plan.backend} "
         text += f"({', '.join(request.plan.activities)})"
         remarks = [str(remark) for remark in request.remarks]

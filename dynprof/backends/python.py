@@ -57,6 +57,7 @@ class PythonBackend:
         tracer = VizTracer(
             tracer_entries=MAX_EVENTS,
             verbose=0,
+            file_info=False,  # leaves the source code of the job out of the trace
             log_gc=plan.config.experimental.gc_detect_threshold is not None,
             register_global=False,
             process_name=f"rank {rank.number}",
