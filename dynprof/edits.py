@@ -17,7 +17,7 @@ SETTLE_S = 1.0
 SAME_SAVE_S = 0.05
 """The same bytes written again within this time are the same save (an editor's second write)."""
 
-_GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])
+GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read(path: Path) -> Reading:
     try:
         return read_source(path)
     except FileNotFoundError:
-        return _GONE
+        return GONE
     except ConfigError as error:
         return error
 
@@ -54,10 +54,17 @@ class EditDetector:
 
     A reading that differs from the last in bytes, inode or time of writing is a save. One that
     is cut off, missing or unreadable is held back until it has stayed so for ``SETTLE_S``.
+
+    Args:
+        at_start: What lay there when watching began; it is never an edit.
+        started_ns: When that was, in ns since the epoch; a file that could not be read then is
+            none either.
     """
 
-    def __init__(self, at_start: Reading) -> None:
+    def __init__(self, at_start: Reading, started_ns: int = 0) -> None:
         self._last = at_start
+        self._last_file = at_start if isinstance(at_start, Source) else None
+        self._started_ns = started_ns if at_start is not GONE else 0
         self._changed_at_s = 0.0
         self._unsettled = False
         self._delivered: tuple[float, bytes] | None = None
@@ -87,10 +94,18 @@ class EditDetector:
     def _deliver(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
         if isinstance(reading, ConfigError):
             return Edit(b"", wall_s, reading.problems)
+        if self._is_old(reading):
+            return None
         before, self._delivered = self._delivered, (now_s, reading.raw)
         if before and before[1] == reading.raw and now_s - before[0] < SAME_SAVE_S:
             return None
         return Edit(reading.raw, reading.mtime_ns / 1e9)
+
+    def _is_old(self, reading: Source) -> bool:
+        """Tell a file that only came back, or was there at the start but could not be read."""
+        before, self._last_file = self._last_file, reading
+        unread_at_start = before is None and reading.mtime_ns < self._started_ns
+        return reading == before or unread_at_start
 
 
 def _same(a: Reading, b: Reading) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.layout import FILE_MODE, make_dir, write_atomic
+from dynprof.snapshot import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 """Between two looks at the step counter."""
-HEARTBEAT_S = 5.0
-"""A live process writes its status at least this often."""
 LOG_BYTES = 2_000_000
 LOG_FILES = 3
 

@@ -15,21 +15,7 @@ if TYPE_CHECKING:
 
     from dynprof.config.experimental import ExperimentalConfig
     from dynprof.config.model import ProfilerConfig
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What one backend can do in this process.
-
-    Attributes:
-        backend: Its name in the config.
-        activities: What it can watch here, such as ``("CPU", "CUDA")``.
-        missing: Why it cannot serve here; empty where it can.
-    """
-
-    backend: str
-    activities: tuple[str, ...] = ()
-    missing: str = ""
+    from dynprof.offer import Offer
 
 
 @dataclass(frozen=True)

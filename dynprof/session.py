@@ -13,7 +13,8 @@ import psutil
 
 from dynprof.bill import Unsettled
 from dynprof.clock import SystemClock, local
-from dynprof.edits import Edit, read
+from dynprof.edits import GONE, Edit, read
+from dynprof.errors import ConfigError
 from dynprof.export import Exporter
 from dynprof.inbox import Inbox
 from dynprof.journal import Journal
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from dynprof.capture import Manifest
     from dynprof.clock import Clock
     from dynprof.config import ProfilerConfig
+    from dynprof.export import Attempt
     from dynprof.layout import Layout
-    from dynprof.plan import Offer
+    from dynprof.offer import Offer
     from dynprof.rank import Rank
 
 EXIT_WAIT_S = 600.0
@@ -53,6 +55,7 @@ class Session:
         watching: How to watch, and why so.
         clock: Tells the time.
         memory_mb: Returns this process's resident memory in MB (10^6 bytes).
+        make_exporter: Makes the exporter.
 
     Attributes:
         inbox: What ``step()`` looks into.
@@ -67,6 +70,7 @@ class Session:
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
         clock: Clock | None = None,
         memory_mb: Callable[[], float] | None = None,
+        make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._layout, self._rank = layout, rank
         self._backends = {backend.name: backend for backend in backends}
@@ -79,10 +83,11 @@ class Session:
         self.inbox = Inbox(on_due=self._turn)
         self._journal = Journal(layout, self.status, self._tick)
         self._wall = Wall(self._journal)
-        self._exporter = Exporter(self._wall.attempt)
+        self._exporter = make_exporter(self._wall.attempt)
+        self._at_start = read(layout.config)
         self._watcher = Watcher(
             layout.config,
-            read(layout.config),
+            self._at_start,
             on_edit=self.take,
             attempt=self._wall.attempt,
             say=self._journal.warning,
@@ -114,12 +119,14 @@ class Session:
         self._exporter.start()
         self._watcher.start()
         offers = self._offers()
-        self._journal.remember(activities=_activities(offers))
+        self._journal.remember(profilers=offers)
+        if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
+            self._journal.warning(f"the config that is there now: {self._at_start}")
         self._journal.info(
             f"dynprof {__version__} watches {self._layout.config} by {self._watcher.mode} "
             f"({self._why_watching}); rank {self._rank.number} of {self._rank.world_size} "
             f"({self._rank.source}), host {self._layout.host}, pid {self._layout.pid}; "
-            f"profilers: {'; '.join(map(_offer_text, offers))}"
+            f"profilers: {'; '.join(map(str, offers))}"
         )
 
     def end(self, reason: str) -> None:
@@ -285,14 +292,6 @@ class Session:
 
 def _resident_mb() -> float:
     return float(psutil.Process().memory_info().rss) / 1e6
-
-
-def _activities(offers: tuple[Offer, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for offer in offers for name in offer.activities))
-
-
-def _offer_text(offer: Offer) -> str:
-    return f"{offer.backend} ({offer.missing or ', '.join(offer.activities)})"
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError
+from dynprof.offer import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+HEARTBEAT_S = 5.0
+"""A live process writes its status at least this often."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Status:
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
         watching: How the config is watched, and why so.
-        activities: What the profiler of this process can watch.
+        profilers: What each backend can do in this process.
         problems: What was wrong with the last edit, each a sentence.
         remarks: What of the last edit has no effect or was downgraded.
         last_capture: Manifest of the last capture, relative to the config's directory.
@@ -46,13 +51,21 @@ class Status:
     request: int = 0
     progress: tuple[int, int] | None = None
     watching: str = ""
-    activities: tuple[str, ...] = ()
+    profilers: tuple[Offer, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     last_error: str | None = None
     step_ms: float | None = None
     heartbeat: float = 0.0
+
+    def is_live(self, now_s: float) -> bool:
+        """Return whether the process wrote its status of late and has not ended.
+
+        Args:
+            now_s: Seconds since the epoch.
+        """
+        return self.state != "stopped" and now_s - self.heartbeat < 3 * HEARTBEAT_S
 
 
 def load_status(path: Path) -> Status:
@@ -65,10 +78,13 @@ def load_status(path: Path) -> Status:
         fields: dict[str, Any] = json.loads(path.read_bytes())
         known = {field.name for field in dataclasses.fields(Status)}
         frozen: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields.items()
-            if name in known
+            name: _frozen(value) for name, value in fields.items() if name in known
         }
-        return Status(**frozen)
+        offers = tuple(Offer(**offer) for offer in frozen.pop("profilers", ()))
+        return Status(**frozen, profilers=offers)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CaptureError(f"{path} is not a status file: {error}") from None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

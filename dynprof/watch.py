@@ -116,7 +116,7 @@ class Watcher:
         mode: WatchMode,
     ) -> None:
         self._path = path
-        self._detector = EditDetector(at_start)
+        self._detector = EditDetector(at_start, time.time_ns())
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
         self._mode: WatchMode = mode
         self._observer: BaseObserver | None = None

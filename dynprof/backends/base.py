@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from dynprof.plan import Offer, Plan
+    from dynprof.offer import Offer
+    from dynprof.plan import Plan
     from dynprof.rank import Rank
 
 

@@ -6,19 +6,22 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.plan import Offer
+from dynprof.offer import Offer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dynprof.plan import Plan
     from dynprof.rank import Rank
 
 MAX_EVENTS = 2_000_000
 """Size of VizTracer's ring; the oldest events give way."""
+
+_PACKAGE = Path(__file__).parent.parent
+_OWN_FILES = ("backends", "clock.py", "loop.py", "profiler", "session.py", "wall.py")
+"""What runs inside ``step()`` while a window is open and is not the job's."""
 
 
 class PythonBackend:
@@ -57,6 +60,8 @@ class PythonBackend:
         tracer = VizTracer(
             tracer_entries=MAX_EVENTS,
             verbose=0,
+            ignore_frozen=True,
+            exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
             file_info=False,  # leaves the source code of the job out of the trace
             log_gc=plan.config.experimental.gc_detect_threshold is not None,
             register_global=False,

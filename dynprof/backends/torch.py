@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.plan import Offer
+from dynprof.offer import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path

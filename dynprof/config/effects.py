@@ -29,7 +29,7 @@ class Effect:
         return str(text) if isinstance(text, NoEffect) else None
 
 
-SAME = Effect(torch="served", python="served")
+SAME = Effect(torch="yes", python="yes")
 """For a setting that means the same on every backend."""
 
 ASCEND_ONLY = Effect(

@@ -69,19 +69,19 @@ _TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read
 def _why_not_read(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "the file is a symbolic link, which is not followed; put the file itself here."
+    if error.errno == errno.EISDIR:
+        return "a directory stands in the place of the file; put a regular file here."
     if error.errno == errno.ENXIO:
         return "a socket stands in the place of the file; put a regular file here."
     return f"the file cannot be read: {os.strerror(error.errno or 0)}."
 
 
 def _why_refused(facts: os.stat_result) -> str | None:
-    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe (FIFO)"}
-    kind = stat.S_IFMT(facts.st_mode)
-    if kind != stat.S_IFREG:
-        name = kinds.get(kind, "a device or socket")
-        return f"{name} stands in the place of the file; put a regular file here."
+    if not stat.S_ISREG(facts.st_mode):
+        kind = "a named pipe (FIFO)" if stat.S_ISFIFO(facts.st_mode) else "a device"
+        return f"{kind} stands in the place of the file; put a regular file here."
     if facts.st_mode & stat.S_IWOTH:
-        return "everybody may write the file; run chmod o-w on it and save it again."
+        return "everybody may write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE
     return None

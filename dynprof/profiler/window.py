@@ -87,13 +87,13 @@ class Window:
 
     def close(self) -> Recording | None:
         """Stop; return the recording, or None where no step was begun that could be kept."""
-        recording, self._recording = self._recording, None
-        if recording is None:
+        if self._recording is None:
             return None
         if self._action in _RECORDING:
-            recording.stop()
-            return recording
-        recording.discard()
+            self._recording.stop()
+            return self.abandon()
+        self._recording.discard()
+        self.abandon()
         return None
 
     def abandon(self) -> Recording | None:

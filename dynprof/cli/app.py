@@ -1,0 +1,38 @@
+"""Puts the commands together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dynprof.cli.demo import demo
+from dynprof.cli.validate import validate
+from dynprof.version import __version__
+
+app = typer.Typer(
+    name="dynprof",
+    help="Profile the next N steps of a training job that is already running.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(validate)
+app.command()(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dynprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    del version

@@ -1,0 +1,166 @@
+"""``dynprof demo``: the whole way once, with a real job and a second process that edits."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dynprof.capture import Manifest, load_manifest
+from dynprof.errors import CaptureError
+from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.snapshot import Status, load_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 120.0
+EDIT: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
+
+
+class DemoBackend(str, Enum):
+    """What the demo's job is made of."""
+
+    torch = "torch"
+    python = "python"
+
+
+def demo(
+    backend: Annotated[DemoBackend, typer.Option(help="A torch job, or plain Python.")] = (
+        DemoBackend.torch
+    ),
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to work; a new temporary directory else.")
+    ] = None,
+) -> None:
+    """Train a small model, edit its config from here while it runs, and show what came of it.
+
+    Example: dynprof demo --backend python
+    """
+    home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))
+    root = home / "prof_config"
+    typer.echo(f"A {backend.value} job starts; its script holds dp.init({str(root)!r}) and ")
+    typer.echo("dp.step(). This command is the operator: another process, another terminal.\n")
+    try:
+        with _job(backend, root, home / "stop") as job:
+            manifest, path = _play_operator(root, job)
+        facts = json.loads(job.communicate()[0]) | _idle_cost()
+    except (TimeoutError, CaptureError, json.JSONDecodeError) as error:
+        typer.echo(f"The demo failed: {error}", err=True)
+        raise typer.Exit(1) from None
+    _tell(root, manifest, path, facts)
+
+
+@contextlib.contextmanager
+def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Popen[str]]:
+    stop.unlink(missing_ok=True)
+    module = f"dynprof.demo.{backend.value}_job"
+    command = [sys.executable, "-m", module, str(root), str(stop)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield job
+    finally:
+        stop.parent.mkdir(parents=True, exist_ok=True)
+        stop.touch()
+
+
+def _play_operator(root: Path, job: subprocess.Popen[str]) -> tuple[Manifest, Path]:
+    """Wait until the job trains, save an edit, and wait for the capture."""
+    config = root / CONFIG_NAME
+    begun = _wait(job, "the job to train", lambda: _status_if(root, job, lambda s: s.step >= 20))
+    typer.echo(f"1. The job trains: step {begun.step}, process {begun.pid}.")
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps({**settings, **EDIT}, indent=4) + "\n")
+    typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(EDIT)[1:-1]}.")
+    done = _wait(
+        job, "the capture", lambda: _status_if(root, job, lambda s: s.last_capture is not None)
+    )
+    path = root / str(done.last_capture)
+    manifest = load_manifest(path)
+    steps = manifest.steps
+    typer.echo(
+        f"3. Steps {steps.first} to {steps.last} were recorded, {steps.warmup} of warm-up before "
+        f"them; the job trains on.\n"
+    )
+    return manifest, path
+
+
+def _status_if(
+    root: Path, job: subprocess.Popen[str], wanted: Callable[[Status], bool]
+) -> Status | None:
+    try:
+        status = load_status(root / STATUS_DIR / "rank_0.json")
+    except CaptureError:
+        return None
+    return status if status.pid == job.pid and wanted(status) else None
+
+
+def _wait(job: subprocess.Popen[str], what: str, ready: Callable[[], Status | None]) -> Status:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := ready():
+            return found
+        if job.poll() is not None:
+            raise TimeoutError(f"the job ended with code {job.returncode}, waiting for {what}")
+        time.sleep(0.05)
+    raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}")
+
+
+def _idle_cost() -> dict[str, float]:
+    command = [sys.executable, "-m", "dynprof.demo.idle_cost"]
+    measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    facts: dict[str, float] = json.loads(measured.stdout)
+    return facts
+
+
+def _tell(root: Path, manifest: Manifest, path: Path, facts: dict[str, float]) -> None:
+    cost = manifest.cost
+    trace = path.with_name(str(manifest.trace))
+    (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")
+    typer.echo("The log of the job tells the same story:\n")
+    for line in log.read_text().splitlines():
+        typer.echo(f"   {line}")
+    typer.echo("\nWhere the files are:\n")
+    for label, file in (("trace", trace), ("manifest", path), ("log", log)):
+        typer.echo(f"   {label:9} {file}")
+    typer.echo("\n   Open the trace in Perfetto or chrome://tracing.\n")
+    typer.echo("The five longest operators in it, by total time:\n")
+    for name, (total_us, calls) in longest(trace, 5):
+        typer.echo(f"   {total_us / 1e3:10.3f} ms  {calls:6} x  {name}")
+    typer.echo("\nWhat it cost the job:\n")
+    typer.echo(f"   opening {cost.open_ms:.1f} ms, closing {cost.close_ms:.1f} ms,")
+    typer.echo(
+        f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording;"
+    )
+    typer.echo(
+        f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
+        f"an empty Python function {facts['empty_ns']:.0f} ns."
+    )
+    typer.echo(f"\nThe job ended by itself after {facts['steps']:.0f} steps.")
+
+
+def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
+    """Return the names with the largest total duration in us, and how often they were called."""
+    total: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    with gzip.open(trace, "rb") as file:
+        events = json.load(file)["traceEvents"]
+    for event in events:
+        if event.get("ph") == "X" and event.get("cat") in ("cpu_op", "kernel", "FEE"):
+            total[event["name"]] += event["dur"]
+            calls[event["name"]] += 1
+    return [(name, (us, calls[name])) for name, us in total.most_common(most)]
+
+
+def _ms(milliseconds: float | None) -> str:
+    return "unknown" if milliseconds is None else f"{milliseconds:.2f} ms"

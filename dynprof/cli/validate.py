@@ -1,0 +1,88 @@
+"""``dynprof validate FILE``: what a job would say of this file, without saving it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
+from dynprof.errors import CaptureError, ConfigError
+from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb
+from dynprof.plan import Refusal, Standing, plan
+from dynprof.snapshot import Status, load_status
+
+INVALID, UNREADABLE = 1, 2
+
+
+def validate(
+    file: Annotated[Path, typer.Argument(help="The config, or the directory that holds it.")],
+) -> None:
+    """Check a config and name every problem with its line and JSON pointer.
+
+    Exit code 0: it can be used; 1: it cannot; 2: there is no such file.
+
+    Example: dynprof validate prof_config/profiler_config.json
+    """
+    path = file / CONFIG_NAME if file.is_dir() else file
+    try:
+        parsed = parse_config(read_source(path).raw)
+    except FileNotFoundError:
+        typer.echo(f"{path}: there is no such file", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(f"{path}: {problem}")
+        typer.echo(f"{path}: {len(error.problems)} problem(s); a job would change nothing")
+        raise typer.Exit(INVALID) from None
+    refused = False
+    for text, is_refusal in _sayings(parsed, path):
+        refused = refused or is_refusal
+        typer.echo(f"{path}: {text}")
+    if refused:
+        typer.echo(f"{path}: well formed, but a job would refuse it")
+        raise typer.Exit(INVALID)
+    typer.echo(f"{path}: valid; asks for {_wish(parsed.config)}")
+
+
+def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield what is to be said of a well-formed config, and whether it is a refusal."""
+    for remark in parsed.remarks:
+        yield str(remark), False
+    status = _asked_process(parsed.config, path.parent)
+    if status is None or parsed.config.cancel:
+        return
+    folder = Layout.here(path.parent, status.rank).capture_dir(parsed.config.prof_dir)
+    standing = Standing(
+        step=status.step if status.is_live(time.time()) else -1,
+        rank=status.rank,
+        offers=status.profilers,
+        free_disk_mb=free_disk_mb(folder),
+    )
+    outcome = plan(parsed.config, standing)
+    refused = isinstance(outcome, Refusal)
+    for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
+        (located,) = parsed.locate([problem])
+        yield f"{located} (rank {status.rank} on {status.host})", refused
+
+
+def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
+    """Return the latest status beside the config of a rank that it asks for."""
+    statuses = []
+    for path in (directory / STATUS_DIR).glob("rank_*.json"):
+        with contextlib.suppress(CaptureError):
+            statuses.append(load_status(path))
+    asked = [status for status in statuses if status.rank in config.asked_ranks]
+    return max(asked, key=lambda status: status.heartbeat, default=None)
+
+
+def _wish(config: ProfilerConfig) -> str:
+    if config.cancel:
+        return "the open or waiting window to be cancelled"
+    start = f"from step {config.start_step}" if config.start_step > 0 else "from the next step"
+    warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
+    return f"{config.active} step(s) {start}{warmup}, ranks {config.asked_ranks}"

@@ -1,0 +1,59 @@
+"""The table of all settings for the docs, made from the model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config.effects import SAME, Effect, NoEffect
+from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.model import Limits, ProfilerConfig
+from dynprof.config.schema import config_schema
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_HEAD = """\
+# Settings
+
+Every key of `profiler_config.json`, generated from the model by `python schemas/generate.py`.
+A setting that a backend cannot serve is named in the log and the status when an edit asks for
+it; it never disappears silently.
+
+Keys, spelling and defaults of the Ascend PyTorch Profiler are accepted unchanged, with one
+difference: `prof_dir` is relative to the directory of the config, where `torch_npu` takes the
+working directory of the process. And one extension: `start_step` 0 is the next step, as is -1.
+"""
+
+
+def settings_markdown() -> str:
+    """Return the page ``docs/settings.md``."""
+    parts = [
+        _HEAD,
+        _table("The file", ProfilerConfig, config_schema()),
+        _table("`experimental_config`", ExperimentalConfig, _definition("ExperimentalConfig")),
+        _table("`limits`", Limits, _definition("Limits")),
+    ]
+    return "\n".join(parts)
+
+
+def _definition(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = config_schema()["$defs"][name]
+    return found
+
+
+def _table(title: str, section: type[BaseModel], schema: dict[str, Any]) -> str:
+    lines = [f"## {title}", "", "| key | default | meaning | torch | python |", "|" + "---|" * 5]
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        effect = next((e for e in field.metadata if isinstance(e, Effect)), SAME)
+        default = field.get_default()
+        shown = json.dumps(default) if not hasattr(default, "model_dump") else "see below"
+        meaning = schema["properties"][key]["description"]
+        cells = (f"`{key}`", f"`{shown}`", meaning, _cell(effect.torch), _cell(effect.python))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return f"no effect: {text}" if isinstance(text, NoEffect) else text

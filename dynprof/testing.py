@@ -1,0 +1,185 @@
+"""Stand-ins for tests: a clock that only moves when told, a profiler that only takes notes.
+
+Used by dynprof's own unit tests, and there for those who write a backend or test code around
+dynprof. Nothing in the package imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynprof.export import Export, Exporter
+from dynprof.offer import Offer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.export import Attempt
+    from dynprof.plan import Plan
+    from dynprof.rank import Rank
+
+
+@dataclass
+class FakeClock:
+    """A clock for tests.
+
+    Attributes:
+        now: Monotonic seconds.
+        wall: Seconds since the epoch.
+    """
+
+    now: float = 100.0
+    wall: float = 1_700_000_000.0
+
+    def now_s(self) -> float:
+        """Return the monotonic seconds that the test set."""
+        return self.now
+
+    def wall_s(self) -> float:
+        """Return the seconds since the epoch that the test set."""
+        return self.wall
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.wall += seconds
+
+
+@dataclass
+class FakeBackend:
+    """A backend that notes what is asked of it.
+
+    Attributes:
+        name: Its name in the config.
+        activities: What it offers.
+        fail_at: Names of calls that raise: ``prepare``, ``start``, ``begin_step``, ``stop``,
+            ``save``, ``discard``.
+        in_the_way: What ``obstacle()`` returns.
+        recordings: Every recording made, in order.
+    """
+
+    name: str = "fake"
+    activities: tuple[str, ...] = ("CPU",)
+    fail_at: set[str] = field(default_factory=set)
+    in_the_way: str | None = None
+    recordings: list[FakeRecording] = field(default_factory=list)
+    trace_suffix: str = "fake.trace.json"
+
+    def offer(self) -> Offer:
+        """Offer what the test set."""
+        return Offer(self.name, self.activities)
+
+    def versions(self) -> dict[str, str]:
+        """Return a version."""
+        return {self.name: "1"}
+
+    def obstacle(self) -> str | None:
+        """Return what the test set."""
+        return self.in_the_way
+
+    def prepare(self, plan: Plan, rank: Rank) -> FakeRecording:  # noqa: ARG002 - the protocol's
+        """Make a recording."""
+        self.maybe_fail("prepare")
+        self.recordings.append(FakeRecording(self))
+        return self.recordings[-1]
+
+    def maybe_fail(self, call: str) -> None:
+        """Raise where the test wants it.
+
+        Raises:
+            RuntimeError: ``call`` is in ``fail_at``.
+        """
+        if call in self.fail_at:
+            raise RuntimeError(f"{call} was told to fail")
+
+    @property
+    def running(self) -> int:
+        """How many recordings are running."""
+        return sum(recording.running for recording in self.recordings)
+
+
+@dataclass
+class FakeRecording:
+    """A recording that notes what is asked of it.
+
+    Attributes:
+        backend: Who made it.
+        calls: The calls, in order.
+        steps: The step numbers begun.
+        running: Whether it was neither stopped nor discarded.
+    """
+
+    backend: FakeBackend
+    calls: list[str] = field(default_factory=lambda: ["prepare"])
+    steps: list[int] = field(default_factory=list)
+    running: bool = True
+
+    def start(self) -> None:
+        """Note it."""
+        self._note("start")
+
+    def begin_step(self, number: int) -> None:
+        """Note the number."""
+        self._note("begin_step")
+        self.steps.append(number)
+
+    def stop(self) -> None:
+        """Note it."""
+        self._note("stop")
+        self.running = False
+
+    def save(self, path: Path) -> tuple[str, ...]:
+        """Write the steps."""
+        self._note("save")
+        path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
+        return ()
+
+    def discard(self) -> None:
+        """Note it."""
+        self.running = False
+        self._note("discard")
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self.backend.maybe_fail(call)
+
+
+class HandExporter(Exporter):
+    """An exporter without a thread: it saves when the test says so, or at once.
+
+    Args:
+        attempt: As for the exporter.
+        hold: Wait for :meth:`finish`.
+    """
+
+    def __init__(self, attempt: Attempt, *, hold: bool = False) -> None:
+        super().__init__(attempt)
+        self.hold = hold
+        self.held: list[Export] = []
+
+    def start(self) -> None:
+        """Start nothing."""
+
+    def submit(self, export: Export) -> None:
+        """Save now, or hold."""
+        self._idle.clear()
+        self.held.append(export)
+        if not self.hold:
+            self.finish()
+
+    def finish(self) -> None:
+        """Save what is held."""
+        while self.held:
+            self._export(self.held.pop(0))
+        self._idle.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Save what is held; never waits."""
+        del timeout_s
+        self.finish()
+        return True
+
+    def stop(self) -> None:
+        """Stop nothing."""

@@ -1,0 +1,1 @@
+"""Tests with real files, processes, editors and torch; these may wait."""

@@ -1,0 +1,115 @@
+"""Telling saves from readings, without a file or a clock."""
+
+from __future__ import annotations
+
+from dynprof.config import Source
+from dynprof.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
+from dynprof.errors import ConfigError, Problem
+
+GONE = ConfigError([Problem("the file is gone")])
+
+
+def saved(raw: bytes, mtime: int = 1, inode: int = 1) -> Source:
+    """Return the reading of a saved file."""
+    return Source(raw, inode, mtime)
+
+
+class Watching:
+    """A detector with a clock of its own."""
+
+    def __init__(self, at_start: Source | ConfigError) -> None:
+        self.detector = EditDetector(at_start)
+        self.now_s = 50.0
+
+    def see(self, reading: Source | ConfigError, after_s: float = 0.1) -> Edit | None:
+        """Let time pass, then look."""
+        self.now_s += after_s
+        return self.detector.look(reading, self.now_s, 1e9)
+
+
+def test_what_is_there_at_the_start_is_no_edit() -> None:
+    """However often the first reading is repeated, it is not an edit."""
+    watching = Watching(saved(b"{}"))
+    assert [watching.see(saved(b"{}"), 5) for _ in range(3)] == [None] * 3
+
+
+def test_a_save_is_one_edit() -> None:
+    """A changed file is delivered at once and only once, with its time of writing."""
+    watching = Watching(saved(b"{}"))
+    edit = watching.see(saved(b'{"active": 2}', mtime=2_500_000_000))
+    assert edit == Edit(b'{"active": 2}', 2.5)
+    assert watching.see(saved(b'{"active": 2}', mtime=2_500_000_000)) is None
+
+
+def test_the_same_text_saved_again_is_an_edit() -> None:
+    """A new time of writing, or a new inode, makes the same text a new request."""
+    watching = Watching(saved(b"{}"))
+    assert watching.see(saved(b"{}", mtime=2))
+    assert watching.see(saved(b"{}", mtime=2, inode=2))
+
+
+def test_a_second_write_of_the_same_save_is_no_edit() -> None:
+    """An editor that writes the same bytes twice in a moment asks once."""
+    watching = Watching(saved(b"[]"))
+    assert watching.see(saved(b"{}", mtime=2))
+    assert watching.see(saved(b"{}", mtime=3), SAME_SAVE_S / 2) is None
+
+
+def test_another_text_in_the_same_tick_of_the_file_system_is_an_edit() -> None:
+    """Two saves within one time stamp are told apart by their bytes."""
+    watching = Watching(saved(b"[]"))
+    assert watching.see(saved(b'{"a":1}', mtime=2), 0.001)
+    assert watching.see(saved(b'{"a":2}', mtime=2), 0.001)
+
+
+def test_a_half_written_file_is_waited_for() -> None:
+    """Truncated, then growing, then whole: one edit, no problem."""
+    watching = Watching(saved(b"{}"))
+    for n, raw in enumerate([b"", b'{"act', b'{"active"']):
+        assert watching.see(saved(raw, mtime=n + 2), SETTLE_S * 0.9) is None
+        assert watching.detector.unsettled
+    edit = watching.see(saved(b'{"active": 2}', mtime=9))
+    assert edit
+    assert edit.raw == b'{"active": 2}'
+    assert not watching.detector.unsettled
+
+
+def test_a_file_that_stays_half_written_is_delivered() -> None:
+    """What stays cut off is handed on, so that its problem is reported, once."""
+    watching = Watching(saved(b"{}"))
+    assert watching.see(saved(b'{"act', mtime=2)) is None
+    edit = watching.see(saved(b'{"act', mtime=2), SETTLE_S)
+    assert edit
+    assert edit.raw == b'{"act'
+    assert watching.see(saved(b'{"act', mtime=2), SETTLE_S) is None
+
+
+def test_a_file_that_goes_and_returns_is_an_edit() -> None:
+    """Deleted and created again within a moment: an edit, and no word of its absence."""
+    watching = Watching(saved(b"{}"))
+    assert watching.see(GONE) is None
+    assert watching.see(saved(b"{}", mtime=2, inode=7))
+
+
+def test_a_file_that_stays_away_is_said_once() -> None:
+    """A missing file is a problem after a while, and only once."""
+    watching = Watching(saved(b"{}"))
+    assert watching.see(GONE) is None
+    edit = watching.see(GONE, SETTLE_S)
+    assert edit
+    assert edit.problems == GONE.problems
+    assert watching.see(GONE, SETTLE_S) is None
+
+
+def test_a_directory_moved_away_and_back_is_no_edit() -> None:
+    """The very same file that returns is no request."""
+    watching = Watching(saved(b"{}", mtime=5, inode=5))
+    assert watching.see(GONE) is None
+    assert watching.see(saved(b"{}", mtime=5, inode=5)) is None
+
+
+def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
+    """Made readable, it is what was there at the start; saved again, it is a request."""
+    detector = EditDetector(ConfigError([Problem("everybody may write")]), started_ns=10)
+    assert detector.look(saved(b"{}", mtime=9), 1.0, 1e9) is None
+    assert detector.look(saved(b"{}", mtime=11), 2.0, 1e9)

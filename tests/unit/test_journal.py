@@ -1,0 +1,130 @@
+"""The maintenance log and the status file."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.errors import CaptureError
+from dynprof.journal import Journal, printable
+from dynprof.layout import Layout
+from dynprof.offer import Offer
+from dynprof.pace import Pace
+from dynprof.snapshot import Status, load_status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Office:
+    """A journal of a process whose state the test sets."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout(root, 3, "host", 42)
+        self.state = "idle"
+        self.ticked = threading.Event()
+        self.journal = Journal(self.layout, self.status, self.ticked.set)
+
+    def status(self) -> Status:
+        """Return the state of now."""
+        return Status(
+            self.state, heartbeat=time.time(), profilers=(Offer("torch", ("CPU",)),), rank=3
+        )
+
+
+def test_a_line_is_readable_at_night(tmp_path: Path) -> None:
+    """Time, level, rank and words; further lines are indented; no control code gets through."""
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.info("first\nsecond \x1b[2Jline")
+    office.journal.warning("careful")
+    office.journal.stop()
+    lines = office.layout.log.read_text().splitlines()
+    assert lines[0].endswith(" INFO    rank 3  first")
+    assert lines[1] == "    second \\x1b[2Jline"
+    assert lines[2].endswith(" WARNING rank 3  careful")
+    time.strptime(lines[0][:19], "%Y-%m-%d %H:%M:%S")
+
+
+def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
+    """What is written is what ``load_status`` returns; the last one says how it ended."""
+    office = Office(tmp_path)
+    office.journal.start()
+    assert office.ticked.wait(10)
+    office.state = "stopped"
+    office.journal.stop()
+    status = load_status(office.layout.status)
+    assert (status.state, status.rank) == ("stopped", 3)
+    assert status.profilers == (Offer("torch", ("CPU",)),)
+    assert [p.name for p in office.layout.status.parent.iterdir()] == ["rank_3.json"]
+
+
+def test_files_are_private_to_user_and_group(tmp_path: Path) -> None:
+    """Others may neither read nor write what lies there, whatever the umask allows."""
+    before = os.umask(0)
+    try:
+        office = Office(tmp_path / "new")
+        (tmp_path / "new").mkdir()
+        office.journal.start()
+        office.journal.info("a line")
+        office.journal.stop()
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "new").rglob("*"):
+        assert path.stat().st_mode & 0o007 == 0, path
+
+
+def test_a_removed_log_comes_back(tmp_path: Path) -> None:
+    """A log that somebody deletes is written anew from the next line on."""
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.info("one")
+    while not office.layout.log.exists():
+        office.ticked.wait(0.01)
+    office.layout.log.unlink()
+    office.journal.info("two")
+    office.journal.stop()
+    assert "two" in office.layout.log.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"state": 1, "profilers": [1]}'])
+def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
+    """Rubbish in the place of a status is an error of ours."""
+    (tmp_path / "rank_0.json").write_text(text)
+    with pytest.raises(CaptureError, match="not a status file"):
+        load_status(tmp_path / "rank_0.json")
+
+
+def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
+    """Fields that this version does not know are passed over."""
+    (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "mood": "good"}))
+    assert load_status(tmp_path / "rank_0.json").state == "idle"
+
+
+def test_liveness() -> None:
+    """A process is live while its heartbeat is young and it has not stopped."""
+    assert Status("idle", heartbeat=100).is_live(110)
+    assert not Status("idle", heartbeat=100).is_live(116)
+    assert not Status("stopped", heartbeat=100).is_live(101)
+
+
+def test_pace_is_the_mean_of_the_samples() -> None:
+    """Step times come from counter and clock; a counter set back starts anew."""
+    pace = Pace()
+    assert pace.mean_ms(0, 0) is None
+    pace.sample(10, 100)
+    assert pace.mean_ms(11, 100) is None
+    pace.sample(11, 150)
+    assert pace.mean_ms(12, 200) == pytest.approx(20)
+    pace.sample(12, 5)
+    assert pace.mean_ms(13, 15) == pytest.approx(100)
+
+
+def test_printable_keeps_words_of_all_languages() -> None:
+    """Only what is not printable is escaped."""
+    assert printable("größe 步 \t\x00") == "größe 步 \\t\\x00"

@@ -1,0 +1,100 @@
+"""The JSON reader that keeps places and goes on after slips."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynprof.config.jsontext import MAX_DEPTH, read_json
+from dynprof.errors import ConfigError
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(DOCUMENTS, st.sampled_from([None, 0, 2, "\t"]))
+def test_it_reads_what_json_reads(value: Any, indent: int | str | None) -> None:
+    """Any JSON document, compact or indented, gives the value that ``json.loads`` gives."""
+    text = json.dumps(value, indent=indent)
+    document = read_json(text)
+    assert document.value == json.loads(text)
+    assert document.problems == ()
+
+
+@given(st.text() | DOCUMENTS.map(json.dumps).flatmap(lambda t: st.integers(0, len(t)).map(
+    lambda n: t[:n])))  # fmt: skip
+def test_what_json_refuses_it_refuses(text: str) -> None:
+    """A text that is not JSON always ends in at least one problem, never in another error."""
+    try:
+        document = read_json(text)
+    except ConfigError as error:
+        assert error.problems
+        return
+    if not document.problems:
+        assert document.value == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("", 1, 1, "the file is empty"),
+        ("{", 1, 2, "a closing } is missing"),
+        ('{"a": 1', 1, 8, "a closing } is missing"),
+        ('{\n  "a": 1,\n}', 2, 9, "a comma before the closing }"),
+        ('{"a": [1,]}', 1, 9, "a comma before the closing ]"),
+        ('{"a": 1 // one\n}', 1, 9, "no comments"),
+        ('{"a": 1 # one\n}', 1, 9, "no comments"),
+        ('{/* x */"a": 1}', 1, 2, "no comments"),
+        ('{"a": 1, "a": 2}', 1, 10, "given twice, first in line 1"),
+        ('{"a": NaN}', 1, 7, "NaN is not a number"),
+        ('{"a": -Infinity}', 1, 7, "-Infinity is not a number"),
+        ('{"a": True}', 1, 7, "JSON spells this true"),
+        ('{"a": None}', 1, 7, "JSON spells this null"),
+        ('{"a": yes}', 1, 7, '"yes" stands here without quotes'),
+        ("{'a': 1}", 1, 2, "a key in double quotes"),
+        ("{\"a\": 'b'}", 1, 7, "double quotes around text"),
+        ('{"a" 1}', 1, 6, "a colon is missing"),
+        ('{"a": 1 "b": 2}', 1, 9, "a comma is missing"),
+        ('{"a": 1}}', 1, 9, "text after the end"),
+        ('{"a": 01}', 1, 8, "a comma is missing"),
+        ('{"a": "\x01"}', 1, 8, "Invalid control character"),
+    ],
+)
+def test_each_slip_has_its_sentence(text: str, line: int, column: int, words: str) -> None:
+    """Each slip is named at its line and column, in words."""
+    try:
+        problems = read_json(text).problems
+    except ConfigError as error:
+        problems = error.problems
+    assert [(p.line, p.column) for p in problems] == [(line, column)]
+    assert words in problems[0].text
+
+
+def test_nesting_is_bounded() -> None:
+    """Deep nesting is a problem, not a crash."""
+    deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert read_json(deepest).problems == ()
+    with pytest.raises(ConfigError, match="levels deep"):
+        read_json("[" * 100_000)
+
+
+def test_slips_are_reported_together() -> None:
+    """A text with several slips names each of them."""
+    problems = read_json('{"a": True, // x\n"a": NaN,}').problems
+    assert [p.line for p in problems] == [1, 1, 2, 2, 2]
+
+
+def test_places_are_those_of_the_keys() -> None:
+    """Each member is found at its key, each element at its value; pointers are escaped."""
+    document = read_json('{"a/b": {\n "c~": [10, 20]}}')
+    assert document.places["/a~1b"] == (1, 2)
+    assert document.places["/a~1b/c~0"] == (2, 2)
+    assert document.places["/a~1b/c~0/1"] == (2, 13)

@@ -1,0 +1,90 @@
+"""File names, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.capture import load_manifest
+from dynprof.errors import CaptureError
+from dynprof.layout import Layout, free_disk_mb, window_dir_name, write_atomic, write_if_absent
+from dynprof.rank import Rank, find_rank
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_names(tmp_path: Path) -> None:
+    """Files lie where the documents say."""
+    layout = Layout(tmp_path, 7, "node-1", 99)
+    names = [layout.config, layout.schema, layout.log, layout.status]
+    assert [str(path.relative_to(tmp_path)) for path in names] == [
+        "profiler_config.json",
+        "profiler_config.schema.json",
+        "log/dp_node-1_99_rank_7.log",
+        "status/rank_7.json",
+    ]
+    assert layout.trace_name(1.5, "pt.trace.json") == "node-1_99.rank7.1500.pt.trace.json"
+    assert window_dir_name(3, 5, 0) == "step_3-5_19700101T000000Z"
+
+
+def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:
+    """A relative ``prof_dir`` starts at the config's directory, an absolute one is itself."""
+    layout = Layout(tmp_path, 0, "h", 1)
+    assert layout.capture_dir("./") == tmp_path
+    assert layout.capture_dir("a/../b") == tmp_path / "b"
+    assert str(layout.capture_dir("/scratch/x")) == "/scratch/x"
+
+
+def test_an_atomic_write_leaves_nothing_else(tmp_path: Path) -> None:
+    """The new content is there, private, and no temporary file beside it."""
+    write_atomic(tmp_path / "a", "one")
+    write_atomic(tmp_path / "a", "two")
+    assert (tmp_path / "a").read_text() == "two"
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").stat().st_mode & 0o007 == 0
+
+
+def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
+    """Ranks that start at once agree on one template, and nobody's edit is overwritten."""
+    path = tmp_path / "config"
+    with ThreadPoolExecutor(16) as pool:
+        wins = list(pool.map(lambda n: write_if_absent(path, str(n)), range(64)))
+    assert sum(wins) == 1
+    assert path.read_text() == str(wins.index(True))
+    assert [p.name for p in tmp_path.iterdir()] == ["config"]
+
+
+def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
+    """The place need not exist yet."""
+    assert free_disk_mb(tmp_path / "not" / "yet") > 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Rank(0, 1, "no launcher")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, Rank(3, 8, "RANK")),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, Rank(2, 4, "SLURM_PROCID")),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, Rank(1, 2, "OMPI_COMM_WORLD_RANK")),
+        ({"RANK": "x"}, Rank(0, 1, "no launcher")),
+    ],
+)
+def test_the_rank_comes_from_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Rank
+) -> None:
+    """What a launcher sets in the environment names rank and world size."""
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert find_rank() == expected
+
+
+def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
+    """Rubbish in the place of a manifest is an error of ours."""
+    (tmp_path / "m.json").write_text('{"backend": 1}')
+    with pytest.raises(CaptureError, match="not the manifest"):
+        load_manifest(tmp_path / "m.json")

@@ -1,0 +1,135 @@
+"""(config, standing) -> plan or refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynprof.config import ProfilerConfig
+from dynprof.offer import Offer
+from dynprof.plan import Plan, Refusal, Standing, plan
+
+TORCH = Offer("torch", ("CPU", "CUDA"))
+PYTHON = Offer("python", ("CPU",))
+NO_TORCH = Offer("torch", missing="this process has not imported torch")
+
+
+def outcome(
+    step: int = 10, rank: int = 0, offers: tuple[Offer, ...] = (TORCH, PYTHON), **config: Any
+) -> Plan | Refusal:
+    """Plan a config given as keywords."""
+    model = ProfilerConfig.model_validate(config)
+    return plan(model, Standing(step, rank, offers, free_disk_mb=5000))
+
+
+def accepted(**arguments: Any) -> Plan:
+    """Return the plan of a config that is accepted."""
+    found = outcome(**arguments)
+    assert isinstance(found, Plan)
+    return found
+
+
+def refused(**arguments: Any) -> list[str]:
+    """Return why a config is refused."""
+    found = outcome(**arguments)
+    assert isinstance(found, Refusal)
+    return [str(problem) for problem in found.problems]
+
+
+def test_auto_takes_the_first_backend_that_can_serve() -> None:
+    """Torch where the job has loaded it, Python else."""
+    assert accepted().backend == "torch"
+    assert accepted(offers=(NO_TORCH, PYTHON)).backend == "python"
+
+
+def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
+    """A named backend that is missing says why, and which ones there are."""
+    (text,) = refused(backend="torch", offers=(NO_TORCH, PYTHON))
+    assert text == (
+        '/backend: "torch" cannot serve here: this process has not imported torch; '
+        'write "auto" or "python".'
+    )
+    (text,) = refused(backend="npu")
+    assert 'there is no backend "npu" here' in text
+    (text,) = refused(offers=(NO_TORCH,))
+    assert "no profiler can serve here" in text
+
+
+def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
+    """What is lacking is dropped with a remark, whatever its case; the rest is kept."""
+    found = accepted(activities=["cpu", "NPU", "CPU"])
+    assert found.activities == ("CPU",)
+    assert [str(r) for r in found.remarks] == [
+        "/activities: NPU is left out: backend torch on this machine has CPU, CUDA only."
+    ]
+
+
+def test_no_activity_left_is_refused() -> None:
+    """A config that leaves nothing to watch is refused."""
+    (text,) = refused(activities=["NPU", "XPU"])
+    assert "nothing is left of NPU, XPU" in text
+
+
+@pytest.mark.parametrize("start_step", [0, -1])
+def test_the_next_step(start_step: int) -> None:
+    """0 and -1 mean the next step."""
+    assert accepted(start_step=start_step).start_step is None
+
+
+def test_a_later_step_is_waited_for_and_a_past_one_refused() -> None:
+    """The step that is running has begun; the next one has not."""
+    assert accepted(step=10, start_step=11).start_step == 11
+    (text,) = refused(step=10, start_step=10)
+    assert text == (
+        "/start_step: step 10 has begun already, the job is at step 10; "
+        "write a later step, or 0 for the next one."
+    )
+
+
+def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
+    """The config is fine, this rank is just not meant."""
+    found = outcome(rank=5, ranks="0-3,8")
+    assert isinstance(found, Refusal)
+    assert not found.asked
+    assert str(found.problems[0]) == "/ranks: rank 5 is not asked for; the ranks are 0-3,8."
+    assert accepted(rank=8, ranks="0-3,8")
+
+
+def test_too_little_disk_is_refused() -> None:
+    """The limit and what is free are both named; null switches the limit off."""
+    (text,) = refused(limits={"min_free_disk_mb": 6000})
+    assert "5,000 MB are free where the capture would go, 6,000 are asked for" in text
+    assert accepted(limits={"min_free_disk_mb": None})
+
+
+def test_all_reasons_are_given_at_once() -> None:
+    """A config with several reasons against it names each."""
+    texts = refused(start_step=3, activities=["NPU"], limits={"min_free_disk_mb": 1e6})
+    assert len(texts) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "pointer"),
+    [
+        ({"record_shapes": True}, "/record_shapes"),
+        ({"analyse": True}, "/analyse"),
+        ({"experimental_config": {"l2_cache": True}}, "/experimental_config/l2_cache"),
+        ({"experimental_config": {"export_type": "db"}}, "/experimental_config/export_type"),
+    ],
+)
+def test_a_setting_that_the_backend_cannot_serve_is_named(
+    config: dict[str, Any], pointer: str
+) -> None:
+    """Each setting without effect on the backend is remarked with its pointer."""
+    found = accepted(offers=(PYTHON,), activities=["CPU"], **config)
+    (remark,) = found.remarks
+    assert remark.pointer == pointer
+    assert "has no effect with backend python" in remark.text
+
+
+def test_a_setting_at_its_default_is_not_named() -> None:
+    """Defaults, in whatever spelling, ask for nothing."""
+    experimental = {"export_type": ["text"], "data_simplification": True, "host_sys": None}
+    found = accepted(offers=(PYTHON,), activities=["CPU"], experimental_config=experimental)
+    assert found.remarks == ()

@@ -1,0 +1,419 @@
+"""The session: edits in, windows and captures out, with a profiler that takes notes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.capture import Manifest, load_manifest
+from dynprof.edits import Edit
+from dynprof.errors import BackendError, Problem
+from dynprof.layout import Layout
+from dynprof.rank import Rank
+from dynprof.session import Session
+from dynprof.testing import FakeBackend, FakeClock, HandExporter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.export import Attempt
+
+
+class Job:
+    """A training job with a session that only this test moves."""
+
+    def __init__(self, root: Path, *, hold: bool = False, memory_mb: list[float] | None = None):
+        self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
+        self.exporters: list[HandExporter] = []
+        readings = iter(memory_mb or [])
+        self.session = Session(
+            Layout(root, 0, "host", 42),
+            Rank(0, 1, "test"),
+            [self.backend],
+            clock=self.clock,
+            memory_mb=lambda: next(readings, 0.0),
+            make_exporter=lambda attempt: self._exporter(attempt, hold=hold),
+        )
+
+    def _exporter(self, attempt: Attempt, *, hold: bool) -> HandExporter:
+        self.exporters.append(HandExporter(attempt, hold=hold))
+        return self.exporters[-1]
+
+    @property
+    def saving(self) -> HandExporter:
+        """The exporter."""
+        return self.exporters[0]
+
+    def edit(self, **config: Any) -> None:
+        """Save a config."""
+        self.clock.advance(1)
+        self.session.take(Edit(json.dumps(config).encode(), self.clock.wall))
+
+    def step(self, times: int = 1) -> None:
+        """Take training steps of 10 ms."""
+        for _ in range(times):
+            self.clock.advance(0.01)
+            self.session.inbox.step += 1
+            if self.session.inbox.due:
+                self.session.inbox.on_due()
+
+    @property
+    def state(self) -> str:
+        """The state that the status names."""
+        return self.session.status().state
+
+    def manifests(self) -> list[Manifest]:
+        """Return the manifests written, in the order of their requests."""
+        found = map(load_manifest, self.root.glob("**/rank_0.info.json"))
+        return sorted(found, key=lambda m: m.request.number)
+
+    def log(self) -> str:
+        """Return what the session said so far."""
+        lines = []
+        queue = self.session._journal._lines
+        while not queue.empty():
+            record = queue.get()
+            lines.append(record.getMessage() if record else "")
+        return "\n".join(lines)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return a job that saves captures at once."""
+    return Job(tmp_path)
+
+
+@pytest.fixture
+def slow_job(tmp_path: Path) -> Iterator[Job]:
+    """Return a job whose captures are saved when the test says so."""
+    job = Job(tmp_path, hold=True)
+    yield job
+    job.saving.finish()
+
+
+def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
+    """Saved during step 5: step 6 and 7 warm up, 8 to 10 are recorded, then nothing is due."""
+    job.step(5)
+    job.edit(warmup=2, active=3)
+    assert job.state == "waiting"
+    job.step()
+    assert job.state == "warmup"
+    job.step(2)
+    assert job.state == "recording"
+    job.step(3)
+    (manifest,) = job.manifests()
+    assert job.backend.recordings[0].steps == [8, 9, 10]
+    assert manifest.steps.model_dump() == {"first": 8, "last": 10, "recorded": 3, "warmup": 2}
+    assert manifest.complete
+    assert manifest.reason == ""
+    assert not job.session.inbox.due
+    assert job.state == "idle"
+
+
+def test_what_lies_there_afterwards(job: Job) -> None:
+    """The folder holds trace, manifest and metadata, under names that all ranks can share."""
+    job.edit(active=2, metadata={"run": 7})
+    job.step(3)
+    (folder,) = [p for p in job.root.iterdir() if p.name.startswith("step_")]
+    assert folder.name == "step_1-2_20231114T221321Z"
+    (manifest,) = job.manifests()
+    names = sorted(p.name for p in folder.iterdir())
+    assert names == [manifest.trace, "rank_0.info.json", "rank_0.metadata.json"]
+    assert manifest.trace
+    assert manifest.trace.startswith("host_42.rank0.")
+    assert manifest.trace.endswith(".fake.trace.json.gz")
+    assert json.loads((folder / "rank_0.metadata.json").read_text()) == {"run": 7}
+    assert manifest.request.config == {"active": 2, "metadata": {"run": 7}}
+    assert manifest.trace_bytes == (folder / manifest.trace).stat().st_size
+    assert job.session.status().last_capture == f"{folder.name}/rank_0.info.json"
+
+
+def test_the_bill_is_measured(job: Job) -> None:
+    """Step times before, while and after are those that passed."""
+    for _ in range(4):
+        job.session._tick()
+        job.step(100)
+    job.edit(active=2)
+    job.step(3)
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_before_ms == pytest.approx(10, rel=0.3)
+    assert manifest.cost.step_during_ms == pytest.approx(10)
+    assert manifest.cost.step_after_ms == pytest.approx(10)
+
+
+def test_a_later_step_is_waited_for(job: Job) -> None:
+    """Nothing opens before the start step, and the window opens exactly there."""
+    job.edit(start_step=20, active=1)
+    job.step(19)
+    assert (job.state, job.backend.recordings) == ("waiting", [])
+    job.step()
+    assert job.state == "recording"
+    job.step()
+    assert job.backend.recordings[0].steps == [20]
+
+
+def test_an_invalid_edit_changes_nothing_that_runs(job: Job) -> None:
+    """A window goes on through a bad edit; the problems stand in the status."""
+    job.edit(active=3)
+    job.step(2)
+    job.edit(active=0, activties=["CPU"])
+    status = job.session.status()
+    assert status.state == "recording"
+    assert any('did you mean "activities"' in text for text in status.problems)
+    job.step(2)
+    assert [m.complete for m in job.manifests()] == [True]
+    job.edit(active=1)
+    assert job.session.status().problems == ()
+
+
+def test_the_newest_edit_waits_its_turn(job: Job) -> None:
+    """Of two edits during a window the newer is served after it, the other is superseded."""
+    job.edit(active=3)
+    job.step(2)
+    job.edit(active=7)
+    job.edit(active=2)
+    job.step(10)
+    assert [m.steps.recorded for m in job.manifests()] == [3, 2]
+    assert "request 2: superseded by request 3" in job.log()
+
+
+def test_cancel_closes_the_open_window(job: Job) -> None:
+    """The window closes at the next step boundary with the steps that it has."""
+    job.edit(active=100)
+    job.step(5)
+    job.edit(cancel=True)
+    job.step()
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.steps.recorded) == (False, 5)
+    assert manifest.reason == "cancelled by request 2"
+    assert not job.session.inbox.due
+
+
+def test_cancel_disarms_a_waiting_request(job: Job) -> None:
+    """What waits for its step is forgotten; with nothing there, that is said."""
+    job.edit(start_step=50)
+    job.edit(cancel=True)
+    job.step(60)
+    assert job.backend.recordings == []
+    job.edit(cancel=True)
+    assert "nothing is open or waiting" in job.log()
+
+
+def test_a_cancel_does_not_reach_the_next_window(job: Job) -> None:
+    """An order to close ends with the window that it was meant for."""
+    job.edit(active=1)
+    job.step()
+    job.edit(cancel=True)
+    job.step()
+    job.edit(active=3)
+    job.step(5)
+    assert [m.complete for m in job.manifests()] == [True, True]
+
+
+def test_while_a_save_runs_the_next_window_waits(slow_job: Job) -> None:
+    """Nothing is recorded while the last capture is being saved; then the request is served."""
+    slow_job.edit(active=1)
+    slow_job.step(2)
+    assert slow_job.state == "saving"
+    slow_job.edit(active=1)
+    slow_job.step(3)
+    assert len(slow_job.backend.recordings) == 1
+    slow_job.saving.finish()
+    slow_job.step()
+    assert len(slow_job.backend.recordings) == 2
+    assert "waits, the last capture is being saved" in slow_job.log()
+
+
+def test_a_start_step_that_went_by_while_waiting_is_refused(slow_job: Job) -> None:
+    """A request that could not be served in time says so."""
+    slow_job.edit(active=1)
+    slow_job.step(2)
+    slow_job.edit(start_step=4)
+    slow_job.step(6)
+    slow_job.saving.finish()
+    slow_job.step()
+    assert len(slow_job.backend.recordings) == 1
+    assert "step 4 has begun already" in slow_job.session.status().problems[0]
+
+
+def test_max_seconds_closes_early(job: Job) -> None:
+    """At the first step end after the limit the window closes with what it has."""
+    job.edit(active=100, limits={"max_seconds": 0.035})
+    job.step(10)
+    (manifest,) = job.manifests()
+    assert manifest.steps.recorded == 4
+    assert "limits.max_seconds is 0.035" in manifest.reason
+
+
+def test_max_memory_closes_early(tmp_path: Path) -> None:
+    """At the first step end at which the process has grown too much the window closes."""
+    job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
+    job.edit(active=100, limits={"max_memory_mb": 30})
+    job.step(10)
+    (manifest,) = job.manifests()
+    assert manifest.steps.recorded == 3
+    assert "grew by 31 MB" in manifest.reason
+
+
+def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
+    """The disk is looked at again before the window opens."""
+    job.edit(start_step=5, limits={"min_free_disk_mb": 0.001})
+    job.session._loop.free_disk_mb = 0.0
+    job.step(6)
+    assert job.backend.recordings == []
+    assert "MB are free now" in job.session.status().problems[0]
+
+
+@pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "stop", "save", "discard"])
+def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) -> None:
+    """Whatever the backend raises, steps go on, a manifest says why, the next window works."""
+    job.backend.fail_at = {call}
+    warmup = 3 if call == "discard" else 0
+    job.edit(active=2, warmup=warmup)
+    job.step()
+    if call == "discard":
+        job.edit(cancel=True)
+    job.step(5)
+    manifest = job.manifests()[0]
+    assert not manifest.complete
+    if call != "discard":
+        assert f"{call} was told to fail" in manifest.reason
+    assert manifest.trace is None
+    assert job.backend.running == 0
+    assert f"{call} was told to fail" in str(job.session.status().last_error)
+    assert "Traceback" in job.log()
+    job.backend.fail_at = set()
+    job.edit(active=1)
+    job.step(2)
+    assert job.manifests()[-1].complete
+
+
+def test_a_backend_that_says_why_it_cannot_is_a_refusal(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy profiler is refused in words, without a traceback."""
+
+    def busy(*_: object) -> None:
+        raise BackendError("another profiler is active")
+
+    monkeypatch.setattr(job.backend, "prepare", busy)
+    job.edit(active=1)
+    job.step(2)
+    assert job.session.status().problems == ("/backend: another profiler is active.",)
+    assert "Traceback" not in job.log()
+    assert not job.session.inbox.due
+
+
+def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> None:
+    """After three failures ``start()`` no longer tries; an edit does."""
+    (job.root / "other.json").write_text('{"active": 1}')
+    job.backend.fail_at = {"stop"}
+    for _ in range(5):
+        job.session.start(job.root / "other.json")
+        job.step(2)
+    assert len(job.backend.recordings) == 3
+    assert "rests until the next edit" in job.session.status().problems[0]
+    job.edit(active=1)
+    job.step(2)
+    assert len(job.backend.recordings) == 4
+
+
+def test_an_obstacle_is_waited_out(job: Job) -> None:
+    """While a graph is captured nothing opens and no step ends."""
+    job.backend.in_the_way = "a CUDA graph is being captured"
+    job.edit(active=2)
+    job.step(3)
+    assert job.backend.recordings == []
+    job.backend.in_the_way = None
+    job.step()
+    job.backend.in_the_way = "a CUDA graph is being captured"
+    job.step()
+    assert job.session.status().progress == (0, 2)
+    job.backend.in_the_way = None
+    job.step(2)
+    assert job.manifests()[0].complete
+    assert job.log().count("a CUDA graph is being captured") == 2
+
+
+def test_start_opens_now(job: Job) -> None:
+    """``start()`` takes the config's file or another, ignores its start step, opens at once."""
+    job.step(7)
+    (job.root / "profiler_config.json").write_text('{"active": 2, "start_step": 99}')
+    job.session.start(None)
+    assert job.state == "recording"
+    job.session.start(None)
+    job.step(2)
+    assert job.backend.recordings[0].steps == [7, 8]
+    assert len(job.backend.recordings) == 1
+    job.session.start(job.root / "missing.json")
+    assert "gone" in job.session.status().problems[0]
+
+
+def test_stop_closes_now(job: Job) -> None:
+    """``stop()`` keeps the whole steps that there are."""
+    job.edit(active=100)
+    job.step(4)
+    job.session.stop()
+    (manifest,) = job.manifests()
+    assert (manifest.reason, manifest.steps.recorded) == ("stopped by the script", 3)
+    job.session.stop()
+
+
+def test_stop_from_another_thread_waits_for_the_step(job: Job) -> None:
+    """Only the training thread touches the profiler."""
+    job.edit(active=100)
+    job.step(4)
+    other = threading.Thread(target=job.session.stop)
+    other.start()
+    other.join()
+    assert job.state == "recording"
+    job.step()
+    assert job.manifests()[0].reason == "stopped by the script"
+
+
+def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
+    """Steps of a second thread are not taken for those of the first."""
+    job.edit(active=2)
+    job.step()
+    other = threading.Thread(target=job.step, args=(5,))
+    other.start()
+    other.join()
+    assert job.session.status().progress == (0, 2)
+    assert "another thread" in job.log()
+
+
+def test_the_step_can_be_set(job: Job) -> None:
+    """A resumed job names its step; an open window closes first."""
+    job.session.set_step(1200)
+    job.edit(active=5)
+    job.step(2)
+    assert job.backend.recordings[0].steps == [1201, 1202]
+    job.session.set_step(3000)
+    assert "from 1202 to 3000" in job.manifests()[0].reason
+    assert job.session.inbox.step == 3000
+
+
+def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
+    """What is open is closed, marked incomplete and saved; what waits is said."""
+    slow_job.edit(active=50)
+    slow_job.step(4)
+    slow_job.edit(active=1)
+    slow_job.session.end("the process ended")
+    (manifest,) = slow_job.manifests()
+    assert (manifest.complete, manifest.reason) == (False, "the process ended")
+    assert manifest.trace
+    assert slow_job.state == "stopped"
+    assert "request 2: not served, the process ended" in slow_job.log()
+    slow_job.session.end("again")
+
+
+def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
+    """What hindered the reading is the problem that is reported."""
+    job.session.take(Edit(b"", job.clock.wall, (Problem("everybody may write the file"),)))
+    assert job.session.status().problems == ("everybody may write the file",)

@@ -1,0 +1,96 @@
+"""The schedule and the window engine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynprof.profiler import ProfilerAction, schedule
+from dynprof.profiler.window import Window
+from dynprof.testing import FakeBackend, FakeRecording
+
+NONE, WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP
+RECORD, SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
+
+
+def test_a_schedule_repeats_its_cycle() -> None:
+    """Skipped steps come once; then wait, warm-up and recording repeat as often as asked."""
+    action_at = schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)
+    cycle = [NONE, WARMUP, RECORD, SAVE]
+    assert [action_at(step) for step in range(11)] == [NONE, *cycle, *cycle, NONE, NONE]
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+@given(*[st.integers(0, 4)] * 3, st.integers(1, 4), st.integers(0, 3))
+def test_a_schedule_is_that_of_torch(
+    skip_first: int, wait: int, warmup: int, active: int, repeat: int
+) -> None:
+    """For any numbers, each step has the action that torch gives it."""
+    torch_profiler = pytest.importorskip("torch.profiler", reason="torch is not installed")
+    numbers = {"skip_first": skip_first, "wait": wait, "warmup": warmup, "repeat": repeat}
+    ours, theirs = schedule(active=active, **numbers), None
+    theirs = torch_profiler.schedule(active=active, **numbers)
+    assert all(ours(step).name == theirs(step).name for step in range(40))
+
+
+@pytest.mark.parametrize("wrong", [{"wait": -1}, {"warmup": -1}, {"repeat": -1}, {"active": 0}])
+def test_wrong_numbers_are_refused_in_words(wrong: dict[str, int]) -> None:
+    """A negative number, or nothing to record, is named."""
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        schedule(**{"wait": 0, "warmup": 0, "active": 1, **wrong})
+
+
+def run(window: Window, step: int, steps: int) -> FakeRecording:
+    """Open a window and let steps pass, each of a second."""
+    backend = FakeBackend()
+    recording = FakeRecording(backend)
+    window.open(lambda: recording, step)
+    window.resume(0)
+    for n in range(1, steps + 1):
+        if window.end_step(n):
+            window.close()
+            break
+        window.begin_step(step + n)
+        window.resume(n)
+    return recording
+
+
+def test_warm_up_is_prepared_but_not_kept() -> None:
+    """The recording starts with the first step after the warm-up, under the job's numbers."""
+    recording = run(Window(warmup=2, active=3, first=102), step=100, steps=9)
+    assert recording.steps == [102, 103, 104]
+    assert recording.calls == ["prepare", "start", *["begin_step"] * 3, "stop"]
+
+
+@given(st.integers(0, 5), st.integers(1, 6))
+def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) -> None:
+    """Whatever the numbers, ``active`` whole steps are recorded, then it is over."""
+    window = Window(warmup, active, first=warmup)
+    recording = run(window, step=0, steps=warmup + active + 3)
+    assert recording.steps == list(range(warmup, warmup + active))
+    assert window.recorded == active
+    assert window.durations_s == [1.0] * active
+    assert window.progress == (warmup + active, warmup + active)
+
+
+def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
+    """Without a step that may be kept, the recording is discarded."""
+    window = Window(warmup=2, active=1, first=2)
+    backend = FakeBackend()
+    recording = FakeRecording(backend)
+    window.open(lambda: recording, 0)
+    assert window.state == "warmup"
+    assert window.close() is None
+    assert recording.calls[-1] == "discard"
+
+
+def test_a_window_closed_early_keeps_what_it_has() -> None:
+    """Closed in the middle, the recording is stopped and handed out, once."""
+    window = Window(warmup=0, active=9, first=0)
+    recording = run(window, step=0, steps=3)
+    assert window.state == "recording"
+    assert window.close() is recording
+    assert window.recorded == 3
+    assert window.close() is None
