@@ -80,9 +80,12 @@ def load_status(path: Path) -> Status:
         frozen: dict[str, Any] = {
             name: _frozen(value) for name, value in fields.items() if name in known
         }
-        offers = tuple(Offer(**offer) for offer in frozen.pop("profilers", ()))
+        offers = tuple(
+            Offer(offer["backend"], tuple(offer["activities"]), offer["missing"])
+            for offer in frozen.pop("profilers", ())
+        )
         return Status(**frozen, profilers=offers)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise CaptureError(f"{path} is not a status file: {error}") from None
 
 

@@ -233,7 +233,9 @@ def test_ranks(document: dict[str, Any], inside: list[int], outside: list[int]) 
 
 def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Return values for a setting: mostly allowed ones, sometimes not."""
-    anything = st.sampled_from([None, True, 0, 1, -1, 1.0, 2.5, "", "text", [], ["CPU"], {}])
+    anything: st.SearchStrategy[Any] = st.sampled_from(
+        [None, True, 0, 1, -1, 1.0, 2.5, "", "text", [], ["CPU"], {}]
+    )
     allowed = st.sampled_from(schema.get("enum", [None]))
     by_type: dict[str, st.SearchStrategy[Any]] = {
         "boolean": st.booleans(),
