@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 1.0
 """For so long a file may be missing, cut off or unreadable before that is said."""
-SAME_SAVE_S = 0.05
+SAME_SAVE_S = 0.01
 """The same bytes written again within this time are the same save (an editor's second write)."""
 
 GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])

@@ -6,6 +6,7 @@ Files are private to user and group and appear under their final name whole or n
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -23,6 +24,8 @@ CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
 LOG_DIR = "log"
 STATUS_DIR = "status"
+INFO_DIR = "info"
+"""Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 FILE_MODE = 0o660
 """Asked of the system for every file; the process's umask takes its share off."""
 DIR_MODE = 0o770
@@ -82,15 +85,13 @@ class Layout:
         """Return the trace's file name, in the form that TensorBoard's plugin splits."""
         return f"{self.host}_{self.pid}.rank{self.rank}.{int(created_s * 1e3)}.{suffix}"
 
-    @property
-    def manifest_name(self) -> str:
-        """The manifest's file name in a window's folder."""
-        return f"rank_{self.rank}.info.json"
+    def manifest(self, folder: Path) -> Path:
+        """Return this rank's manifest in a window's folder."""
+        return folder / INFO_DIR / f"rank_{self.rank}.info.json"
 
-    @property
-    def metadata_name(self) -> str:
-        """The file name of the user's metadata in a window's folder."""
-        return f"rank_{self.rank}.metadata.json"
+    def metadata(self, folder: Path) -> Path:
+        """Return the file of the user's metadata in a window's folder."""
+        return folder / INFO_DIR / f"rank_{self.rank}.metadata.json"
 
 
 def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
@@ -104,11 +105,17 @@ def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
 
 
 def make_dir(path: Path) -> None:
-    """Create a directory and its parents, private to user and group."""
+    """Create a directory and its parents, private to user and group.
+
+    Raises:
+        OSError: It cannot be made, or something else stands there.
+    """
     missing = [p for p in (path, *path.parents) if not p.exists()]
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=DIR_MODE)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 def write_atomic(path: Path, content: str) -> None:

@@ -265,10 +265,11 @@ class Session:
         self._settle(final=True)
         self._unsettled = Unsettled(path, manifest, self._clock.now_s(), self.inbox.step)
         shown = _relative(path, self._layout.root)
+        folder = path.parent.parent
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:
-            text = f"request {number}: saved {_relative(path.with_name(trace), self._layout.root)} "
+            text = f"request {number}: saved {_relative(folder / trace, self._layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.info("\n".join([text, *manifest.lost]))
         else:

@@ -173,7 +173,6 @@ class HandExporter(Exporter):
         """Save what is held."""
         while self.held:
             self._export(self.held.pop(0))
-        self._idle.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Save what is held; never waits."""

@@ -69,7 +69,7 @@ class PythonBackend:
         )
         tracer.start()
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        return PythonRecording(tracer, {"distributedInfo": place, "metadata": plan.config.metadata})
+        return PythonRecording(tracer, {"distributedInfo": place})
 
 
 class PythonRecording:

@@ -60,15 +60,15 @@ class TorchBackend:
             raise BackendError("another torch.profiler is active on this thread; stop it first")
         profiler = _profiler(plan)
         _prepare(profiler)
-        return TorchRecording(profiler, _metadata(plan, rank))
+        return TorchRecording(profiler, _rank_facts(rank))
 
 
 class TorchRecording:
     """One window of ``torch.profiler``."""
 
-    def __init__(self, profiler: Any, metadata: dict[str, str]) -> None:
+    def __init__(self, profiler: Any, rank_facts: str | None) -> None:
         self._profiler = profiler
-        self._metadata = metadata
+        self._rank_facts = rank_facts
         self._step: Any = None
         self._running = False
 
@@ -76,8 +76,8 @@ class TorchRecording:
         """Keep what happens from here on."""
         self._profiler.start_trace()
         self._running = True
-        for key, value in self._metadata.items():
-            self._profiler.add_metadata_json(key, value)
+        if self._rank_facts:
+            self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
     def begin_step(self, number: int) -> None:
         """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
@@ -182,12 +182,10 @@ def _experimental(plan: Plan) -> Any:
     return _ExperimentalConfig(**wanted)
 
 
-def _metadata(plan: Plan, rank: Rank) -> dict[str, str]:
-    """Return what goes into the trace; readers find the rank in ``distributedInfo``."""
+def _rank_facts(rank: Rank) -> str | None:
+    """Return what readers of the trace find the rank in; None where torch writes it itself."""
     import torch.distributed as dist
 
-    metadata = {key: json.dumps(value) for key, value in plan.config.metadata.items()}
-    if not (dist.is_available() and dist.is_initialized()):  # else torch writes it, and more
-        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        metadata["distributedInfo"] = json.dumps(place)
-    return metadata
+    if dist.is_available() and dist.is_initialized():
+        return None
+    return json.dumps({"backend": "none", "rank": rank.number, "world_size": rank.world_size})

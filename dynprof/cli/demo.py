@@ -125,7 +125,7 @@ def _idle_cost() -> dict[str, float]:
 
 def _tell(root: Path, manifest: Manifest, path: Path, facts: dict[str, float]) -> None:
     cost = manifest.cost
-    trace = path.with_name(str(manifest.trace))
+    trace = path.parent.parent / str(manifest.trace)
     (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")
     typer.echo("The log of the job tells the same story:\n")
     for line in log.read_text().splitlines():

@@ -21,7 +21,8 @@ Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
 RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
 RANKS_PATTERN = r"^(all|[0-9]{1,7}( *- *[0-9]{1,7})?( *, *[0-9]{1,7}( *- *[0-9]{1,7})?)*)$"
-PATH_PATTERN = r"^[^\x00-\x1f\x7f]+$"
+PATH_PATTERN = r"""^[^\x00-\x1f\x7f"\\]+$"""
+"""Without quotes and backslashes: torch writes the path into the trace as it is."""
 MAX_STEPS = 2**53 - 1
 """The largest step number that every JSON reader keeps exact."""
 

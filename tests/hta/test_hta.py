@@ -1,7 +1,7 @@
 """A capture of a real training job, read by the real HolisticTraceAnalysis.
 
-HolisticTraceAnalysis (``hta``) requires all of JupyterLab, so only CI installs it, in an environment
-of its own with the few packages that it really imports.
+HolisticTraceAnalysis (``hta``) requires all of JupyterLab, so only CI installs it, in an
+environment of its own with the few packages that it really imports.
 """
 
 from __future__ import annotations

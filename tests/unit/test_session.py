@@ -121,15 +121,15 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     (folder,) = [p for p in job.root.iterdir() if p.name.startswith("step_")]
     assert folder.name == "step_1-2_20231114T221321Z"
     (manifest,) = job.manifests()
-    names = sorted(p.name for p in folder.iterdir())
-    assert names == [manifest.trace, "rank_0.info.json", "rank_0.metadata.json"]
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    assert names == [manifest.trace, "info/rank_0.info.json", "info/rank_0.metadata.json"]
     assert manifest.trace
     assert manifest.trace.startswith("host_42.rank0.")
     assert manifest.trace.endswith(".fake.trace.json.gz")
-    assert json.loads((folder / "rank_0.metadata.json").read_text()) == {"run": 7}
+    assert json.loads((folder / "info" / "rank_0.metadata.json").read_text()) == {"run": 7}
     assert manifest.request.config == {"active": 2, "metadata": {"run": 7}}
     assert manifest.trace_bytes == (folder / manifest.trace).stat().st_size
-    assert job.session.status().last_capture == f"{folder.name}/rank_0.info.json"
+    assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"
 
 
 def test_the_bill_is_measured(job: Job) -> None:

@@ -1,0 +1,157 @@
+"""Runs training scripts as real processes and edits their config from this one."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dynprof.capture import Manifest, load_manifest
+from dynprof.errors import CaptureError
+from dynprof.snapshot import Status, load_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Found = TypeVar("Found")
+PATIENCE_S = 60.0
+
+TORCH_JOB = """
+import sys, time, torch, dynprof as dp
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train_one_step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(16, 32)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+"""The beginning of a script that trains a small model."""
+
+
+def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
+    """Return what ``found`` finds, as soon as it does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if (value := found()) is not None:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {PATIENCE_S} s for {what}")
+
+
+class RunningJob:
+    """A training script in a process of its own.
+
+    Args:
+        folder: Where it works; its config lies in ``prof_config`` there.
+        script: Its text.
+        env: Environment variables to add.
+    """
+
+    def __init__(self, folder: Path, script: str, **env: str) -> None:
+        self.root = folder / "prof_config"
+        path = folder / "job.py"
+        path.write_text(textwrap.dedent(script))
+        clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error::RuntimeWarning", str(path)],
+            cwd=folder,
+            env={**clean, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> RunningJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def config(self) -> Path:
+        """The config file."""
+        return self.root / "profiler_config.json"
+
+    def status(self, rank: int = 0) -> Status | None:
+        """Return the status of this very process, once there is one."""
+        with contextlib.suppress(CaptureError):
+            status = load_status(self.root / "status" / f"rank_{rank}.json")
+            return status if status.pid == self.process.pid else None
+        return None
+
+    def when(self, what: str, wanted: Callable[[Status], bool], rank: int = 0) -> Status:
+        """Wait until the status is as wanted."""
+
+        def found() -> Status | None:
+            status = self.status(rank)
+            if status is None and self.process.poll() is not None:
+                raise AssertionError(f"the job ended: {self.process.communicate()}")
+            return status if status and wanted(status) else None
+
+        return wait_for(what, found)
+
+    def edit(self, **settings: Any) -> None:
+        """Save an edit of the config, in place."""
+        config = json.loads(self.config.read_text())
+        self.config.write_text(json.dumps({**config, **settings}, indent=4))
+
+    def capture(self, number: int = 1) -> tuple[Manifest, dict[str, Any]]:
+        """Wait for the manifest of a request; return it with the trace, {} if there is none."""
+        path = wait_for(f"manifest {number}", lambda: self._manifest_path(number))
+        manifest = load_manifest(path)
+        return manifest, read_trace(path, manifest)
+
+    def _manifest_path(self, number: int) -> Path | None:
+        for path in self.root.rglob("rank_*.info.json"):
+            with contextlib.suppress(CaptureError):
+                manifest = load_manifest(path)
+                if (manifest.request.number, manifest.pid) == (number, self.process.pid):
+                    return path
+        return None
+
+    def log(self, rank: int = 0) -> str:
+        """Return the maintenance log of this very process."""
+        paths = (self.root / "log").glob(f"*_{self.process.pid}_rank_{rank}.log")
+        return "".join(path.read_text() for path in paths)
+
+    def end(self) -> str:
+        """Wait for the end; return what it printed."""
+        output, errors = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0, errors
+        return output
+
+
+def read_trace(manifest_path: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return the trace beside a manifest."""
+    if manifest.trace is None:
+        return {}
+    with gzip.open(manifest_path.parent.parent / manifest.trace) as file:
+        trace: dict[str, Any] = json.load(file)
+    return trace
+
+
+def steps_in(trace: dict[str, Any]) -> list[int]:
+    """Return the step numbers that a trace shows, in order of time."""
+    events = [
+        event
+        for event in trace["traceEvents"]
+        if event["name"].startswith("ProfilerStep#") and event.get("ph") == "X"
+    ]
+    return [int(event["name"][13:]) for event in sorted(events, key=lambda event: event["ts"])]
+
+
+def operators(trace: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the operator events of that name."""
+    return [e for e in trace["traceEvents"] if e["name"] == name and e.get("cat") == "cpu_op"]

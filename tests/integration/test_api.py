@@ -1,0 +1,162 @@
+"""The calls of a training script, each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder."""
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", "import dynprof as dp\n" + textwrap.dedent(script)],
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:
+    """Config, schema, log and status lie there, readable for user and group only."""
+    done = run(tmp_path, 'dp.init("deep/prof_config"); dp.step(); print(dp.status().step)')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    root = tmp_path / "deep" / "prof_config"
+    names = sorted(p.relative_to(root).parts[0] for p in root.rglob("*") if p.is_file())
+    assert names == ["log", "profiler_config.json", "profiler_config.schema.json", "status"]
+    assert all(path.stat().st_mode & 0o007 == 0 for path in root.rglob("*"))
+
+
+def test_the_vendors_import_works(tmp_path: Path) -> None:
+    """``from dynprof.profiler import dynamic_profile as dp`` gives the same calls."""
+    script = """
+        from dynprof.profiler import dynamic_profile
+        dynamic_profile.init("prof_config")
+        dynamic_profile.step()
+        assert dp.status().step == 1
+        """
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_existing_config_is_left_alone(tmp_path: Path) -> None:
+    """What an operator wrote before the job starts is neither overwritten nor taken."""
+    (tmp_path / "profiler_config.json").write_text("{rubbish")
+    done = run(tmp_path, 'dp.init("."); dp.step(); print(dp.status().problems)')
+    assert (done.stdout, done.stderr) == ("()\n", "")
+    assert (tmp_path / "profiler_config.json").read_text() == "{rubbish"
+
+
+def test_step_before_init_warns_once(tmp_path: Path) -> None:
+    """A forgotten ``init()`` is said, once, and costs nothing else."""
+    done = run(tmp_path, "for _ in range(5): dp.step()")
+    assert done.returncode == 0
+    assert done.stderr.count("dynprof.step() was called before dynprof.init()") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["start()", "stop()", 'set_state({"cur_step": 1})'])
+def test_other_calls_before_init_warn(tmp_path: Path, call: str) -> None:
+    """No call before ``init()`` is an error, and each says that it does nothing."""
+    done = run(tmp_path, f"dp.{call}; dp.shutdown()")
+    assert done.returncode == 0
+    assert f"dynprof.{call.split('(')[0]}() was called before" in done.stderr
+
+
+def test_a_second_init_warns_and_changes_nothing(tmp_path: Path) -> None:
+    """The first directory stays the one that is watched."""
+    done = run(tmp_path, 'dp.init("a"); dp.init("b"); dp.step()')
+    assert "dynprof.init() was called before; nothing changes" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
+    """After ``shutdown()`` steps are silent, and another ``init()`` is a new session."""
+    script = (
+        'dp.init("a"); dp.step(); dp.shutdown(); dp.step(); dp.init("b"); print(dp.status().step)'
+    )
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_switched_off(tmp_path: Path) -> None:
+    """With ``DYNPROF_DISABLE=1`` every call does nothing, without a word."""
+    script = """
+        dp.init("a", watch="poll"); dp.step(); dp.start(); dp.stop()
+        dp.set_state({"cur_step": 5}); print(dp.status().state); dp.shutdown()
+        """
+    done = run(tmp_path, script, DYNPROF_DISABLE="1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("state", ["{}", '{"cur_step": -1}', '{"cur_step": "7"}', "7"])
+def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> None:
+    """``set_state`` says what it takes."""
+    done = run(tmp_path, f'dp.init("a"); dp.step(); dp.set_state({state}); print(dp.status().step)')
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "it takes {" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("prepare", "call", "words"),
+    [
+        ("", 'dp.init("f")', "is not a directory"),
+        ("", 'dp.init("f/below")', "cannot be used"),
+        ("", 'dp.init("d/profiler_config.json")', "is the config; give init() its directory"),
+        ("", 'dp.init("d", watch="inotify")', 'watch="inotify" is none of'),
+        ("", 'dp.init("d", rank=-1)', "rank=-1 is not a whole number"),
+        ("", 'dp.init("a\\0b")', "cannot be used"),
+        ("(Path('d') / 'log').touch()", 'dp.init("d")', "cannot work in"),
+    ],
+)
+def test_init_raises_on_what_it_cannot_use(
+    tmp_path: Path, prepare: str, call: str, words: str
+) -> None:
+    """Before training starts an error is an error, with a sentence."""
+    script = f"from pathlib import Path\nPath('f').touch(); Path('d').mkdir(); {prepare}\n{call}"
+    done = run(tmp_path, script)
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+
+
+def test_a_directory_that_may_not_be_written() -> None:
+    """A user without the right to write learns that from ``init()``."""
+    script = """
+        import os, dynprof.opening
+        os.mkdir("d", 0o555)
+        if os.geteuid() == 0:
+            os.setgid(65534); os.setuid(65534)
+        dp.init("d")
+        """
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        done = run(Path(folder), script)
+    assert done.returncode == 1
+    assert "cannot be read and written by this user" in done.stderr
+
+
+def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
+    """A child made by fork neither profiles nor writes, and the parent goes on."""
+    script = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        dp.init("a")
+        child = os.fork()
+        if child == 0:
+            dp.step(); dp.start()
+            os._exit(0 if dp.status().state == "not initialised" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        dp.step(); print(dp.status().step)
+        """
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert len(list((tmp_path / "a" / "log").iterdir())) == 1

@@ -1,0 +1,103 @@
+"""The command line, as an operator uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.config import template_text
+from dynprof.journal import Journal
+from dynprof.layout import Layout
+from dynprof.offer import Offer
+from dynprof.snapshot import Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [sys.executable, "-c", "from dynprof.cli import app; app()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return a valid config."""
+    path = tmp_path / "profiler_config.json"
+    path.write_text(template_text(("CPU",)))
+    return path
+
+
+def test_a_valid_config(config: Path) -> None:
+    """The template is valid; the directory may be named instead of the file."""
+    for argument in (config, config.parent):
+        done = dynprof("validate", str(argument))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"{config}: valid; asks for 1 step(s) from the next step, ranks all\n"
+
+
+def test_an_invalid_config(config: Path) -> None:
+    """Each problem stands on a line with file, place and words; the exit code is 1."""
+    config.write_text('{\n  "activties": ["CPU"],\n  "active": 0\n}')
+    done = dynprof("validate", str(config))
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f'{config}: line 2, column 3, /activties: there is no setting "activties"; '
+        'did you mean "activities"?',
+        f"{config}: line 3, column 3, /active: 0 is not allowed; "
+        "write a whole number of at least 1.",
+        f"{config}: 2 problem(s); a job would change nothing",
+    ]
+
+
+def test_a_config_that_the_job_would_refuse(config: Path) -> None:
+    """Beside a live job the command says what that job would say: its step, its machine."""
+    status = Status(
+        "idle", step=500, profilers=(Offer("torch", ("CPU",)),), heartbeat=4e9, host="node7"
+    )
+    journal = Journal(Layout(config.parent, 0, "node7", 1), lambda: status, lambda: None)
+    journal.start()
+    journal.stop()
+    config.write_text('{"activities": ["CPU", "CUDA"],\n "start_step": 400}')
+    done = dynprof("validate", str(config))
+    assert done.returncode == 1
+    assert "line 2, column 2, /start_step: step 400 has begun already" in done.stdout
+    assert "(rank 0 on node7)" in done.stdout
+    config.write_text('{"activities": ["CPU", "CUDA"]}')
+    done = dynprof("validate", str(config))
+    assert done.returncode == 0
+    assert "CUDA is left out: backend torch on this machine has CPU only." in done.stdout
+
+
+def test_no_config(tmp_path: Path) -> None:
+    """A file that is not there is the third exit code."""
+    done = dynprof("validate", str(tmp_path / "nothing.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no such file" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["python", "torch"])
+def test_the_demo_tells_its_story(backend: str, tmp_path: Path) -> None:
+    """The demo runs a job, edits its config from outside and shows what was recorded."""
+    if backend == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    done = dynprof("demo", "--backend", backend, "--dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
+    assert all(word in done.stdout for word in words)
+    name = {"python": "gradient", "torch": "aten::addmm"}[backend]
+    assert name in done.stdout or backend == "torch"
+    (manifest,) = tmp_path.glob("prof_config/step_*/info/rank_0.info.json")
+    assert json.loads(manifest.read_text())["complete"]
+
+
+def test_version() -> None:
+    """The version is printed."""
+    from dynprof import __version__
+
+    assert dynprof("--version").stdout == f"dynprof {__version__}\n"

@@ -1,0 +1,65 @@
+"""A plain Python loop, without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.integration.running import RunningJob, steps_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+import sys, time, dynprof as dp
+def load(n):
+    return list(range(n))
+def train(batch):
+    return sum(x * x for x in batch)
+dp.init("prof_config")
+while not (dp.status().last_capture and {count} <= 1):
+    train(load(500))
+    time.sleep(0.001)
+    dp.step()
+print("torch" in sys.modules)
+"""
+
+
+def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+    """Every call of the recorded steps is there, none of the warm-up, and torch is not loaded."""
+    with RunningJob(tmp_path, JOB.format(count=1)) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=3, warmup=2)
+        manifest, trace = job.capture()
+        assert job.end().strip() == "False"
+    assert manifest.backend == "python"
+    assert set(manifest.versions) == {"python", "viztracer"}
+    first = manifest.steps.first
+    assert steps_in(trace) == [first, first + 1, first + 2]
+    names = [event["name"].split(" ")[0] for event in trace["traceEvents"]]
+    assert names.count("train") == 3
+    assert names.count("load") == 3
+    assert not any("dynprof/loop" in event["name"] for event in trace["traceEvents"])
+    assert trace["distributedInfo"]["rank"] == 0
+
+
+def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) -> None:
+    """Asking for torch in a job without it is refused; importing it is not for us to do."""
+    with RunningJob(tmp_path, JOB.format(count=2)) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(backend="torch")
+        status = job.when("the refusal", lambda status: bool(status.problems))
+        assert "this process has not imported torch" in status.problems[0]
+        assert job.process.poll() is None
+
+
+def test_a_ranks_files_carry_its_number(tmp_path: Path) -> None:
+    """With RANK in the environment the log, the status and the capture are that rank's."""
+    with RunningJob(tmp_path, JOB.format(count=2), RANK="5", WORLD_SIZE="8") as job:
+        job.when("training", lambda status: status.rank == 5, rank=5)
+        job.edit(ranks="0-3")
+        job.when("the word", lambda _: "rank 5 is not asked for" in job.log(5), rank=5)
+        job.edit(ranks="4-7", active=1)
+        manifest, trace = job.capture(2)
+        assert (manifest.rank, manifest.world_size) == (5, 8)
+        assert trace["distributedInfo"] == {"backend": "none", "rank": 5, "world_size": 8}
+        assert (job.root / "status" / "rank_5.json").exists()

@@ -1,0 +1,203 @@
+"""A real torch job, edited from a second process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENDLESS = (
+    TORCH_JOB
+    + """
+dp.init("prof_config")
+while True:
+    train_one_step()
+    time.sleep(0.002)
+    dp.step()
+"""
+)
+
+
+METADATA = {"who": 'é "me" \\ \n', '"': {"rank": 7}, "rank": 8}
+
+
+def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+    """The trace shows the active steps under the job's numbers, whole, and no warm-up."""
+    with RunningJob(tmp_path, ENDLESS.replace("while", 'dp.set_state({"cur_step": 1000})\nwhile')) \
+            as job:  # fmt: skip
+        job.when("training", lambda status: status.step >= 1000)
+        job.edit(active=4, warmup=2, metadata=METADATA)
+        manifest, trace = job.capture()
+        assert manifest.complete
+        first = manifest.steps.first
+        assert first > 1002
+        assert steps_in(trace) == list(range(first, first + 4))
+        assert len(operators(trace, "aten::addmm")) == 4 * 2
+        assert trace["distributedInfo"]["rank"] == 0
+        assert trace["metadata"] == METADATA
+        assert trace["dynprof"]["steps"]["first"] == first
+        assert manifest.cost.close_ms > 0
+        assert f"recording steps {first}-{first + 3} after 2 of warm-up" in job.log()
+
+
+def test_the_settings_reach_torch(tmp_path: Path) -> None:
+    """Shapes, memory, stacks and flops are in the trace when asked for."""
+    with RunningJob(tmp_path, ENDLESS) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(
+            active=2, record_shapes=True, profile_memory=True, with_stack=True, with_flops=True
+        )
+        _, trace = job.capture()
+        first = operators(trace, "aten::addmm")[0]
+        assert first["args"]["Input Dims"][1] == [16, 32]
+        names = {event["name"] for event in trace["traceEvents"]}
+        assert "[memory]" in names
+        assert any("train_one_step" in name for name in names)
+        assert trace["with_flops"] == 1
+
+
+LOSSES = (
+    TORCH_JOB
+    + """
+if sys.argv[1:] != ["bare"]:
+    dp.init("prof_config")
+for n in range(400):
+    print(float(train_one_step()).hex())
+    if sys.argv[1:] != ["bare"]:
+        dp.step()
+        time.sleep(0.005)
+"""
+)
+
+
+def test_losses_are_bit_identical(tmp_path: Path) -> None:
+    """Training gives the same losses without dynprof, switched off, and with windows open."""
+    for name in ("bare", "off", "on"):
+        (tmp_path / name).mkdir()
+    bare = LOSSES.replace("sys.argv[1:]", "['bare']")
+    with RunningJob(tmp_path / "bare", bare) as job:
+        expected = job.end()
+    with RunningJob(tmp_path / "off", LOSSES, DYNPROF_DISABLE="1") as job:
+        assert job.end() == expected
+        assert not job.root.exists()
+    with RunningJob(tmp_path / "on", LOSSES) as job:
+        for number, settings in enumerate([{}, {"with_stack": True, "profile_memory": True}], 1):
+            job.when("idle", lambda status: status.state == "idle")
+            job.edit(active=10, warmup=1, **settings)
+            manifest, _ = job.capture(number)
+            assert manifest.steps.recorded == 10
+        assert job.end() == expected
+    assert len(expected.splitlines()) == 400
+
+
+ENDS: dict[str, Any] = {
+    "return": ("", 0),
+    "exception": ("raise RuntimeError('the data ran out')", 1),
+    "sys.exit": ("sys.exit(3)", 3),
+    "ctrl-c": ("import os, signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -2),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_training_that_ends_inside_a_window_leaves_a_capture(tmp_path: Path, end: str) -> None:
+    """However the script ends, the steps so far are readable, and marked incomplete."""
+    statement, code = ENDS[end]
+    script = (
+        TORCH_JOB
+        + f"""
+dp.init("prof_config")
+def main():
+    while dp.status().progress is None or dp.status().progress[0] < 5:
+        train_one_step()
+        time.sleep(0.002)
+        dp.step()
+    {statement or "return"}
+main()
+"""
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1000)
+        manifest, trace = job.capture()
+        job.process.communicate(timeout=60)
+        assert job.process.returncode == code
+        assert (manifest.complete, manifest.reason) == (False, "the process ended")
+        assert manifest.steps.recorded == 5
+        assert steps_in(trace)[:5] == list(range(manifest.steps.first, manifest.steps.first + 5))
+
+
+def test_after_a_crash_nothing_is_recorded_until_it_is_asked_for(tmp_path: Path) -> None:
+    """Killed inside a window and started again, the job takes the old edit for no request."""
+    with RunningJob(tmp_path, ENDLESS) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=100_000)
+        job.when("the window", lambda status: status.state == "recording")
+        job.process.send_signal(signal.SIGKILL)
+    with RunningJob(tmp_path, ENDLESS) as job:
+        job.when("training", lambda status: status.state == "idle")
+        time.sleep(1)
+        assert "request" not in job.log()
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.complete
+
+
+def test_a_profiler_of_the_users_own_is_not_disturbed(tmp_path: Path) -> None:
+    """While the script runs torch.profiler itself, a window is refused in words."""
+    script = (
+        TORCH_JOB
+        + """
+dp.init("prof_config")
+with torch.profiler.profile() as mine:
+    while not dp.status().problems:
+        train_one_step()
+        time.sleep(0.02)
+        dp.step()
+assert mine.key_averages()
+"""
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1)
+        job.end()
+        assert "another torch.profiler is active on this thread" in job.log()
+
+
+def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:
+    """A window loads no module that the job has not loaded: torch._inductor takes a second."""
+    script = """
+        import sys, time, torch, dynprof as dp
+        model = torch.nn.Linear(8, 8)  # no optimizer: creating one loads the compiler
+        dp.init("prof_config")
+        while not dp.status().last_capture:
+            model(torch.randn(4, 8)).sum().backward()
+            time.sleep(0.002)
+            dp.step()
+        print("torch._inductor" in sys.modules)
+        """
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1)
+        assert job.end().strip() == "False"
+
+
+def test_windows_back_to_back(tmp_path: Path) -> None:
+    """Window after window in one process, each with its own steps, in the order of the edits."""
+    with RunningJob(tmp_path, ENDLESS) as job:
+        job.when("training", lambda status: status.state == "idle")
+        ends = [0]
+        for number in range(1, 6):
+            job.edit(active=2)
+            manifest, trace = job.capture(number)
+            assert steps_in(trace) == [manifest.steps.first, manifest.steps.last]
+            assert manifest.steps.first > ends[-1]
+            ends.append(manifest.steps.last)

@@ -1,0 +1,258 @@
+"""Real editors, real files: one edit a save, however it is made, by events and by polling."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from watchdog.observers.inotify import InotifyObserver
+
+from dynprof.edits import SETTLE_S, Edit, read
+from dynprof.watch import Watcher, WatchMode, choose_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
+
+
+class Desk:
+    """A watched directory, and what came of it."""
+
+    def __init__(self, root: Path, mode: WatchMode) -> None:
+        self.path = root / "desk" / "profiler_config.json"
+        self.path.parent.mkdir()
+        self.path.write_text(OLD)
+        self.edits: queue.Queue[Edit] = queue.Queue()
+        self.said: list[str] = []
+        self.watcher = Watcher(
+            self.path,
+            read(self.path),
+            on_edit=self.edits.put,
+            attempt=lambda _, action: action(),
+            say=self.said.append,
+            mode=mode,
+        )
+
+    def shell(self, command: str) -> None:
+        """Run a command in the directory."""
+        subprocess.run(command, shell=True, check=True, cwd=self.path.parent)  # noqa: S602
+
+    def next_edit(self) -> Edit:
+        """Wait for an edit."""
+        return self.edits.get(timeout=20)
+
+    def no_more(self) -> None:
+        """Give an echo time to come, and see that none does."""
+        time.sleep(SETTLE_S * 1.5)
+        assert self.edits.empty()
+
+
+@pytest.fixture(params=["events", "poll"])
+def desk(request: Any, tmp_path: Path) -> Iterator[Desk]:
+    """Return a desk that is being watched."""
+    desk = Desk(tmp_path, request.param)
+    desk.watcher.start()
+    yield desk
+    desk.watcher.stop()
+
+
+def write(desk: Desk) -> None:
+    """Write in place."""
+    desk.path.write_text(NEW)
+
+
+def write_slowly(desk: Desk) -> None:
+    """Truncate, then write in pieces, as some editors and slow disks do."""
+    with desk.path.open("w") as file:
+        for piece in (NEW[:5], NEW[5:9], NEW[9:]):
+            time.sleep(SETTLE_S * 0.4)
+            file.write(piece)
+            file.flush()
+
+
+def truncate_then_write(desk: Desk) -> None:
+    """Close an empty file first, then write it."""
+    desk.path.write_text("")
+    time.sleep(SETTLE_S * 0.4)
+    desk.path.write_text(NEW)
+
+
+def replace(desk: Desk) -> None:
+    """Write beside it, then rename over it."""
+    beside = desk.path.with_name("beside.tmp")
+    beside.write_text(NEW)
+    beside.replace(desk.path)
+
+
+def return_with_directory(desk: Desk) -> None:
+    """Remove the whole directory; make it again, later, with a new config."""
+    shutil.rmtree(desk.path.parent)
+    time.sleep(0.1)
+    desk.path.parent.mkdir()
+    desk.path.write_text(NEW)
+
+
+VIM = r"vim -es -u NONE -c 'set backup writebackup' -c '%s/1/2/' -c wq profiler_config.json"
+NEWS = f"printf '%s\\n' '{NEW.strip()}'"
+SAVES: dict[str, Callable[[Desk], None] | str] = {
+    "in place": write,
+    "atomic replace": replace,
+    "truncated, then written": truncate_then_write,
+    "written slowly": write_slowly,
+    "sed -i": "sed -i s/1/2/ profiler_config.json",
+    "vim": VIM,
+    "cp": f"{NEWS} > ../new && cp ../new profiler_config.json",
+    "mv from elsewhere": f"{NEWS} > ../new && mv ../new profiler_config.json",
+    "tee": f"{NEWS} | tee profiler_config.json > ../copy",
+    "hard link": f"{NEWS} > ../new && rm profiler_config.json && ln ../new profiler_config.json",
+    "deleted and created": f"rm profiler_config.json && sleep 0.2 && {NEWS} > profiler_config.json",
+    "directory removed and returned": return_with_directory,
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_a_save_is_one_edit(desk: Desk, how: str) -> None:
+    """However the file is saved, there is exactly one edit, with the whole text."""
+    save = SAVES[how]
+    if save is VIM and not shutil.which("vim"):
+        pytest.skip("vim is not installed")
+    if isinstance(save, str):
+        desk.shell(save)
+    else:
+        save(desk)
+    edit = desk.next_edit()
+    assert (edit.raw.decode(), edit.problems) == (NEW, ())
+    assert abs(edit.edited_at_s - time.time()) < 30
+    desk.no_more()
+
+
+def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
+    """Saving without a change, or touching the file, asks again."""
+    for _ in range(3):
+        time.sleep(0.2)
+        desk.path.write_text(OLD)
+        assert desk.next_edit().raw.decode() == OLD
+    time.sleep(0.2)
+    desk.shell("touch profiler_config.json")
+    assert desk.next_edit().raw.decode() == OLD
+    desk.no_more()
+
+
+def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
+    """Reading, chmod, a neighbour's file and a swap file are nobody's request."""
+    desk.shell("cat profiler_config.json; chmod 640 profiler_config.json; touch .x.swp other.json")
+    desk.no_more()
+
+
+def test_a_file_that_stays_cut_off_is_delivered_once(desk: Desk) -> None:
+    """What stays half written comes to whoever reports it, once; mending it is the next edit."""
+    desk.path.write_text('{"active": ')
+    assert desk.next_edit().raw.decode() == '{"active": '
+    desk.no_more()
+    desk.path.write_text(NEW)
+    assert desk.next_edit().raw.decode() == NEW
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("rm profiler_config.json", "the file is gone"),
+        ("rm profiler_config.json && mkfifo profiler_config.json", "named pipe"),
+        ("rm profiler_config.json && mkdir profiler_config.json", "a directory stands"),
+        ("mv profiler_config.json x && ln -s x profiler_config.json", "symbolic link"),
+        ("chmod 666 profiler_config.json && touch profiler_config.json", "chmod o-w"),
+    ],
+)
+def test_what_cannot_be_read_is_said(desk: Desk, command: str, words: str) -> None:
+    """What stands in the place of the file is named, and the watching goes on."""
+    desk.shell(command)
+    edit = desk.next_edit()
+    assert words in str(edit.problems[0])
+    desk.shell("rm -rf profiler_config.json")
+    replace(desk)
+    assert desk.next_edit().raw.decode() == NEW
+
+
+def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
+    """Of a burst of saves none is torn, and the last one arrives."""
+    for number in range(300):
+        desk.path.write_text(json.dumps({"active": number + 1}))
+    last = b""
+    while last != b'{"active": 300}':
+        edit = desk.next_edit()
+        assert json.loads(edit.raw)["active"] <= 300
+        last = edit.raw
+    desk.no_more()
+
+
+def test_without_inotify_it_polls_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no inotify instance is left the file is polled, and edits arrive all the same."""
+
+    def exhausted(_: object) -> None:
+        raise OSError(24, os.strerror(24))
+
+    monkeypatch.setattr(InotifyObserver, "start", exhausted)
+    desk = Desk(tmp_path, "events")
+    desk.watcher.start()
+    try:
+        assert desk.said == ["polling every 0.5 s, as events cannot be had: Too many open files"]
+        assert desk.watcher.mode == "poll"
+        desk.path.write_text(NEW)
+        assert desk.next_edit().raw.decode() == NEW
+    finally:
+        desk.watcher.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "variable", "expected"),
+    [
+        ("ext4", None, None, ("events", "ext4 file system")),
+        ("nfs4", None, None, ("poll", "a nfs4 file system does not announce")),
+        ("fuse.sshfs", None, None, ("poll", "a fuse.sshfs file system does not announce")),
+        ("nfs4", None, "events", ("events", "DYNPROF_WATCH=events")),
+        ("nfs4", "events", "poll", ("events", "watch=events")),
+        ("ext4", "auto", "poll", ("poll", "DYNPROF_WATCH=poll")),
+    ],
+)
+def test_how_to_watch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    asked: str | None,
+    variable: str | None,
+    expected: tuple[str, str],
+) -> None:
+    """An argument decides, then the variable, then the file system."""
+    monkeypatch.delenv("DYNPROF_WATCH", raising=False)
+    if variable:
+        monkeypatch.setenv("DYNPROF_WATCH", variable)
+    mounts = [("/", "overlay"), (str(tmp_path), kind)]
+    monkeypatch.setattr(
+        psutil,
+        "disk_partitions",
+        lambda all: [  # noqa: A006, ARG005
+            type("Mount", (), {"mountpoint": m, "fstype": f}) for m, f in mounts
+        ],
+    )
+    mode, reason = choose_mode(asked, tmp_path / "below")
+    assert mode == expected[0]
+    assert reason.startswith(expected[1])
+
+
+def test_an_unknown_way_of_watching_is_refused() -> None:
+    """A typing error in the argument or the variable is an error at ``init()``."""
+    from pathlib import Path
+
+    with pytest.raises(ValueError, match='watch="inotify" is none of "auto", "events", "poll"'):
+        choose_mode("inotify", Path("/"))
