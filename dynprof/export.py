@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dynprof.errors import BackendError
 from dynprof.layout import make_dir, open_private, write_atomic
+from dynprof.switching import brisk_switching
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,8 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
-            self._export(export)
+            with brisk_switching():
+                self._export(export)
             del export  # the recording holds the events of the whole window
 
     def _export(self, export: Export) -> None:

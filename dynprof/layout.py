@@ -160,6 +160,7 @@ def open_private(path: Path) -> BinaryIO:
 
 def free_disk_mb(path: Path) -> float:
     """Return the free megabytes (10**6 bytes) where ``path`` is or would be created."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free / 1e6
+    for place in (path, *path.parents):
+        with contextlib.suppress(FileNotFoundError):
+            return shutil.disk_usage(place).free / 1e6
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
-from dynprof.config import schema_text, template_text
+from dynprof.config import parse_config, schema_text, template_text
 from dynprof.errors import UnusablePathError
 from dynprof.layout import CONFIG_NAME, Layout, make_dir, write_atomic, write_if_absent
 from dynprof.rank import Rank, find_rank
@@ -61,10 +61,12 @@ def _usable(path: Path) -> Path:
 def _furnish(root: Path, backends: tuple[Backend, ...]) -> None:
     """Put the template and the schema there; of many ranks that start at once one writes."""
     layout = Layout.here(root, 0)
+    offers = [backend.offer() for backend in backends]
+    usable = next((offer for offer in offers if not offer.missing), None)
+    template = template_text(usable.activities if usable else ("CPU",))
+    parse_config(template.encode())  # loads now what the first edit would load during training
     schema = schema_text()
     if not layout.schema.is_file() or layout.schema.read_text(encoding="utf-8") != schema:
         write_atomic(layout.schema, schema)
     if not os.path.lexists(layout.config):
-        offers = [backend.offer() for backend in backends]
-        usable = next((offer for offer in offers if not offer.missing), None)
-        write_if_absent(layout.config, template_text(usable.activities if usable else ("CPU",)))
+        write_if_absent(layout.config, template)

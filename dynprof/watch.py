@@ -25,6 +25,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 
 from dynprof.edits import SETTLE_S, Edit, EditDetector, Reading, read
+from dynprof.switching import brisk_switching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,10 +156,11 @@ class Watcher:
         return CHECK_S if self._mode == "events" else POLL_S
 
     def _look(self) -> None:
+        with brisk_switching():
+            edit = self._detector.look(read(self._path), time.monotonic(), time.time())
+            if edit:
+                self._on_edit(edit)
         self._tend_observer()
-        edit = self._detector.look(read(self._path), time.monotonic(), time.time())
-        if edit:
-            self._on_edit(edit)
 
     def _tend_observer(self) -> None:
         """Watch the directory that stands there now; it may have been removed or replaced."""

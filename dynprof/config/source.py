@@ -56,11 +56,18 @@ def read_source(path: Path) -> Source:
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result]:
-    with os.fdopen(os.open(path, _FLAGS), "rb") as file:
-        facts = os.fstat(file.fileno())
+    # Few system calls: after each one this thread has to win the GIL back from the training.
+    descriptor = os.open(path, _FLAGS)
+    try:
+        facts = os.fstat(descriptor)
         if refusal := _why_refused(facts):
             raise ConfigError([Problem(refusal)])
-        return file.read(MAX_BYTES + 1), facts
+        raw = b""
+        while len(raw) <= MAX_BYTES and (piece := os.read(descriptor, MAX_BYTES + 1)):
+            raw += piece
+        return raw, facts
+    finally:
+        os.close(descriptor)
 
 
 _TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read."
@@ -69,8 +76,6 @@ _TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read
 def _why_not_read(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "the file is a symbolic link, which is not followed; put the file itself here."
-    if error.errno == errno.EISDIR:
-        return "a directory stands in the place of the file; put a regular file here."
     if error.errno == errno.ENXIO:
         return "a socket stands in the place of the file; put a regular file here."
     return f"the file cannot be read: {os.strerror(error.errno or 0)}."
@@ -78,7 +83,8 @@ def _why_not_read(error: OSError) -> str:
 
 def _why_refused(facts: os.stat_result) -> str | None:
     if not stat.S_ISREG(facts.st_mode):
-        kind = "a named pipe (FIFO)" if stat.S_ISFIFO(facts.st_mode) else "a device"
+        kinds = {stat.S_IFIFO: "a named pipe (FIFO)", stat.S_IFDIR: "a directory"}
+        kind = kinds.get(stat.S_IFMT(facts.st_mode), "a device")
         return f"{kind} stands in the place of the file; put a regular file here."
     if facts.st_mode & stat.S_IWOTH:
         return "everybody may write the file; run chmod o-w on it."

@@ -126,11 +126,6 @@ def test_operators_fall_into_the_step_that_ran_them(trace: Path) -> None:
     assert layers == dict.fromkeys(STEPS, 2)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AttributeError,
-    reason="HTA takes every .json beside the trace for a trace: the manifest and the metadata",
-)
 def test_a_window_folder_loads_as_it_is(window: Path, trace: Path) -> None:
     """Given only the window's folder, HTA takes the trace and nothing else that lies there."""
     analysis = TraceAnalysis(trace_dir=str(window))

@@ -1,0 +1,49 @@
+# The two commands of the README are `make demo` and `make test`; both set up what they need.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench generate hta clean
+
+demo: $(VENV)/ready
+	$(BIN)/dynprof demo
+
+test: $(VENV)/ready
+	$(BIN)/pytest
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks.idle_step
+	$(BIN)/python -m benchmarks.save_to_armed
+	$(BIN)/python -m benchmarks.import_time
+
+# The JSON Schema and docs/settings.md, from the config's model.
+generate: $(VENV)/ready
+	$(BIN)/python schemas/generate.py
+
+# Reads a capture with the real HolisticTraceAnalysis. Its declared requirements bring half a
+# gigabyte of notebook; these are the ones that it imports.
+hta: $(VENV)-hta/ready
+	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
+	$(VENV)-hta/bin/pytest tests/hta
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+$(VENV)-hta/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-hta
+	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check -e ".[dev]" \
+	    "pandas<3" networkx plotly psutil pyyaml
+	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	    "HolisticTraceAnalysis==0.5.0"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV)-hta build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,56 @@
+"""What ``import dynprof`` and ``dp.init()`` cost, and which imports dominate it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+from benchmarks.tables import print_table
+
+IMPORT = "import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
+INIT = """
+import sys, time, dynprof as dp
+t = time.perf_counter(); dp.init(sys.argv[1]); print(time.perf_counter() - t)
+"""
+
+
+def milliseconds(code: str, *arguments: str) -> float:
+    """Return the best of seven fresh interpreters."""
+    times = []
+    for _ in range(7):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        times.append(float(done.stdout) * 1e3)
+    return min(times)
+
+
+def dominant(most: int) -> list[tuple[str, float]]:
+    """Return the imports inside ``dp.init()`` with the most time of their own, in ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = f"import dynprof; dynprof.init({folder!r})"
+        command = [sys.executable, "-X", "importtime", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    totals: dict[str, float] = {}
+    for line in done.stderr.splitlines():
+        if "|" in line and "self [us]" not in line:
+            own, _, name = line.removeprefix("import time:").split("|")
+            package = name.strip().split(".")[0]
+            totals[package] = totals.get(package, 0) + int(own) / 1e3
+    return sorted(totals.items(), key=lambda item: -item[1])[:most]
+
+
+def main() -> None:
+    """Measure and print."""
+    rows = [
+        (f"import {name}", f"{milliseconds(IMPORT.format(name=name)):.1f} ms")
+        for name in ("dynprof", "dataclasses", "pydantic", "jsonschema", "watchdog.observers")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        rows.append(("dp.init(), its imports included", f"{milliseconds(INIT, folder):.1f} ms"))
+    rows += [(f"- thereof {name}", f"{ms:.1f} ms") for name, ms in dominant(6)]
+    print_table("Importing", ("what", "time"), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Time from a save to an armed window, over many saves, beside several kinds of loops.
+
+Measured inside the job, from just before the file is written to the moment at which the request
+lies in the inbox, where the next ``step()`` finds it. The loop goes on all the while: its steps
+and the threads that read the edit share the interpreter, so the kind of loop matters.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.tables import percentile, print_table
+from dynprof.backends import all_backends
+from dynprof.config import template_text
+from dynprof.layout import CONFIG_NAME, Layout
+from dynprof.rank import find_rank
+from dynprof.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAVES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+
+
+def sleeping() -> None:
+    """Wait, as a loop does that waits for a device."""
+    time.sleep(0.001)
+
+
+def python_only() -> None:
+    """Compute in Python, never letting the interpreter go."""
+    sum(n * n for n in range(10_000))
+
+
+def torch_loop() -> Callable[[], None]:
+    """Return a training step of a small model on the CPU, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(6)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.randn(64, 256)
+
+    def train_one_step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    return train_one_step
+
+
+def measure(step: Callable[[], None]) -> list[float]:
+    """Return the times of all saves, in ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        config = root / CONFIG_NAME
+        settings: dict[str, Any] = json.loads(template_text(("CPU",)))
+        config.write_text(json.dumps(settings))
+        layout = Layout.here(root, 0)
+        session = Session(layout, find_rank(), all_backends(), watching=("events", ""))
+        session.begin()
+        times = _Operator(session, config, settings)
+        times.start()
+        while times.is_alive():
+            step()
+            session.inbox.step += 1
+        session.inbox.disarm()
+        session.end("the benchmark is over")
+    return times.milliseconds
+
+
+class _Operator(threading.Thread):
+    """Saves, and waits until the request is in the inbox; then the next."""
+
+    def __init__(self, session: Session, config: Path, settings: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self.session, self.config, self.settings = session, config, settings
+        self.milliseconds: list[float] = []
+        self.armed = threading.Event()
+        put = session.inbox.put
+
+        def noticing(request: Any) -> Any:
+            self.armed_s = time.perf_counter()
+            self.armed.set()
+            return put(request)
+
+        session._loop._inbox = session.inbox = _Noticing(session.inbox, noticing)  # type: ignore[assignment]
+
+    def run(self) -> None:
+        for number in range(SAVES):
+            text = json.dumps({**self.settings, "start_step": 10**9 + number})
+            self.armed.clear()
+            began_s = time.perf_counter()
+            self.config.write_text(text)
+            self.armed.wait()
+            self.milliseconds.append((self.armed_s - began_s) * 1e3)
+
+
+class _Noticing:
+    """An inbox that tells when something is put in."""
+
+    def __init__(self, inbox: Any, put: Callable[[Any], Any]) -> None:
+        self._inbox, self.put, self.step = inbox, put, inbox.step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inbox, name)
+
+
+def main() -> None:
+    """Measure and print."""
+    loops: dict[str, Callable[[], None]] = {
+        "waiting for a device (sleeps of 1 ms)": sleeping,
+        "pure Python": python_only,
+    }
+    try:
+        loops["torch on the CPU"] = torch_loop()
+    except ImportError:
+        print("torch is not installed; its loop is left out")
+    rows = []
+    for name, step in loops.items():
+        times = measure(step)
+        figures = (percentile(times, 50), percentile(times, 99), max(times))
+        rows.append((name, *(f"{ms:.2f} ms" for ms in figures)))
+    head = ("the job's loop", "median", "p99", "worst")
+    print_table(f"From save to armed, {SAVES} saves", head, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The JSON Schema of the config, and the script that writes it."""
