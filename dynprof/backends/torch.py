@@ -7,9 +7,11 @@ must not pay for it.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.kineto import KINETO
 from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
@@ -34,6 +36,7 @@ class TorchBackend:
 
         if not torch.profiler.kineto_available():
             return Offer(self.name, missing="this build of torch has no Kineto")
+        KINETO.watch()
         return Offer(self.name, activities=device_activities(torch))
 
     def versions(self) -> dict[str, str]:
@@ -42,7 +45,7 @@ class TorchBackend:
 
         devices = {"cuda": torch.version.cuda, "hip": torch.version.hip}
         found = {name: str(version) for name, version in devices.items() if version}
-        return {"torch": str(torch.__version__), **found}
+        return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
     def obstacle(self) -> str | None:
         """Wait while a CUDA graph is being captured: synchronising would break it."""
@@ -56,11 +59,9 @@ class TorchBackend:
         """Turn ``torch.profiler`` on."""
         import torch
 
-        if torch.autograd._profiler_enabled():
-            raise BackendError("another torch.profiler is active on this thread; stop it first")
-        profiler = _profiler(plan)
-        _prepare(profiler)
-        return TorchRecording(profiler, _rank_facts(rank))
+        if KINETO.script_has_it or torch.autograd._profiler_enabled():
+            raise BackendError("another torch.profiler is active in this process; stop it first")
+        return TorchRecording(_prepared(_profiler(plan)), _rank_facts(rank))
 
 
 class TorchRecording:
@@ -70,12 +71,13 @@ class TorchRecording:
         self._profiler = profiler
         self._rank_facts = rank_facts
         self._step: Any = None
-        self._running = False
+        self._state = "prepared"
 
     def start(self) -> None:
         """Keep what happens from here on."""
-        self._profiler.start_trace()
-        self._running = True
+        self._insist()
+        KINETO.start(self._profiler.start_trace)
+        self._state = "running"
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
@@ -83,15 +85,17 @@ class TorchRecording:
         """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
         from torch.autograd.profiler import record_function
 
+        self._insist()
         self._end_step()
         self._step = record_function(f"ProfilerStep#{number}")
         self._step.__enter__()
 
     def stop(self) -> None:
         """Stop recording; torch collects its events here."""
+        self._insist()
         self._end_step()
-        self._profiler.stop_trace()
-        self._running = False
+        KINETO.stop(self._profiler.stop_trace)
+        self._state = "stopped"
 
     def save(self, path: Path) -> tuple[str, ...]:
         """Write the Chrome trace."""
@@ -101,13 +105,22 @@ class TorchRecording:
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared."""
-        if self._profiler is None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is None or self._state == "stopped":
+            return
+        if KINETO.lost:
+            self._step = None
+            KINETO.drop(profiler.profiler, profiler.stop_trace)
             return
         self._end_step()
-        if not self._running:
-            self._profiler.start_trace()  # torch can only disable what was enabled
-        profiler, self._profiler = self._profiler, None
-        profiler.stop_trace()
+        if self._state == "prepared":
+            KINETO.start(profiler.start_trace)  # torch can only disable what was enabled
+        KINETO.stop(profiler.stop_trace)
+
+    def _insist(self) -> None:
+        """Raise if the script's own profiler took the session; touching it would crash."""
+        if KINETO.lost:
+            raise BackendError("the script started a torch.profiler of its own in the window")
 
     def _end_step(self) -> None:
         step, self._step = self._step, None
@@ -144,29 +157,29 @@ def _profiler(plan: Plan) -> Any:
     )
 
 
-def _prepare(profiler: Any) -> None:
+def _prepared(kineto_profile: Any) -> Any:
     """Prepare as torch does, but without importing ``torch._inductor``.
 
     torch's own ``prepare_trace()`` imports it, for a second or more, to ask whether compiled
     code uses CUDA graphs; a job that has not loaded it has no compiled code.
     """
-    if "torch._inductor.config" in sys.modules:
-        profiler.prepare_trace()
-        return
     from torch.autograd.profiler import profile
 
-    profiler.profiler = profile(
-        use_cpu=any(activity.name == "CPU" for activity in profiler.activities),
-        use_device=profiler.use_device,
-        record_shapes=profiler.record_shapes,
-        with_flops=profiler.with_flops,
-        profile_memory=profiler.profile_memory,
-        with_stack=profiler.with_stack,
-        with_modules=profiler.with_modules,
+    config = sys.modules.get("torch._inductor.config")
+    kineto_profile.has_cudagraphs = bool(config and config.triton.cudagraphs)
+    kineto_profile.profiler = profile(
+        use_cpu=any(activity.name == "CPU" for activity in kineto_profile.activities),
+        use_device=kineto_profile.use_device,
+        record_shapes=kineto_profile.record_shapes,
+        with_flops=kineto_profile.with_flops,
+        profile_memory=kineto_profile.profile_memory,
+        with_stack=kineto_profile.with_stack,
+        with_modules=kineto_profile.with_modules,
         use_kineto=True,
-        experimental_config=profiler.experimental_config,
+        experimental_config=kineto_profile.experimental_config,
     )
-    profiler.profiler._prepare_trace()
+    KINETO.prepare(kineto_profile.profiler)
+    return kineto_profile
 
 
 def _experimental(plan: Plan) -> Any:

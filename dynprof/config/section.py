@@ -13,6 +13,4 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        validate_by_alias=True,
-        validate_by_name=True,
     )

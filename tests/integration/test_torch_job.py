@@ -169,7 +169,7 @@ assert mine.key_averages()
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1)
         job.end()
-        assert "another torch.profiler is active on this thread" in job.log()
+        assert "another torch.profiler is active in this process" in job.log()
 
 
 def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""One contract for every backend: what the window may rely on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.backends import all_backends
+from dynprof.config import ProfilerConfig
+from dynprof.errors import BackendError
+from dynprof.plan import Plan
+from dynprof.rank import Rank
+from dynprof.testing import FakeBackend
+from tests.integration.running import steps_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.backends import Backend, Recording
+
+RANK = Rank(3, 8, "test")
+
+
+def make_backend(name: str) -> Backend:
+    """Return a backend that can serve here."""
+    if name == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    return next(backend for backend in all_backends() if backend.name == name)
+
+
+@pytest.fixture(params=["torch", "python"])
+def backend(request: Any) -> Iterator[Backend]:
+    """Return each backend in turn, with coverage and debuggers out of its way."""
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield make_backend(request.param)
+    sys.setprofile(tracer)
+
+
+def a_plan(backend: Backend, **config: Any) -> Plan:
+    """Return a plan for a backend."""
+    model = ProfilerConfig.model_validate({"activities": ["CPU"], **config})
+    return Plan(model, backend.name, ("CPU",), None, ())
+
+
+def warmup_work() -> None:
+    """Do something whose name is looked for in the trace."""
+
+
+def recorded_work() -> None:
+    """Do something whose name is looked for in the trace."""
+
+
+def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
+    """Record some steps after a warm-up."""
+    recording = backend.prepare(a_plan(backend, **config), RANK)
+    warmup_work()
+    recording.start()
+    for number in steps:
+        recording.begin_step(number)
+        recorded_work()
+    recording.stop()
+    return recording
+
+
+def test_it_says_what_it_is(backend: Backend) -> None:
+    """Name, offer and versions are given, and nothing is in the way."""
+    offer = backend.offer()
+    assert (offer.backend, offer.missing) == (backend.name, "")
+    assert "CPU" in offer.activities
+    assert "python" in backend.versions()
+    assert backend.obstacle() is None
+    assert backend.trace_suffix.endswith(".trace.json")
+
+
+@pytest.mark.parametrize("steps", [[7], [1200, 1201, 1202]])
+def test_steps_are_named_as_the_job_names_them(
+    backend: Backend, steps: list[int], tmp_path: Path
+) -> None:
+    """Each step stands once in the trace under the number given, in their order."""
+    path = tmp_path / "trace.json"
+    record(backend, steps).save(path)
+    trace = json.loads(path.read_text())
+    assert steps_in(trace) == steps
+    assert trace["distributedInfo"] == {"backend": "none", "rank": 3, "world_size": 8}
+
+
+def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
+    """What ran before ``start`` is not in the trace, what ran after is."""
+    path = tmp_path / "trace.json"
+    record(backend, [0], with_stack=True).save(path)
+    text = path.read_text()
+    assert "recorded_work" in text
+    assert "warmup_work" not in text
+
+
+def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> None:
+    """The exporter saves while the training thread goes on, even with the next recording."""
+    path = tmp_path / "trace.json"
+    recording = record(backend, [5])
+    thread = threading.Thread(target=recording.save, args=(path,))
+    thread.start()
+    thread.join()
+    assert steps_in(json.loads(path.read_text())) == [5]
+
+
+def test_one_at_a_time(backend: Backend) -> None:
+    """A second recording is refused in words while one runs; it disturbs nothing."""
+    first = backend.prepare(a_plan(backend), RANK)
+    first.start()
+    with pytest.raises(BackendError, match="active"):
+        backend.prepare(a_plan(backend), RANK)
+    first.begin_step(0)
+    first.stop()
+
+
+@pytest.mark.parametrize("moment", ["prepared", "started", "stopped"])
+def test_a_discarded_recording_leaves_nothing_running(
+    backend: Backend, moment: str, tmp_path: Path
+) -> None:
+    """Whenever it is discarded, the next recording works; discarding twice does no harm."""
+    recording = backend.prepare(a_plan(backend), RANK)
+    if moment != "prepared":
+        recording.start()
+        recording.begin_step(0)
+    if moment == "stopped":
+        recording.stop()
+    recording.discard()
+    recording.discard()
+    record(backend, [9]).save(tmp_path / "trace.json")
+    assert steps_in(json.loads((tmp_path / "trace.json").read_text())) == [9]
+
+
+def test_many_recordings_in_a_row(backend: Backend, tmp_path: Path) -> None:
+    """Recording after recording in one process, each with its own steps only."""
+    for number in range(20):
+        record(backend, [number]).save(tmp_path / "trace.json")
+        assert steps_in(json.loads((tmp_path / "trace.json").read_text())) == [number]
+
+
+def test_the_fake_keeps_the_contract_too(tmp_path: Path) -> None:
+    """What unit tests rely on behaves as the real ones do."""
+    fake = FakeBackend()
+    path = tmp_path / "trace.json"
+    recording = record(fake, [3, 4])
+    recording.save(path)
+    assert json.loads(path.read_text())["steps"] == [3, 4]
+    assert fake.running == 0

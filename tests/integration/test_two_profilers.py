@@ -1,0 +1,149 @@
+"""The script profiles itself while a window is prepared, open or waiting: it always goes first.
+
+Each of these crashed the process with a segmentation fault in libkineto before dynprof kept
+account of who holds its one session; so each runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+import threading, torch, dynprof as dp
+from pathlib import Path
+
+def work():
+    return torch.ones(3) + 1
+
+def profile():
+    with torch.profiler.profile() as mine:
+        work()
+    assert any(event.name == "aten::add" for event in mine.events())
+
+def elsewhere():
+    thread = threading.Thread(target=profile)
+    thread.start()
+    thread.join()
+
+def steps(count):
+    for _ in range(count):
+        work()
+        dp.step()
+
+def window(**settings):
+    import json
+    Path("asked.json").write_text(json.dumps({"activities": ["CPU"], **settings}))
+    dp.start("asked.json")
+
+dp.init("prof_config")
+"""
+
+
+def run(folder: Path, script: str) -> str:
+    """Run a script; return the log of dynprof."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB + textwrap.dedent(script)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    (log,) = (folder / "prof_config" / "log").iterdir()
+    return log.read_text()
+
+
+@pytest.mark.parametrize("how", ["profile", "elsewhere"])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_script_profiles_inside_a_window(tmp_path: Path, how: str, warmup: int) -> None:
+    """The script's profile is whole, the window is given up in words, and the next one works."""
+    log = run(
+        tmp_path,
+        f"""
+        window(active=10, warmup={warmup})
+        steps(1)
+        {how}()
+        steps(20)
+        assert dp.status().state in ("idle", "saving"), dp.status()
+        profile()
+        window(active=2)
+        while dp.status().state != "recording":
+            steps(1)
+        steps(3)
+        profile()
+        """,
+    )
+    assert "the script started a torch.profiler of its own in the window" in log
+    assert "2 of 2 steps" in log
+
+
+def test_the_scripts_profiler_outlives_the_window(tmp_path: Path) -> None:
+    """Begun inside the window and ended after its end, the script's profile is whole."""
+    log = run(
+        tmp_path,
+        """
+        window(active=2)
+        steps(1)
+        with torch.profiler.profile() as mine:
+            steps(10)
+        assert sum(event.name == "aten::add" for event in mine.events()) == 10
+        """,
+    )
+    assert "given up" in log
+
+
+def test_a_schedule_of_the_scripts_own(tmp_path: Path) -> None:
+    """While the script's schedule waits a window may open; its warm-up and recording go first."""
+    log = run(
+        tmp_path,
+        """
+        saved = []
+        schedule = torch.profiler.schedule(wait=4, warmup=2, active=2, repeat=3)
+        with torch.profiler.profile(schedule=schedule, on_trace_ready=saved.append) as mine:
+            for step in range(30):
+                work()
+                mine.step()
+                if step in (5, 9, 12, 13, 14):
+                    window(active=3)
+                dp.step()
+        assert len(saved) == 3
+        """,
+    )
+    assert "another torch.profiler is active in this process" in log
+    assert "Traceback" not in log or "the script started a torch.profiler" in log
+
+
+def test_a_profiler_on_another_thread_is_seen(tmp_path: Path) -> None:
+    """A window is refused while the script profiles on any thread."""
+    log = run(
+        tmp_path,
+        """
+        running, done = threading.Event(), threading.Event()
+        def profile_for_long():
+            with torch.profiler.profile():
+                running.set()
+                done.wait()
+        thread = threading.Thread(target=profile_for_long)
+        thread.start()
+        running.wait()
+        window(active=1)
+        assert dp.status().state == "idle"
+        done.set()
+        thread.join()
+        window(active=1)
+        steps(2)
+        """,
+    )
+    assert "another torch.profiler is active in this process" in log
+    assert "1 of 1 steps" in log
