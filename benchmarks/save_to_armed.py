@@ -19,6 +19,7 @@ from benchmarks.tables import percentile, print_table
 from dynprof.backends import all_backends
 from dynprof.config import template_text
 from dynprof.layout import CONFIG_NAME, Layout
+from dynprof.process import Process
 from dynprof.rank import find_rank
 from dynprof.session import Session
 
@@ -63,7 +64,8 @@ def measure(step: Callable[[], None]) -> list[float]:
         settings: dict[str, Any] = json.loads(template_text(("CPU",)))
         config.write_text(json.dumps(settings))
         layout = Layout.here(root, 0)
-        session = Session(layout, find_rank(), all_backends(), watching=("events", ""))
+        process = Process(layout, find_rank(), all_backends())
+        session = Session(process, watching=("events", ""))
         session.begin()
         times = _Operator(session, config, settings)
         times.start()

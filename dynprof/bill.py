@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends import Backend
-    from dynprof.layout import Layout
+    from dynprof.process import Process
     from dynprof.profiler.window import Window
-    from dynprof.rank import Rank
     from dynprof.request import Request
 
 AFTER_S = 10.0
@@ -51,17 +50,16 @@ class OpenWindow:
 
 
 def draw_up(
-    current: OpenWindow, layout: Layout, rank: Rank, *, reason: str, close_ms: float, wall_s: float
+    current: OpenWindow, process: Process, *, reason: str, close_ms: float, closed_wall_s: float
 ) -> Manifest:
     """Return the manifest of a window that was just closed, as far as it is known then.
 
     Args:
         current: The window.
-        layout: Names host and process.
-        rank: Which process this is.
+        process: This process.
         reason: Why it is not complete; empty where it is.
         close_ms: Time that closing took.
-        wall_s: Time of closing, seconds since the epoch.
+        closed_wall_s: Time of closing, seconds since the epoch.
     """
     window, request = current.window, current.request
     seconds = window.durations_s
@@ -70,10 +68,10 @@ def draw_up(
         dynprof=__version__,
         backend=current.backend.name,
         versions=dict(current.backend.versions()),
-        host=layout.host,
-        pid=layout.pid,
-        rank=rank.number,
-        world_size=rank.world_size,
+        host=process.layout.host,
+        pid=process.layout.pid,
+        rank=process.rank.number,
+        world_size=process.rank.world_size,
         request=RequestRecord(
             number=request.number,
             edited_at=iso(request.edited_at_s),
@@ -85,7 +83,7 @@ def draw_up(
         ),
         activities=request.plan.activities,
         opened_at=iso(current.opened_wall_s),
-        closed_at=iso(wall_s),
+        closed_at=iso(closed_wall_s),
         complete=not reason,
         reason=reason,
         remarks=tuple(map(str, request.remarks)),

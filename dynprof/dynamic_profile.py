@@ -53,8 +53,9 @@ def init(
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
-    The directory and the config are created if they are not there. A config that is there
-    already is not taken as a request: only a save from now on is. A second call warns and
+    The directory and the config are created if they are not there; where torch is used, import
+    it before, so that the template names its devices. A config that is there already is not
+    taken as a request: only a save from now on is. A second call warns and
     changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all.
 
     Args:

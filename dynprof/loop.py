@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
     from dynprof.backends import Backend, Recording
     from dynprof.capture import Manifest
-    from dynprof.clock import Clock
     from dynprof.export import Exporter
     from dynprof.inbox import Inbox
     from dynprof.journal import Journal
-    from dynprof.layout import Layout
-    from dynprof.rank import Rank
+    from dynprof.process import Process
     from dynprof.request import Request
     from dynprof.wall import Wall
 
@@ -35,17 +33,13 @@ class Loop:
     """What ``step()`` does when something is due; only the training thread is let in.
 
     Args:
+        process: This process.
         inbox: What the other threads leave for this one.
         exporter: Takes stopped recordings over.
-        on_saved: Called by the exporter with the path of a manifest and the manifest.
         journal: The log.
         wall: Keeps failures from the training loop.
-        layout: Where captures lie.
-        rank: Which process this is.
-        backends: The profilers by name.
-        clock: Tells the time.
-        memory_mb: Returns this process's resident memory in MB (10^6 bytes).
         pace_ms: Returns the mean step time of late in ms, if known.
+        on_saved: Called by the exporter with the path of a manifest and the manifest.
 
     Attributes:
         free_disk_mb: The last known free MB where the waiting capture would go; another thread
@@ -54,23 +48,19 @@ class Loop:
 
     def __init__(
         self,
+        process: Process,
         inbox: Inbox,
         exporter: Exporter,
-        on_saved: Callable[[Path, Manifest], None],
         journal: Journal,
         wall: Wall,
-        layout: Layout,
-        rank: Rank,
-        backends: dict[str, Backend],
-        clock: Clock,
-        memory_mb: Callable[[], float],
         pace_ms: Callable[[], float | None],
+        on_saved: Callable[[Path, Manifest], None],
     ) -> None:
         self.free_disk_mb = float("inf")
-        self._inbox, self._exporter, self._on_saved = inbox, exporter, on_saved
+        self._process, self._clock = process, process.clock
+        self._inbox, self._exporter = inbox, exporter
         self._journal, self._wall = journal, wall
-        self._layout, self._rank, self._backends = layout, rank, backends
-        self._clock, self._memory_mb, self._pace_ms = clock, memory_mb, pace_ms
+        self._pace_ms, self._on_saved = pace_ms, on_saved
         self._open: OpenWindow | None = None
         self._failures: dict[str, int] = {}
         self._said = ""
@@ -131,7 +121,7 @@ class Loop:
         seconds = now_s - current.opened_s
         if limits.max_seconds is not None and seconds > limits.max_seconds:
             return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
-        grown_mb = self._memory_mb() - current.memory_mb
+        grown_mb = self._process.memory_mb() - current.memory_mb
         if limits.max_memory_mb is not None and grown_mb > limits.max_memory_mb:
             text = f"the process grew by {grown_mb:.0f} MB"
             return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
@@ -141,7 +131,7 @@ class Loop:
         request = self._inbox.waiting
         if request is None or self._inbox.step < (request.plan.start_step or 0):
             return
-        backend = self._backends[request.plan.backend]
+        backend = self._process.backend(request.plan.backend)
         if hindrance := self._hindrance(backend):
             self._say_once(f"request {request.number}: waits, {hindrance}")
             return
@@ -180,12 +170,12 @@ class Loop:
             thread=threading.get_ident(),
             opened_s=began_s,
             opened_wall_s=self._clock.wall_s(),
-            memory_mb=self._memory_mb(),
+            memory_mb=self._process.memory_mb(),
             step_before_ms=self._pace_ms(),
         )
         self._open = current
         try:
-            current.window.open(lambda: backend.prepare(request.plan, self._rank), step)
+            current.window.open(lambda: backend.prepare(request.plan, self._process.rank), step)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
             self._count_failure(backend)
@@ -230,19 +220,19 @@ class Loop:
     def _submit(
         self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float
     ) -> None:
-        wall_s = self._clock.wall_s()
+        layout, wall_s = self._process.layout, self._clock.wall_s()
         manifest = draw_up(
-            current, self._layout, self._rank, reason=reason, close_ms=close_ms, wall_s=wall_s
+            current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
         )
         request, window = current.request, current.window
-        parent = self._layout.capture_dir(request.config.prof_dir)
+        parent = layout.capture_dir(request.config.prof_dir)
         self._exporter.submit(
             Export(
                 recording=recording,
                 manifest=manifest,
                 folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
-                trace_name=self._layout.trace_name(wall_s, current.backend.trace_suffix),
-                layout=self._layout,
+                trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
+                layout=layout,
                 on_end=self._on_saved,
             )
         )

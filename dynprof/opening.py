@@ -9,6 +9,7 @@ from dynprof.backends import all_backends
 from dynprof.config import parse_config, schema_text, template_text
 from dynprof.errors import UnusablePathError
 from dynprof.layout import CONFIG_NAME, Layout, make_dir, write_atomic, write_if_absent
+from dynprof.process import Process
 from dynprof.rank import Rank, find_rank
 from dynprof.session import Session
 from dynprof.watch import choose_mode
@@ -35,7 +36,8 @@ def open_session(path: Path, *, watch: str | None, rank: int | None) -> Session:
     try:
         _furnish(root, backends)
         layout = Layout.here(root, place.number)
-        session = Session(layout, place, backends, watching=choose_mode(watch, root))
+        process = Process(layout, place, backends)
+        session = Session(process, watching=choose_mode(watch, root))
         session.begin()
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error

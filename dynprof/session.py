@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psutil
-
 from dynprof.bill import Unsettled
-from dynprof.clock import SystemClock, local
+from dynprof.clock import local
 from dynprof.edits import GONE, Edit, read
 from dynprof.errors import ConfigError
 from dynprof.export import Exporter
@@ -29,17 +27,13 @@ from dynprof.wall import Wall
 from dynprof.watch import Watcher, WatchMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.backends import Backend
     from dynprof.capture import Manifest
-    from dynprof.clock import Clock
     from dynprof.config import ProfilerConfig
     from dynprof.export import Attempt
-    from dynprof.layout import Layout
-    from dynprof.offer import Offer
-    from dynprof.rank import Rank
+    from dynprof.process import Process
 
 EXIT_WAIT_S = 600.0
 """How long the end of the process waits for a capture that is being saved."""
@@ -49,12 +43,8 @@ class Session:
     """Profiling in this process, from ``init()`` to ``shutdown()``.
 
     Args:
-        layout: Where files lie.
-        rank: Which process this is.
-        backends: The profilers, those that ``auto`` prefers first.
+        process: This process.
         watching: How to watch, and why so.
-        clock: Tells the time.
-        memory_mb: Returns this process's resident memory in MB (10^6 bytes).
         make_exporter: Makes the exporter.
 
     Attributes:
@@ -63,30 +53,25 @@ class Session:
 
     def __init__(
         self,
-        layout: Layout,
-        rank: Rank,
-        backends: Sequence[Backend],
+        process: Process,
         *,
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
-        clock: Clock | None = None,
-        memory_mb: Callable[[], float] | None = None,
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
-        self._layout, self._rank = layout, rank
-        self._backends = {backend.name: backend for backend in backends}
+        self._process, self._clock = process, process.clock
+        self._layout, self._rank = process.layout, process.rank
         self._why_watching = watching[1]
-        self._clock: Clock = clock or SystemClock()
         self._pace = Pace()
         self._numbers = 0
         self._unsettled: Unsettled | None = None
         self._stopped = False
         self.inbox = Inbox(on_due=self._turn)
-        self._journal = Journal(layout, self.status, self._tick)
+        self._journal = Journal(self._layout, self.status, self._tick)
         self._wall = Wall(self._journal)
         self._exporter = make_exporter(self._wall.attempt)
-        self._at_start = read(layout.config)
+        self._at_start = read(self._layout.config)
         self._watcher = Watcher(
-            layout.config,
+            self._layout.config,
             self._at_start,
             on_edit=self.take,
             attempt=self._wall.attempt,
@@ -94,17 +79,13 @@ class Session:
             mode=watching[0],
         )
         self._loop = Loop(
+            process,
             inbox=self.inbox,
             exporter=self._exporter,
-            on_saved=self._on_saved,
             journal=self._journal,
             wall=self._wall,
-            layout=layout,
-            rank=rank,
-            backends=self._backends,
-            clock=self._clock,
-            memory_mb=memory_mb or _resident_mb,
             pace_ms=self._step_ms,
+            on_saved=self._on_saved,
         )
 
     # life
@@ -118,7 +99,7 @@ class Session:
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
-        offers = self._offers()
+        offers = self._process.offers()
         self._journal.remember(profilers=offers)
         if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
             self._journal.warning(f"the config that is there now: {self._at_start}")
@@ -196,11 +177,8 @@ class Session:
 
     def _standing(self, config: ProfilerConfig) -> Standing:
         self._look_at_disk(config)
-        offers = self._offers()
+        offers = self._process.offers()
         return Standing(self.inbox.step, self._rank.number, offers, self._loop.free_disk_mb)
-
-    def _offers(self) -> tuple[Offer, ...]:
-        return tuple(backend.offer() for backend in self._backends.values())
 
     def _look_at_disk(self, config: ProfilerConfig) -> None:
         self._loop.free_disk_mb = free_disk_mb(self._layout.capture_dir(config.prof_dir))
@@ -289,10 +267,6 @@ class Session:
 
     def _step_ms(self) -> float | None:
         return self._pace.mean_ms(self._clock.now_s(), self.inbox.step)
-
-
-def _resident_mb() -> float:
-    return float(psutil.Process().memory_info().rss) / 1e6
 
 
 def _relative(path: Path, root: Path) -> str:

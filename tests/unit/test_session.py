@@ -12,6 +12,7 @@ from dynprof.capture import Manifest, load_manifest
 from dynprof.edits import Edit
 from dynprof.errors import BackendError, Problem
 from dynprof.layout import Layout
+from dynprof.process import Process
 from dynprof.rank import Rank
 from dynprof.session import Session
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
@@ -30,13 +31,15 @@ class Job:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings = iter(memory_mb or [])
-        self.session = Session(
+        process = Process(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
-            [self.backend],
+            (self.backend,),
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
-            make_exporter=lambda attempt: self._exporter(attempt, hold=hold),
+        )
+        self.session = Session(
+            process, make_exporter=lambda attempt: self._exporter(attempt, hold=hold)
         )
 
     def _exporter(self, attempt: Attempt, *, hold: bool) -> HandExporter:

@@ -1,0 +1,55 @@
+"""This process, as the parts of a session see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dynprof.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.backends import Backend
+    from dynprof.clock import Clock
+    from dynprof.layout import Layout
+    from dynprof.offer import Offer
+    from dynprof.rank import Rank
+
+
+def resident_mb() -> float:
+    """Return the resident memory of this process in MB (10^6 bytes)."""
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+@dataclass(frozen=True)
+class Process:
+    """What is fixed for a process, and how it looks at itself; tests replace parts of it.
+
+    Attributes:
+        layout: Where its files lie.
+        rank: Which of the job's processes it is.
+        backends: The profilers, those that ``auto`` prefers first.
+        clock: Tells the time.
+        memory_mb: Returns its resident memory in MB (10^6 bytes).
+    """
+
+    layout: Layout
+    rank: Rank
+    backends: tuple[Backend, ...]
+    clock: Clock = field(default_factory=SystemClock)
+    memory_mb: Callable[[], float] = resident_mb
+
+    def backend(self, name: str) -> Backend:
+        """Return the profiler of that name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return {backend.name: backend for backend in self.backends}[name]
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Ask every profiler what it can do here and now."""
+        return tuple(backend.offer() for backend in self.backends)
