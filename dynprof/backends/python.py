@@ -53,10 +53,8 @@ class PythonBackend:
         """Switch the tracing of calls on."""
         from viztracer import VizTracer
 
-        if sys.getprofile() is not None:
-            raise BackendError(
-                "a profiler is active on this thread (sys.setprofile); stop it first"
-            )
+        if other := _other_profiler():
+            raise BackendError(f"another profiler is active ({other}); stop it first")
         tracer = VizTracer(
             tracer_entries=MAX_EVENTS,
             verbose=0,
@@ -122,3 +120,10 @@ class PythonRecording:
         name = f"ProfilerStep#{number}"
         event = {"ph": "X", "name": name, "cat": "step", "ts": began, "dur": now - began}
         self._tracer.add_raw(event)
+
+
+def _other_profiler() -> str | None:
+    """Return what traces this thread already; two would take each other's place."""
+    if sys.version_info >= (3, 12):
+        return sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
+    return None if sys.getprofile() is None else "sys.setprofile"
