@@ -327,6 +327,16 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
     assert len(job.backend.recordings) == 4
 
 
+def test_only_failures_in_a_row_count(job: Job) -> None:
+    """A window that works in between clears the count."""
+    (job.root / "other.json").write_text('{"active": 1}')
+    for fails in (True, True, False, True, True, False):
+        job.backend.fail_at = {"stop"} if fails else set()
+        job.session.start(job.root / "other.json")
+        job.step(2)
+    assert len(job.backend.recordings) == 6
+
+
 def test_an_obstacle_is_waited_out(job: Job) -> None:
     """While a graph is captured nothing opens and no step ends."""
     job.backend.in_the_way = "a CUDA graph is being captured"
