@@ -79,6 +79,8 @@ def init(
     from dynprof.opening import open_session
 
     _session = open_session(Path(path), watch=watch, rank=rank)
+    atexit.unregister(_end)  # registered anew, so that it runs before what was imported meanwhile
+    atexit.register(_end, "the process ended")
     _inbox = _session.inbox
 
 
@@ -92,7 +94,7 @@ def start(config_path: str | os.PathLike[str] | None = None) -> None:
         config_path: The other file.
     """
     if session := _running("start"):
-        session.start(Path(config_path) if config_path is not None else None)
+        session.start(config_path)
 
 
 def stop() -> None:
@@ -157,5 +159,4 @@ def _forget_in_child() -> None:
     _inbox, _session = _NoInbox(silent=True), None
 
 
-atexit.register(_end, "the process ended")
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -7,6 +7,7 @@ exporter's thread reports what it saved.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.bill import Unsettled
@@ -27,8 +28,8 @@ from dynprof.wall import Wall
 from dynprof.watch import Watcher, WatchMode
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
-    from pathlib import Path
 
     from dynprof.capture import Manifest
     from dynprof.config import ProfilerConfig
@@ -213,16 +214,19 @@ class Session:
     def _turn(self) -> None:
         self._loop.turn()
 
-    def start(self, config_path: Path | None) -> None:
+    def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""
+        self._wall.attempt("start()", lambda: self._start(config_path))
+
+    def _start(self, config_path: str | os.PathLike[str] | None) -> None:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
-        reading = read(config_path or self._layout.config)
-        problems = getattr(reading, "problems", ())
-        edit = Edit(getattr(reading, "raw", b""), self._clock.wall_s(), problems)
-        if not self._wall.attempt("start()", lambda: self._receive(edit, now=True)):
-            self._loop.turn()
+        reading = read(self._layout.config if config_path is None else Path(config_path))
+        problems = reading.problems if isinstance(reading, ConfigError) else ()
+        raw = b"" if isinstance(reading, ConfigError) else reading.raw
+        self._receive(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._loop.turn()
 
     def stop(self) -> None:
         """Close the open window early; from another thread, at the next step."""
@@ -233,8 +237,9 @@ class Session:
 
     def set_step(self, step: int) -> None:
         """Set the number of the step that is running; an open window closes first."""
-        self._loop.close_now(f"the script set the step from {self.inbox.step} to {step}")
-        self._journal.info(f"the script set the step from {self.inbox.step} to {step}")
+        text = f"the script set the step from {self.inbox.step} to {step}"
+        self._loop.close_now(text)
+        self._journal.info(text)
         self.inbox.step = step
 
     # news, on the exporter's and the journal's threads

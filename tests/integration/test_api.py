@@ -144,6 +144,13 @@ def test_a_directory_that_may_not_be_written() -> None:
     assert "cannot be read and written by this user" in done.stderr
 
 
+@pytest.mark.parametrize("call", ["start(7)", 'start("no such file")', 'start("a\\0b")', "stop()"])
+def test_nothing_is_raised_after_init(tmp_path: Path, call: str) -> None:
+    """A wrong argument is written down; training goes on."""
+    done = run(tmp_path, f'dp.init("a"); dp.{call}; dp.step(); print(dp.status().step)')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
 def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
     """A child made by fork neither profiles nor writes, and the parent goes on."""
     script = """
