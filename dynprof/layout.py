@@ -150,7 +150,8 @@ def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
             file.write(content.encode())
         yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -158,9 +159,19 @@ def open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
 
 
+def why_unusable(path: Path) -> str:
+    """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        return f"{nearest} is not a directory"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"the job may not write in {nearest}"
+    return ""
+
+
 def free_disk_mb(path: Path) -> float:
     """Return the free megabytes (10**6 bytes) where ``path`` is or would be created."""
     for place in (path, *path.parents):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return shutil.disk_usage(place).free / 1e6
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -27,12 +27,14 @@ class Standing:
         rank: The rank of the process.
         offers: The backends, those that ``auto`` prefers first.
         free_disk_mb: Free megabytes (10^6 bytes) where the capture would go.
+        prof_dir_problem: Why nothing can be written there; empty if it can.
     """
 
     step: int
     rank: int
     offers: tuple[Offer, ...]
     free_disk_mb: float
+    prof_dir_problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def plan(config: ProfilerConfig, standing: Standing) -> Plan | Refusal:
     if isinstance(offer, Problem):
         return Refusal((offer,))
     activities, dropped = _activities(config, offer)
-    problems = [p for p in (past_start(config, standing.step), _disk(config, standing)) if p]
+    hindrances = (past_start(config, standing.step), _place(standing), _disk(config, standing))
+    problems = [problem for problem in hindrances if problem]
     if not activities:
         problems.append(_nothing_to_watch(config, offer))
     if problems:
@@ -137,6 +140,12 @@ def _nothing_to_watch(config: ProfilerConfig, offer: Offer) -> Problem:
 
 def _lacks(offer: Offer) -> str:
     return f"backend {offer.backend} on this machine has {', '.join(offer.activities)} only"
+
+
+def _place(standing: Standing) -> Problem | None:
+    if not standing.prof_dir_problem:
+        return None
+    return Problem(f"{standing.prof_dir_problem}; write another directory.", "/prof_dir")
 
 
 def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:

@@ -17,7 +17,7 @@ from dynprof.errors import ConfigError
 from dynprof.export import Exporter
 from dynprof.inbox import Inbox
 from dynprof.journal import Journal
-from dynprof.layout import free_disk_mb
+from dynprof.layout import free_disk_mb, why_unusable
 from dynprof.loop import Loop
 from dynprof.pace import Pace
 from dynprof.plan import Refusal, Standing
@@ -178,8 +178,13 @@ class Session:
 
     def _standing(self, config: ProfilerConfig) -> Standing:
         self._look_at_disk(config)
-        offers = self._process.offers()
-        return Standing(self.inbox.step, self._rank.number, offers, self._loop.free_disk_mb)
+        return Standing(
+            step=self.inbox.step,
+            rank=self._rank.number,
+            offers=self._process.offers(),
+            free_disk_mb=self._loop.free_disk_mb,
+            prof_dir_problem=why_unusable(self._layout.capture_dir(config.prof_dir)),
+        )
 
     def _look_at_disk(self, config: ProfilerConfig) -> None:
         self._loop.free_disk_mb = free_disk_mb(self._layout.capture_dir(config.prof_dir))
@@ -266,9 +271,9 @@ class Session:
             self._wall.attempt("looking at the disk", lambda: self._look_at_disk(waiting.config))
 
     def _settle(self, *, final: bool) -> None:
-        unsettled = self._unsettled
-        if unsettled and unsettled.settle(self._clock.now_s(), self.inbox.step, final=final):
-            self._unsettled = None
+        unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
+        if unsettled and not unsettled.settle(self._clock.now_s(), self.inbox.step, final=final):
+            self._unsettled = unsettled
 
     def _step_ms(self) -> float | None:
         return self._pace.mean_ms(self._clock.now_s(), self.inbox.step)

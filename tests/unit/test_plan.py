@@ -103,6 +103,15 @@ def test_too_little_disk_is_refused() -> None:
     assert accepted(limits={"min_free_disk_mb": None})
 
 
+def test_a_place_that_cannot_be_written_is_refused() -> None:
+    """Where the capture cannot go is said before anything is recorded."""
+    standing = Standing(0, 0, (TORCH,), 5000, prof_dir_problem="/x is not a directory")
+    found = plan(ProfilerConfig(), standing)
+    assert isinstance(found, Refusal)
+    text = "/prof_dir: /x is not a directory; write another directory."
+    assert [str(problem) for problem in found.problems] == [text]
+
+
 def test_all_reasons_are_given_at_once() -> None:
     """A config with several reasons against it names each."""
     texts = refused(start_step=3, activities=["NPU"], limits={"min_free_disk_mb": 1e6})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -424,6 +425,27 @@ def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
     assert slow_job.state == "stopped"
     assert "request 2: not served, the process ended" in slow_job.log()
     slow_job.session.end("again")
+
+
+def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
+    """A capture that could not be saved is not begun."""
+    (job.root / "taken").touch()
+    for prof_dir in ("taken", "taken/below"):
+        job.edit(prof_dir=prof_dir)
+        job.step(3)
+        assert "taken is not a directory" in job.session.status().problems[0]
+    assert job.backend.recordings == []
+
+
+def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that can no longer be written does not fill the log."""
+    job.edit(active=1)
+    job.step(2)
+    shutil.rmtree(job.root)
+    for _ in range(5):
+        job.step(1100)
+        job.session._tick()
+    assert job.log().count("Traceback") == 1
 
 
 def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
