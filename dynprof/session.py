@@ -250,7 +250,7 @@ class Session:
     # news, on the exporter's and the journal's threads
 
     def _on_saved(self, path: Path, manifest: Manifest) -> None:
-        self._settle(final=True)
+        self._wall.attempt("settling the bill", lambda: self._settle(final=True))
         self._unsettled = Unsettled(path, manifest, self._clock.now_s(), self.inbox.step)
         shown = _relative(path, self._layout.root)
         folder = path.parent.parent

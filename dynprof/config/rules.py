@@ -24,6 +24,9 @@ class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its 
 def broken_rules(config: ProfilerConfig) -> list[Problem]:
     """Return what makes the fields of ``config`` contradict each other."""
     problems = []
+    if config.prof_dir.startswith("~"):
+        text = "the ~ of a shell means nothing here; write the whole path."
+        problems.append(Problem(text, "/prof_dir"))
     if config.ranks is not None and config.is_rank:
         text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
         problems.append(Problem(text, "/ranks"))

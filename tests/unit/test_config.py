@@ -134,6 +134,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": "8-3"}, 'the interval "8-3" runs backwards; write "3-8"'),
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),
         ({"is_rank": True}, "names no rank"),
+        ({"prof_dir": "~/captures"}, "the ~ of a shell means nothing here"),
         ({"prof_dir": "a\x1b[2J"}, '"a\\u001b[2J" is not allowed'),
         ({"experimental_config": {"export_type": ["text", "Db"]}}, 'Did you mean "db"?'),
         ({"experimental_config": 3}, "write an object in braces or null"),

@@ -75,6 +75,10 @@ class Job:
         found = map(load_manifest, self.root.glob("**/rank_0.info.json"))
         return sorted(found, key=lambda m: m.request.number)
 
+    def shown(self, path: Path) -> str:
+        """Return a path as the status names it."""
+        return str(path.relative_to(self.root))
+
     def log(self) -> str:
         """Return what the session said so far."""
         lines = []
@@ -446,6 +450,10 @@ def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.Monk
         job.step(1100)
         job.session._tick()
     assert job.log().count("Traceback") == 1
+    job.root.mkdir()
+    job.edit(active=1)
+    job.step(2)
+    assert job.session.status().last_capture in map(job.shown, job.root.rglob("*.info.json"))
 
 
 def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
