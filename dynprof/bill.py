@@ -36,6 +36,7 @@ class OpenWindow:
         memory_mb: Resident memory of the process before opening.
         step_before_ms: Mean step time before.
         open_ms: Time that opening took.
+        closing: How the recording is closed.
     """
 
     window: Window
@@ -47,6 +48,7 @@ class OpenWindow:
     memory_mb: float
     step_before_ms: float | None
     open_ms: float = 0.0
+    closing: str = ""
 
 
 def draw_up(
@@ -86,6 +88,7 @@ def draw_up(
         closed_at=iso(closed_wall_s),
         complete=not reason,
         reason=reason,
+        closing=current.closing,
         remarks=tuple(map(str, request.remarks)),
         cost=Cost(
             open_ms=round(current.open_ms, 3),

@@ -87,6 +87,7 @@ class Manifest(_Record):
         closed_at: When it closed, ISO 8601 in UTC.
         complete: Whether every step asked for was recorded and saved whole.
         reason: Why it is not complete; empty where it is.
+        closing: How the recording was closed, and why so.
         remarks: What of the config had no effect or was downgraded, in sentences.
         lost: What is missing from the trace or odd about it, in sentences.
         trace: Name of the trace beside this file; None where there is none.
@@ -109,6 +110,7 @@ class Manifest(_Record):
     closed_at: str
     complete: bool
     reason: str = ""
+    closing: str = ""
     remarks: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     trace: str | None = None

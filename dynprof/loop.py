@@ -195,10 +195,12 @@ class Loop:
         began_s = self._clock.now_s()
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3
+        current.closing = recording.closing if recording else "nothing was kept"
         self._open = None
         self._failures.pop(current.backend.name, None)
+        done, asked = current.window.recorded, current.window.active
         text = f"request {current.request.number}: closed at step {self._inbox.step} in "
-        text += f"{close_ms:.1f} ms, {current.window.recorded} of {current.window.active} steps"
+        text += f"{close_ms:.2f} ms ({current.closing}), {done} of {asked} steps"
         self._journal.info(text + (f"; early: {reason}" if reason else ""))
         self._submit(current, recording, reason, close_ms)
 

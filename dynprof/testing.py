@@ -109,12 +109,14 @@ class FakeRecording:
         calls: The calls, in order.
         steps: The step numbers begun.
         running: Whether it was neither stopped nor discarded.
+        closing: What it says of its closing.
     """
 
     backend: FakeBackend
     calls: list[str] = field(default_factory=lambda: ["prepare"])
     steps: list[int] = field(default_factory=list)
     running: bool = True
+    closing: str = "fake"
 
     def start(self) -> None:
         """Note it."""

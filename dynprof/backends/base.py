@@ -21,6 +21,10 @@ class Recording(Protocol):
     Any of them may raise; the session then gives the window up.
     """
 
+    @property
+    def closing(self) -> str:
+        """How ``stop`` goes about it, in a few words for the log and the manifest."""
+
     def start(self) -> None:
         """End the warm-up: from here on everything is kept."""
 

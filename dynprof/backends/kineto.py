@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from torch.autograd.profiler import profile
 
+COLLECT_WAIT_S = 120.0
+"""For so long a profiler of the script's own waits until a window's events are collected."""
+
 
 class KinetoSession:
     """The one session of this process.
@@ -32,6 +35,8 @@ class KinetoSession:
         self._open = False
         self._ours = threading.local()
         self._watching = False
+        self._collected = threading.Event()
+        self._collected.set()
 
     def watch(self) -> None:
         """Wrap torch's three functions, once."""
@@ -60,6 +65,15 @@ class KinetoSession:
         """Give the session back."""
         self._open = False
         self._call(stop_trace)
+
+    def hand_over(self) -> None:
+        """Leave the session to a thread that collects its events."""
+        self._open = False
+        self._collected.clear()
+
+    def collected(self) -> None:
+        """Give the session back; called by that thread."""
+        self._collected.set()
 
     def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
         """Let go of a recording that lost the session.
@@ -91,6 +105,9 @@ class KinetoSession:
         return call
 
     def _on_begin(self) -> None:
+        # Taking the session from a thread that collects would crash; so a script that profiles
+        # itself seconds after a window of ours waits for its events.
+        self._collected.wait(COLLECT_WAIT_S)
         self.script_has_it = True
         self.lost = self.lost or self._open
 

@@ -73,6 +73,8 @@ class PythonBackend:
 class PythonRecording:
     """One window of VizTracer."""
 
+    closing = "detached"
+
     def __init__(self, tracer: Any, facts: dict[str, Any]) -> None:
         self._tracer = tracer
         self._facts = facts

@@ -6,18 +6,23 @@ must not pay for it.
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.closing import choose_close, run_at_low_priority
 from dynprof.backends.kineto import KINETO
+from dynprof.backends.selftest import SELF_TEST
 from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dynprof.backends.libtorch import DetachedClose
     from dynprof.plan import Plan
     from dynprof.rank import Rank
 
@@ -37,6 +42,7 @@ class TorchBackend:
         if not torch.profiler.kineto_available():
             return Offer(self.name, missing="this build of torch has no Kineto")
         KINETO.watch()
+        SELF_TEST.begin()
         return Offer(self.name, activities=device_activities(torch))
 
     def versions(self) -> dict[str, str]:
@@ -61,15 +67,26 @@ class TorchBackend:
 
         if KINETO.script_has_it or torch.autograd._profiler_enabled():
             raise BackendError("another torch.profiler is active in this process; stop it first")
-        return TorchRecording(_prepared(_profiler(plan)), _rank_facts(rank))
+        profiler = _prepared(_profiler(plan))
+        functions, closing = choose_close(plan.activities)
+        return TorchRecording(profiler, _rank_facts(rank), functions, closing)
 
 
 class TorchRecording:
     """One window of ``torch.profiler``."""
 
-    def __init__(self, profiler: Any, rank_facts: str | None) -> None:
+    def __init__(
+        self,
+        profiler: Any,
+        rank_facts: str | None,
+        functions: DetachedClose | None,
+        closing: str,
+    ) -> None:
+        self.closing = closing
         self._profiler = profiler
         self._rank_facts = rank_facts
+        self._functions = functions
+        self._taken: Any = None
         self._step: Any = None
         self._state = "prepared"
 
@@ -91,21 +108,37 @@ class TorchRecording:
         self._step.__enter__()
 
     def stop(self) -> None:
-        """Stop recording; torch collects its events here."""
+        """Stop recording: take the profiler off this thread, or let torch collect its events."""
         self._insist()
         self._end_step()
-        KINETO.stop(self._profiler.stop_trace)
+        if self._functions:
+            self._synchronise()
+            self._taken = self._functions.take_off()
+            KINETO.hand_over()
+            sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
+        else:
+            KINETO.stop(self._profiler.stop_trace)
         self._state = "stopped"
 
     def save(self, path: Path) -> tuple[str, ...]:
         """Write the Chrome trace."""
         profiler, self._profiler = self._profiler, None
-        profiler.export_chrome_trace(str(path))
+        taken, self._taken = self._taken, None
+        if self._functions:
+            run_at_low_priority(
+                functools.partial(self._functions.write, taken, path, KINETO.collected)
+            )
+        else:
+            profiler.export_chrome_trace(str(path))
         return ()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared."""
         profiler, self._profiler = self._profiler, None
+        taken, self._taken = self._taken, None
+        if self._functions and taken:
+            self._functions.drop(taken)
+            KINETO.collected()
         if profiler is None or self._state == "stopped":
             return
         if KINETO.lost:
@@ -116,6 +149,16 @@ class TorchRecording:
         if self._state == "prepared":
             KINETO.start(profiler.start_trace)  # torch can only disable what was enabled
         KINETO.stop(profiler.stop_trace)
+
+    def _synchronise(self) -> None:
+        """Wait for the device, as the ordinary close does, so that its last kernels are kept."""
+        if self._profiler.use_device:
+            import torch
+
+            began_s = time.perf_counter()
+            getattr(torch, self._profiler.use_device).synchronize()
+            waited_ms = (time.perf_counter() - began_s) * 1e3
+            self.closing += f", {waited_ms:.1f} ms of it waiting for the device"
 
     def _insist(self) -> None:
         """Raise if the script's own profiler took the session; touching it would crash."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends import all_backends
+from dynprof.backends.selftest import SELF_TEST
 from dynprof.config import ProfilerConfig
 from dynprof.errors import BackendError
 from dynprof.plan import Plan
 from dynprof.rank import Rank
 from dynprof.testing import FakeBackend
-from tests.integration.running import steps_in
+from tests.integration.running import steps_in, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +34,19 @@ def make_backend(name: str) -> Backend:
     return next(backend for backend in all_backends() if backend.name == name)
 
 
-@pytest.fixture(params=["torch", "python"])
-def backend(request: Any) -> Iterator[Backend]:
+@pytest.fixture(params=["torch-detached", "torch-inline", "python"])
+def backend(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     """Return each backend in turn, with coverage and debuggers out of its way."""
+    name, _, closing = request.param.partition("-")
+    monkeypatch.setenv("DYNPROF_CLOSE", closing)
+    made = make_backend(name)
+    if closing == "detached":
+        SELF_TEST.begin()
+        wait_for("the self-test", lambda: SELF_TEST.answer)
+        assert SELF_TEST.answer == ""
     tracer = sys.getprofile()
     sys.setprofile(None)
-    yield make_backend(request.param)
+    yield made
     sys.setprofile(tracer)
 
 
@@ -97,6 +105,14 @@ def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
     text = path.read_text()
     assert "recorded_work" in text
     assert "warmup_work" not in text
+
+
+def test_it_says_how_it_closes(backend: Backend, request: pytest.FixtureRequest) -> None:
+    """The log can say whether closing was detached from the training thread, or why not."""
+    recording = record(backend, [1])
+    inline = "torch-inline" in request.node.name
+    assert recording.closing == ("inline: DYNPROF_CLOSE=inline" if inline else "detached")
+    recording.discard()
 
 
 def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOB = """
-import threading, torch, dynprof as dp
+import threading, time, torch, dynprof as dp
 from pathlib import Path
+from dynprof.backends.selftest import SELF_TEST
 
 def work():
     return torch.ones(3) + 1
@@ -46,7 +47,16 @@ def window(**settings):
     dp.start("asked.json")
 
 dp.init("prof_config")
+while SELF_TEST.answer is None:
+    time.sleep(0.01)
 """
+
+
+@pytest.fixture(params=["inline", "detached"], autouse=True)
+def closing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Close windows in each way."""
+    monkeypatch.setenv("DYNPROF_CLOSE", request.param)
+    return str(request.param)
 
 
 def run(folder: Path, script: str) -> str:
@@ -101,6 +111,25 @@ def test_the_scripts_profiler_outlives_the_window(tmp_path: Path) -> None:
         """,
     )
     assert "given up" in log
+
+
+def test_the_script_profiles_while_a_window_is_collected(tmp_path: Path, closing: str) -> None:
+    """Begun right after a window's end, the script's profile waits for the events, and is whole."""
+    log = run(
+        tmp_path,
+        """
+        window(active=300)
+        while dp.status().state == "recording":
+            for _ in range(100):
+                work()
+            steps(1)
+        profile()
+        elsewhere()
+        """,
+    )
+    assert f"({closing}" in log
+    assert "300 of 300 steps" in log
+    assert "saved step_" in log
 
 
 def test_a_schedule_of_the_scripts_own(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Training(RuleBasedStateMachine):
     @rule()
     def spoil(self) -> None:
         """Save an invalid config."""
+        self.said += self.job.log()
         waiting, current = self.job.session.inbox.waiting, self.job.session._loop.open_window
         self.job.edit(active=-1)
         assert self.job.session.inbox.waiting is waiting

@@ -1,0 +1,149 @@
+"""Ends a ``torch.profiler`` recording without stopping the training thread.
+
+The ordinary close collects all events of the window inside one Python call, for longer than the
+window itself took. But libtorch exports the C++ functions that this call is made of, and ctypes
+lets go of the GIL while it calls them: so the training thread only takes the profiler's state
+off itself, in some 20 microseconds, and another thread turns it into a trace.
+
+The functions, all in ``libtorch_cpu.so``, and what they return:
+
+- ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
+  ``removeCallback()``: a thread's profiler state;
+- ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
+- ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
+
+Objects with a destructor are returned through a hidden pointer, on x86-64 and aarch64 alike,
+which is also how ctypes receives a structure of more than 16 bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
+_RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
+_SYMBOLS = {
+    "pop": f"{_STATE}3popEb",
+    "push": f"{_STATE}4pushEOSt10shared_ptrIS2_E",
+    "remove_callback": f"{_STATE}14removeCallbackEv",
+    "disable": "_ZN5torch8autograd8profiler15disableProfilerEv",
+    "save": f"{_RESULT}4saveERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+    "destroy": f"{_RESULT}D1Ev",
+}
+
+
+class _Returned(ctypes.Structure):
+    """A smart pointer, in a structure so large that it is returned through a hidden pointer."""
+
+    _fields_ = [("pointer", ctypes.c_void_p), ("rest", ctypes.c_void_p * 3)]
+
+
+class _StdString(ctypes.Structure):
+    """A ``const std::string`` of libstdc++, to be read only."""
+
+    _fields_ = [
+        ("data", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("capacity", ctypes.c_size_t),
+        ("unused", ctypes.c_size_t),
+    ]
+
+
+class DetachedClose:
+    """The functions, found.
+
+    Raises:
+        BackendError: This build of torch lacks one of them.
+    """
+
+    def __init__(self) -> None:
+        path = library()
+        try:
+            with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            self._pop = _function(with_gil, "pop", _Returned, ctypes.c_bool)
+            self._remove_callback = _function(with_gil, "remove_callback", None, ctypes.c_void_p)
+            self._push = _function(without_gil, "push", None, ctypes.c_void_p)
+            self._disable = _function(without_gil, "disable", _Returned)
+            self._save = _function(without_gil, "save", None, ctypes.c_void_p, ctypes.c_void_p)
+            self._destroy = _function(without_gil, "destroy", None, ctypes.c_void_p)
+            self._delete = ctypes.CDLL("libstdc++.so.6")["_ZdlPv"]
+        except (OSError, AttributeError) as error:
+            raise BackendError(f"this build of torch lacks what it needs: {error}") from None
+        self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
+
+    def take_off(self) -> Any:
+        """Take the profiler's state off the calling thread and return it; microseconds.
+
+        Raises:
+            BackendError: There is none.
+        """
+        state = self._pop(False)
+        if not state.pointer:
+            raise BackendError("no profiler state lies on this thread")
+        self._remove_callback(state.pointer)
+        return state
+
+    def drop(self, state: Any) -> None:
+        """Forget what a state recorded, on the calling thread."""
+        self._push(ctypes.byref(state))
+        self._free(self._disable())
+
+    def write(self, state: Any, path: Path, on_collected: Callable[[], None]) -> None:
+        """Turn a state into a trace, on the calling thread; seconds, without the GIL.
+
+        Args:
+            state: What :meth:`take_off` returned; it cannot be used again.
+            path: Where to.
+            on_collected: Called when libkineto's session is free again.
+        """
+        name = os.fsencode(path)
+        self._push(ctypes.byref(state))
+        try:
+            result = self._disable()
+        finally:
+            on_collected()
+        if not result.pointer:
+            raise BackendError("torch collected no events")
+        string = _StdString(name, len(name), len(name), 0)
+        self._save(result.pointer, ctypes.byref(string))
+        self._free(result)
+
+    def _free(self, result: _Returned) -> None:
+        if result.pointer:
+            self._destroy(result.pointer)
+            self._delete(result.pointer)
+
+
+def library() -> Path:
+    """Return the library that exports the functions."""
+    import torch
+
+    return Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"
+
+
+@functools.cache
+def find() -> DetachedClose:
+    """Return the functions; asking again costs nothing.
+
+    Raises:
+        BackendError: They cannot be had here.
+    """
+    if sys.platform != "linux":
+        raise BackendError(f"it has not been tried on {sys.platform}")
+    return DetachedClose()
+
+
+def _function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
+    function = library[_SYMBOLS[name]]
+    function.restype, function.argtypes = result, list(arguments)
+    return function

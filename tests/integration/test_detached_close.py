@@ -1,0 +1,189 @@
+"""The detached close records what the ordinary one records, and the training goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.backends import closing
+from dynprof.backends.selftest import SELF_TEST, SelfTest, what_is_missing
+from dynprof.backends.torch import TorchBackend
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.integration.test_backend_contract import RANK, a_plan
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def train_one_step() -> Callable[[], None]:
+    """Return a seeded training step that has warmed up."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.randn(4, 8, 32)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    return step
+
+
+def capture(
+    how: str, step: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any
+) -> list[dict[str, Any]]:
+    """Record three steps, close in one way, and return the events."""
+    monkeypatch.setenv("DYNPROF_CLOSE", how)
+    backend = TorchBackend()
+    backend.offer()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    recording = backend.prepare(a_plan(backend, **config), RANK)
+    recording.start()
+    for number in range(3):
+        recording.begin_step(number)
+        step()
+    recording.stop()
+    assert recording.closing.startswith(how)
+    recording.save(path)
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"record_shapes": True, "profile_memory": True, "with_flops": True},
+        {"with_stack": True, "with_modules": True},
+    ],
+    ids=["plain", "shapes and memory", "stacks"],
+)
+def test_both_ways_record_the_same(
+    train_one_step: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+) -> None:
+    """Counts by category and name, links, annotations and the operators' args are equal."""
+    traces = {
+        how: capture(how, train_one_step, tmp_path / how, monkeypatch, **config)
+        for how in ("inline", "inline", "detached")  # the first teaches torch's memory reporter
+    }
+    counts = {how: by_category(events) for how, events in traces.items()}
+    assert counts["detached"] == counts["inline"]
+    assert counts["inline"]["cpu_op"] > 500
+    assert counts["inline"]["fwdbwd"] > 0
+    args = {how: operator_args(events) for how, events in traces.items()}
+    assert args["detached"] == args["inline"]
+
+
+def by_category(events: list[dict[str, Any]]) -> Counter[str]:
+    """Count events; Python frames scatter by a few from run to run, so they only have to be."""
+    found = Counter(str(event.get("cat")) for event in events)
+    found["python_function"] = int(found["python_function"] > 100)
+    return found
+
+
+def operator_args(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Return names and args of the operators in order of time, without what counts on."""
+    operators = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
+    counting = re.compile("External id|Sequence number|Record function id|Ev Idx|Python|Fwd")
+    return [
+        (e["name"], {k: v for k, v in e["args"].items() if not counting.match(k)})
+        for e in operators
+    ]
+
+
+JOB = (
+    TORCH_JOB
+    + """
+dp.init("prof_config")
+while True:
+    train_one_step()
+    time.sleep(0.001)
+    dp.step()
+"""
+)
+
+
+def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
+    """Once the self-test has passed, log and manifest say detached, and closing takes no time."""
+    SELF_TEST.begin()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    with RunningJob(tmp_path, JOB) as job:
+        job.when("training", lambda status: status.state == "idle")
+        for number in (1, 2):
+            job.edit(active=20, with_stack=True)
+            manifest, trace = job.capture(number)
+            assert manifest.complete
+            assert trace["traceEvents"]
+        assert manifest.closing == "detached"
+        assert "ms (detached), 20 of 20 steps" in job.log()
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    """``DYNPROF_CLOSE=inline`` closes in the ordinary way, and that is said."""
+    with RunningJob(tmp_path, JOB, DYNPROF_CLOSE="inline") as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.closing == "inline: DYNPROF_CLOSE=inline"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(None, "still running"), ("its self-test ended with code -11: no words", "code -11")],
+)
+def test_without_a_passed_self_test_it_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str
+) -> None:
+    """A build that the self-test crashed, or has not answered for, closes in the ordinary way."""
+    monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
+    asked = SelfTest()
+    asked.answer = answer
+    monkeypatch.setattr(closing, "SELF_TEST", asked)
+    functions, how = closing.choose_close(("CPU",))
+    assert functions is None
+    assert words in how
+
+
+def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device has tried it yet; whoever wants to may."""
+    monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
+    assert closing.choose_close(("CPU", "CUDA"))[0] is None
+
+
+@pytest.mark.parametrize("missing", ["operators", "shapes", "steps"])
+def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> None:
+    """A trace without its operators, shapes or steps does not pass."""
+    products: list[dict[str, Any]] = [
+        {"name": "aten::mm", "cat": "cpu_op", "args": {"Input Dims": [[4, 5], [5, 6]]}}
+        for _ in range(3)
+    ]
+    marks: list[dict[str, Any]] = [{"name": f"ProfilerStep#{n}"} for n in range(3)] + [
+        {"name": "[memory]"}
+    ]
+    events = products + marks
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert what_is_missing(path) == ""
+    if missing == "operators":
+        events = products[:1] + marks
+    elif missing == "shapes":
+        events = [{**product, "args": {}} for product in products] + marks
+    else:
+        events = products
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert missing in what_is_missing(path)
