@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench generate hta clean
+.PHONY: demo test lint bench bench-closing generate hta clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -21,6 +21,11 @@ bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
+
+# Closing a window beside torch.profiler, and memory over 300 windows: about an hour.
+bench-closing: $(VENV)/ready
+	$(BIN)/python -m benchmarks.closing
+	$(BIN)/python -m benchmarks.memory
 
 # The JSON Schema and docs/settings.md, from the config's model.
 generate: $(VENV)/ready

@@ -76,7 +76,7 @@ def torch_window(
     schedule = torch.profiler.schedule(wait=0, warmup=0, active=active, repeat=1)
     handler = torch.profiler.tensorboard_trace_handler(folder, use_gzip=True)
     began_s = time.perf_counter()
-    profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=handler, **settings)  # type: ignore[arg-type]
+    profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=handler, **settings)
     profiler.start()
     closing_s = 0.0
     for _ in range(active):
@@ -140,17 +140,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if DEVICE != "cpu":
         os.environ.setdefault("DYNPROF_CLOSE", "detached")
-    head = ("steps", "recorded", "torch: closing, ms", "dynprof: closing, ms", "ratio")
-    head += ("torch: extra, ms", "dynprof: extra, ms")
+    head: tuple[str, ...] = ("steps", "recorded", "torch: closing, ms (worst)")
+    head += ("dynprof: closing, ms (worst)", "ratio", "torch: extra, ms", "dynprof: extra, ms")
     with tempfile.TemporaryDirectory() as folder:
         dp.init(folder)
         while SELF_TEST.answer is None:
             time.sleep(0.01)
         for kind in ("encoder", "mlp", "conv"):
             for threads in (1, 2):
-                title = (
-                    f"Closing a window: {kind}, {threads} thread(s), median (worst) of {WINDOWS}"
-                )
+                title = f"Closing a window: {kind}, {threads} thread(s), {WINDOWS} windows each"
                 print_table(title, head, compare(kind, threads))
         dp.shutdown()
 

@@ -24,7 +24,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])
     batch = torch.randn(32, 64)
-    grown: list[tuple[str, ...]] = []
+    resident: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         dp.init(folder)
         while SELF_TEST.answer is None:
@@ -40,12 +40,11 @@ def main() -> None:
                 model(batch).sum().backward()
                 dp.step()
             if number in MARKS or number == WINDOWS:
-                first = resident_mb() if not grown else first
-                grown.append(
-                    (str(number), f"{resident_mb():.0f} MB", f"{resident_mb() - first:+.1f} MB")
-                )
+                resident[number] = resident_mb()
         dp.shutdown()
-    print_table("Memory over windows", ("windows", "resident", "since the first mark"), grown)
+    first = resident[min(resident)]
+    rows = [(str(n), f"{mb:.0f} MB", f"{mb - first:+.1f} MB") for n, mb in resident.items()]
+    print_table("Memory over windows", ("windows", "resident", "since the first mark"), rows)
 
 
 if __name__ == "__main__":
