@@ -102,7 +102,7 @@ class Loop:
     def _end_step(self, current: OpenWindow) -> None:
         now_s = self._clock.now_s()
         if not self.owns_window():
-            self._say_once("step() from another thread does not move the open window")
+            self._end_step_elsewhere(current, now_s)
             return
         if obstacle := current.backend.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
@@ -113,6 +113,17 @@ class Loop:
             self._close(reason)
         else:
             current.window.begin_step(self._inbox.step)
+
+    def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
+        """A step ends on a thread that cannot close the window: wait for the other, or let go."""
+        if all(thread.ident != current.thread for thread in threading.enumerate()):
+            reason = "the thread that it was opened on has ended"
+        else:
+            reason = self._why_early(current, now_s)
+        if reason:
+            self._give_up(BackendError(f"{reason}; only the thread that opened it could keep it"))
+        else:
+            self._say_once("step() from another thread does not move the open window")
 
     def _why_early(self, current: OpenWindow, now_s: float) -> str:
         if self._inbox.order:

@@ -406,6 +406,46 @@ def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
     assert "another thread" in job.log()
 
 
+def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
+    """Training that moves to another thread does not leave a window open for ever."""
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step()
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    other.join()
+    job.step()
+    (manifest,) = job.manifests()
+    assert "the thread that it was opened on has ended" in manifest.reason
+    job.edit(active=1)
+    job.step(2)
+    assert job.manifests()[-1].complete
+
+
+def test_a_window_of_another_thread_can_be_cancelled(job: Job) -> None:
+    """Where its own thread takes no more steps, a cancel lets the window go."""
+    opened, over = threading.Event(), threading.Event()
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step()
+        opened.set()
+        over.wait()
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    opened.wait()
+    job.step()
+    assert job.state == "recording"
+    job.edit(cancel=True)
+    job.step()
+    over.set()
+    other.join()
+    assert "cancelled by request 2" in job.manifests()[0].reason
+
+
 def test_the_step_can_be_set(job: Job) -> None:
     """A resumed job names its step; an open window closes first."""
     job.session.set_step(1200)
