@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.capture import Cost, Manifest, Steps
@@ -11,6 +11,7 @@ from dynprof.clock import iso
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
+    import threading
     from pathlib import Path
 
     from dynprof.backends import Backend
@@ -30,25 +31,27 @@ class OpenWindow:
         window: The engine.
         request: Who asked for it.
         backend: What records.
-        thread: Id of the thread that opened it; only that one may move it.
+        thread: The thread that opened it; only that one may move it.
         opened_s: Monotonic time of opening.
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
         step_before_ms: Mean step time before.
         open_ms: Time that opening took.
         closing: How the recording is closed.
+        remarks: What was odd about its steps.
     """
 
     window: Window
     request: Request
     backend: Backend
-    thread: int
+    thread: threading.Thread
     opened_s: float
     opened_wall_s: float
     memory_mb: float
     step_before_ms: float | None
     open_ms: float = 0.0
     closing: str = ""
+    remarks: list[str] = field(default_factory=list)
 
 
 def draw_up(
@@ -89,7 +92,7 @@ def draw_up(
         complete=not reason,
         reason=reason,
         closing=current.closing,
-        remarks=tuple(map(str, request.remarks)),
+        remarks=(*map(str, request.remarks), *current.remarks),
         cost=Cost(
             open_ms=round(current.open_ms, 3),
             close_ms=round(close_ms, 3),

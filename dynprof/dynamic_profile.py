@@ -110,7 +110,7 @@ def set_state(state: dict[str, Any]) -> None:
         state: ``cur_step``, a whole number of 0 or more. Anything else warns and changes nothing.
     """
     step = state.get("cur_step") if isinstance(state, dict) else None
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**53:
         text = f'dynprof.set_state({state!r}) changes nothing; it takes {{"cur_step": 1200}}'
         warnings.warn(text, stacklevel=2)
     elif session := _running("set_state"):
@@ -148,15 +148,17 @@ def _end(reason: str) -> None:
     global _inbox, _session
     session, _session = _session, None
     if session is not None:
+        session.end(reason)  # steps of other threads still count: they may close a window
         inbox, _inbox = _inbox, _NoInbox(silent=True)
         _inbox.step = inbox.step
-        session.end(reason)
 
 
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
     global _inbox, _session
-    _inbox, _session = _NoInbox(silent=True), None
+    session, _inbox, _session = _session, _NoInbox(silent=True), None
+    if session is not None:
+        session.leave_child()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -106,7 +106,9 @@ class Exporter:
             save_ms=(time.monotonic() - began_s) * 1e3, failure=failed if error else ""
         )
         path = export.layout.manifest(export.folder)
-        self._attempt("writing the manifest", lambda: manifest.save(path))
+        error = self._attempt("writing the manifest", lambda: manifest.save(path))
+        if error:
+            manifest = manifest.finished(save_ms=0, failure=f"its manifest is missing: {error}")
         self._idle.set()
         self._attempt("ending the export", lambda: export.on_end(path, manifest))
 

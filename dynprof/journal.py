@@ -142,8 +142,8 @@ class Journal:
             write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
             self._trouble = None
         except OSError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
+            if error.strerror != self._trouble:  # its text names a temporary file, ever another
+                self._trouble = error.strerror
                 self.warning(f"the status file cannot be written: {error}")
 
 
@@ -158,12 +158,16 @@ class _LogFile(RotatingFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, first opening the file anew if it was removed."""
         path = Path(self.baseFilename)
-        if self.stream and not path.exists():
-            self.stream.close()
-            self.stream = None
-        if path.parent.parent.exists():
-            make_dir(path.parent)
-        super().emit(record)
+        try:
+            if self.stream and not path.exists():
+                self.stream.close()
+                self.stream = None
+            if path.parent.parent.exists():
+                make_dir(path.parent)
+        except OSError:
+            self.handleError(record)
+        else:
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drop the line: there is no better place to say so, and training goes on."""

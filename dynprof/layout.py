@@ -161,6 +161,10 @@ def open_private(path: Path) -> BinaryIO:
 
 def why_unusable(path: Path) -> str:
     """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
+    try:
+        path.exists()
+    except OSError as error:
+        return f"{path} cannot be used: {error.strerror}"
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not nearest.is_dir():
         return f"{nearest} is not a directory"
@@ -172,6 +176,6 @@ def why_unusable(path: Path) -> str:
 def free_disk_mb(path: Path) -> float:
     """Return the free megabytes (10**6 bytes) where ``path`` is or would be created."""
     for place in (path, *path.parents):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free / 1e6
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
 
+_ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
+
 
 class Loop:
     """What ``step()`` does when something is due; only the training thread is let in.
@@ -64,6 +66,12 @@ class Loop:
         self._open: OpenWindow | None = None
         self._failures: dict[str, int] = {}
         self._said = ""
+        self._opening = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a window is open or just being opened."""
+        return self._open is not None or self._opening
 
     @property
     def open_window(self) -> OpenWindow | None:
@@ -83,20 +91,22 @@ class Loop:
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
         current = self._open
-        if current and (error := self._wall.attempt("closing", lambda: self._close(reason))):
+        if current and current.window.bound_to_thread and not self.owns_window():
+            self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+        elif current and (error := self._wall.attempt("closing", lambda: self._close(reason))):
             self._give_up(error)
-        self._inbox.settle(window_open=False)
+        self._inbox.settle(window_open=self._open is not None)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
-        return self._open is not None and self._open.thread == threading.get_ident()
+        return self._open is not None and self._open.thread is threading.current_thread()
 
     def _turn(self) -> None:
         if self._open:
             self._end_step(self._open)
         if not self._open:
             self._open_if_it_is_time()
-        if self._open:
+        if self._open and self.owns_window():
             self._open.window.resume(self._clock.now_s())
 
     def _end_step(self, current: OpenWindow) -> None:
@@ -106,6 +116,7 @@ class Loop:
             return
         if obstacle := current.backend.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
+            current.remarks.append(f"step {self._inbox.step} is part of the one before: {obstacle}")
             return
         finished = current.window.end_step(now_s)
         reason = "" if finished else self._why_early(current, now_s)
@@ -116,12 +127,12 @@ class Loop:
 
     def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
-        if all(thread.ident != current.thread for thread in threading.enumerate()):
+        if not current.thread.is_alive():
             reason = "the thread that it was opened on has ended"
         else:
             reason = self._why_early(current, now_s)
         if reason:
-            self._give_up(BackendError(f"{reason}; only the thread that opened it could keep it"))
+            self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
         else:
             self._say_once("step() from another thread does not move the open window")
 
@@ -146,12 +157,15 @@ class Loop:
         if hindrance := self._hindrance(backend):
             self._say_once(f"request {request.number}: waits, {hindrance}")
             return
+        self._opening = True
         if not self._inbox.claim(request):
+            self._opening = False
             return  # replaced or cancelled meanwhile; the next step looks again
         if problem := self._too_late(request):
             self._journal.refusal(request.number, [str(problem)])
         else:
             self._open_window(request, backend)
+        self._opening = False
 
     def _hindrance(self, backend: Backend) -> str | None:
         if self._exporter.busy:
@@ -178,7 +192,7 @@ class Loop:
             window=Window(warmup, request.config.active, step + warmup),
             request=request,
             backend=backend,
-            thread=threading.get_ident(),
+            thread=threading.current_thread(),
             opened_s=began_s,
             opened_wall_s=self._clock.wall_s(),
             memory_mb=self._process.memory_mb(),
@@ -221,11 +235,22 @@ class Loop:
         if current is None:
             return
         self._count_failure(current.backend)
-        if recording := current.window.abandon():
-            self._wall.attempt("discarding the recording", recording.discard)
+        self._let_go(current)
         reason = f"the {current.backend.name} backend failed: {type(error).__name__}: {error}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
+
+    def _let_go(self, current: OpenWindow) -> None:
+        """Discard the recording as far as this thread may."""
+        elsewhere = current.window.bound_to_thread and (
+            current.thread is not threading.current_thread()
+        )
+        alive = current.thread.is_alive()
+        recording = current.window.abandon()
+        if recording and elsewhere and not alive:
+            self._wall.attempt("letting go of the recording", recording.orphan)
+        elif recording and not elsewhere:
+            self._wall.attempt("discarding the recording", recording.discard)
 
     def _count_failure(self, backend: Backend) -> None:
         self._failures[backend.name] = self._failures.get(backend.name, 0) + 1

@@ -20,6 +20,10 @@ class Pace:
             self._samples.clear()  # the counter was set back
         self._samples.append((now_s, step))
 
+    def forget(self) -> None:
+        """Start anew: what comes is not to be averaged with what was."""
+        self._samples.clear()
+
     def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
         """Return the mean step time since ``since_s``, or over the samples kept, up to now."""
         for sampled_s, sampled_step in self._samples.copy():

@@ -7,10 +7,10 @@ exporter's thread reports what it saved.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.bill import Unsettled
 from dynprof.clock import local
 from dynprof.edits import GONE, Edit, read
 from dynprof.errors import ConfigError
@@ -18,8 +18,8 @@ from dynprof.export import Exporter
 from dynprof.inbox import Inbox
 from dynprof.journal import Journal
 from dynprof.layout import free_disk_mb, why_unusable
+from dynprof.ledger import Ledger
 from dynprof.loop import Loop
-from dynprof.pace import Pace
 from dynprof.plan import Refusal, Standing
 from dynprof.request import Cancel, Request, read_request
 from dynprof.snapshot import Status
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from dynprof.export import Attempt
     from dynprof.process import Process
 
+CLOSE_WAIT_S = 3.0
+"""How long it waits for the training thread's next step, if a window is open on it."""
 EXIT_WAIT_S = 600.0
 """How long the end of the process waits for a capture that is being saved."""
 
@@ -62,12 +64,11 @@ class Session:
         self._process, self._clock = process, process.clock
         self._layout, self._rank = process.layout, process.rank
         self._why_watching = watching[1]
-        self._pace = Pace()
+        self._ledger = Ledger()
         self._numbers = 0
-        self._unsettled: Unsettled | None = None
         self._stopped = False
         self.inbox = Inbox(on_due=self._turn)
-        self._journal = Journal(self._layout, self.status, self._tick)
+        self._journal = Journal(self._layout, self.status, self._guarded_tick)
         self._wall = Wall(self._journal)
         self._exporter = make_exporter(self._wall.attempt)
         self._at_start = read(self._layout.config)
@@ -85,7 +86,7 @@ class Session:
             exporter=self._exporter,
             journal=self._journal,
             wall=self._wall,
-            pace_ms=self._step_ms,
+            pace_ms=self._pace_before_window,
             on_saved=self._on_saved,
         )
 
@@ -118,6 +119,7 @@ class Session:
         self._watcher.stop()
         if waiting := self.inbox.disarm():
             self._journal.warning(f"request {waiting.number}: not served, {reason}")
+        self._close_elsewhere(reason)
         self._loop.close_now(reason)
         if not self._exporter.wait(EXIT_WAIT_S):
             self._journal.error(f"saving took more than {EXIT_WAIT_S:.0f} s and is given up")
@@ -126,6 +128,15 @@ class Session:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
         self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
+
+    def _close_elsewhere(self, reason: str) -> None:
+        """Let the thread that has the window open close it at its next step, if it takes one."""
+        deadline_s = time.monotonic() + CLOSE_WAIT_S
+        while (current := self._loop.open_window) and not self._loop.owns_window():
+            if not current.thread.is_alive() or time.monotonic() > deadline_s:
+                return
+            self.inbox.order_close(reason)
+            time.sleep(0.005)
 
     def status(self) -> Status:
         """Return where this process stands."""
@@ -177,13 +188,13 @@ class Session:
                 self._journal.info(f"request {self._numbers}: nothing to do; {texts[0]}")
 
     def _standing(self, config: ProfilerConfig) -> Standing:
-        self._look_at_disk(config)
+        folder = self._layout.capture_dir(config.prof_dir)
         return Standing(
             step=self.inbox.step,
             rank=self._rank.number,
             offers=self._process.offers(),
-            free_disk_mb=self._loop.free_disk_mb,
-            prof_dir_problem=why_unusable(self._layout.capture_dir(config.prof_dir)),
+            free_disk_mb=free_disk_mb(folder),
+            prof_dir_problem=why_unusable(folder),
         )
 
     def _look_at_disk(self, config: ProfilerConfig) -> None:
@@ -200,12 +211,13 @@ class Session:
         remarks = [str(remark) for remark in request.remarks]
         self._journal.info("\n".join([text, *remarks]))
         self._journal.remember(problems=(), remarks=tuple(remarks))
+        self._look_at_disk(request.config)
         if replaced := self.inbox.put(request):
             text = f"request {replaced.number}: superseded by request {request.number}"
             self._journal.warning(text)
 
     def _cancel(self, number: int) -> None:
-        waiting, current = self.inbox.disarm(), self._loop.open_window
+        waiting, current = self.inbox.disarm(), self._loop.busy
         if waiting:
             self._journal.info(f"request {waiting.number}: disarmed by request {number}")
         if current:
@@ -233,6 +245,11 @@ class Session:
         self._receive(Edit(raw, self._clock.wall_s(), problems), now=True)
         self._loop.turn()
 
+    def leave_child(self) -> None:
+        """Stop recording in a child that was just forked, saying nothing: locks may be held."""
+        if current := self._loop.open_window:
+            current.window.leave_child()
+
     def stop(self) -> None:
         """Close the open window early; from another thread, at the next step."""
         if self._loop.owns_window():
@@ -245,38 +262,43 @@ class Session:
         text = f"the script set the step from {self.inbox.step} to {step}"
         self._loop.close_now(text)
         self._journal.info(text)
+        self._ledger.counter_set()
         self.inbox.step = step
 
     # news, on the exporter's and the journal's threads
 
     def _on_saved(self, path: Path, manifest: Manifest) -> None:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
-        self._unsettled = Unsettled(path, manifest, self._clock.now_s(), self.inbox.step)
+        self._ledger.window_saved(path, manifest, self._clock.now_s(), self.inbox.step)
         shown = _relative(path, self._layout.root)
         folder = path.parent.parent
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
-        if trace:
+        if trace and not manifest.reason.startswith("its manifest"):
             text = f"request {number}: saved {_relative(folder / trace, self._layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.info("\n".join([text, *manifest.lost]))
         else:
             self._journal.warning(f"request {number}: no trace; {manifest.reason}; see {shown}")
 
+    def _guarded_tick(self) -> None:
+        self._wall.attempt("a tick", self._tick)
+
     def _tick(self) -> None:
-        self._pace.sample(self._clock.now_s(), self.inbox.step)
+        self._ledger.sample(self._clock.now_s(), self.inbox.step)
         self._wall.attempt("settling the bill", lambda: self._settle(final=False))
         waiting = self.inbox.waiting
         if waiting:
             self._wall.attempt("looking at the disk", lambda: self._look_at_disk(waiting.config))
 
     def _settle(self, *, final: bool) -> None:
-        unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
-        if unsettled and not unsettled.settle(self._clock.now_s(), self.inbox.step, final=final):
-            self._unsettled = unsettled
+        self._ledger.settle(self._clock.now_s(), self.inbox.step, final=final)
+
+    def _pace_before_window(self) -> float | None:
+        return self._ledger.window_opens(self._clock.now_s(), self.inbox.step)
 
     def _step_ms(self) -> float | None:
-        return self._pace.mean_ms(self._clock.now_s(), self.inbox.step)
+        return self._ledger.step_ms(self._clock.now_s(), self.inbox.step)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -110,6 +110,7 @@ class FakeRecording:
         steps: The step numbers begun.
         running: Whether it was neither stopped nor discarded.
         closing: What it says of its closing.
+        bound_to_thread: As for a real one.
     """
 
     backend: FakeBackend
@@ -117,6 +118,7 @@ class FakeRecording:
     steps: list[int] = field(default_factory=list)
     running: bool = True
     closing: str = "fake"
+    bound_to_thread: bool = True
 
     def start(self) -> None:
         """Note it."""
@@ -137,6 +139,15 @@ class FakeRecording:
         self._note("save")
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
         return ()
+
+    def orphan(self) -> None:
+        """Note it."""
+        self.running = False
+        self._note("orphan")
+
+    def leave_child(self) -> None:
+        """Note it."""
+        self._note("leave_child")
 
     def discard(self) -> None:
         """Note it."""

@@ -20,7 +20,7 @@ class Wall:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._last = ""
+        self._last: dict[str, str] = {}
 
     def attempt(self, doing: str, action: Callable[[], object]) -> Exception | None:
         """Run ``action``; return the exception that it ended with, after writing it down.
@@ -37,8 +37,9 @@ class Wall:
             # a training loop's own exceptions are none of our business and pass.
             text = f"{doing} failed: {type(error).__name__}: {error}"
             self._journal.remember(last_error=text)
-            if text != self._last:  # what fails once a second must not fill the log
+            if text != self._last.get(doing):  # what fails once a second must not fill the log
                 self._journal.error(f"{doing} failed\n{traceback.format_exc().rstrip()}")
-            self._last = text
+            self._last[doing] = text
             return error
+        self._last.pop(doing, None)
         return None

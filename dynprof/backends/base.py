@@ -25,6 +25,16 @@ class Recording(Protocol):
     def closing(self) -> str:
         """How ``stop`` goes about it, in a few words for the log and the manifest."""
 
+    @property
+    def bound_to_thread(self) -> bool:
+        """Whether only the thread that prepared it may stop or discard it."""
+
+    def orphan(self) -> None:
+        """Instead of ``discard``, on any thread, after the thread it was bound to has ended."""
+
+    def leave_child(self) -> None:
+        """Stop recording in a child that was just forked; must be fast and take no lock."""
+
     def start(self) -> None:
         """End the warm-up: from here on everything is kept."""
 

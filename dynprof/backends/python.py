@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 import sys
 from pathlib import Path
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from dynprof.plan import Plan
     from dynprof.rank import Rank
 
-MAX_EVENTS = 2_000_000
-"""Size of VizTracer's ring; the oldest events give way."""
+MAX_EVENTS = 500_000
+"""Size of VizTracer's ring; the oldest events give way. Saving takes about 1 KB for each."""
 
 _PACKAGE = Path(__file__).parent.parent
 _OWN_FILES = ("backends", "clock.py", "loop.py", "profiler", "session.py", "wall.py")
@@ -32,10 +31,10 @@ class PythonBackend:
 
     def offer(self) -> Offer:
         """Offer CPU; VizTracer is imported now, so that opening a window need not."""
-        if importlib.util.find_spec("viztracer") is None:
-            return Offer(self.name, missing="viztracer is not installed")
-        import viztracer  # noqa: F401
-
+        try:
+            import viztracer  # noqa: F401
+        except ImportError as error:
+            return Offer(self.name, missing=f"viztracer cannot be imported: {error}")
         return Offer(self.name, activities=("CPU",))
 
     def versions(self) -> dict[str, str]:
@@ -74,6 +73,7 @@ class PythonRecording:
     """One window of VizTracer."""
 
     closing = "detached"
+    bound_to_thread = False
 
     def __init__(self, tracer: Any, facts: dict[str, Any]) -> None:
         self._tracer = tracer
@@ -105,6 +105,16 @@ class PythonRecording:
         if overflow:
             return (f"there were more than {MAX_EVENTS:,} events; the oldest were lost",)
         return ()
+
+    def orphan(self) -> None:
+        """Do as ``discard``: it is not bound to a thread."""
+        self.discard()
+
+    def leave_child(self) -> None:
+        """Switch tracing off in a forked child."""
+        if self._tracer is not None:
+            self._tracer.stop()
+            self._tracer.clear()
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""

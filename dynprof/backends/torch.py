@@ -75,6 +75,8 @@ class TorchBackend:
 class TorchRecording:
     """One window of ``torch.profiler``."""
 
+    bound_to_thread = True
+
     def __init__(
         self,
         profiler: Any,
@@ -131,6 +133,20 @@ class TorchRecording:
         else:
             profiler.export_chrome_trace(str(path))
         return ()
+
+    def orphan(self) -> None:
+        """Take libkineto's session from the dead thread; left there, it crashes at exit."""
+        profiler, self._profiler = self._profiler, None
+        self._step = None
+        if profiler is not None and not KINETO.lost:
+            KINETO.prepare(profiler.profiler)
+            KINETO.start(profiler.profiler._start_trace)
+            KINETO.stop(profiler.stop_trace)
+
+    def leave_child(self) -> None:
+        """Take the profiler off the child's thread where that can be done without collecting."""
+        if self._functions and self._state == "running":
+            self._functions.take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared."""

@@ -21,6 +21,7 @@ MAX_DEPTH = 32
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
 _WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
@@ -151,6 +152,8 @@ class _Reader:
             raise self._stop(f"this is not JSON: {error.msg}.", pointer) from None
         except ValueError:  # an integer of thousands of digits
             raise self._stop("this number has too many digits.", pointer) from None
+        if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+            self._note("half of a surrogate pair (\\ud800 to \\udfff) is no character.", pointer)
         return value
 
     def _word(self, word: re.Match[str], pointer: str) -> Any:

@@ -58,6 +58,16 @@ class Window:
         """Steps done and steps asked for, warm-up included."""
         return self._done, self.warmup + self.active
 
+    @property
+    def bound_to_thread(self) -> bool:
+        """Whether only the thread that opened it may close it."""
+        return self._recording is not None and self._recording.bound_to_thread
+
+    def leave_child(self) -> None:
+        """Stop recording in a child that was just forked."""
+        if self._recording:
+            self._recording.leave_child()
+
     def open(self, prepare: Callable[[], Recording], step: int) -> None:
         """Prepare the recording; ``step`` is the job's number of the step that begins."""
         self._recording = prepare()

@@ -176,3 +176,51 @@ def test_a_profiler_on_another_thread_is_seen(tmp_path: Path) -> None:
     )
     assert "another torch.profiler is active in this process" in log
     assert "1 of 1 steps" in log
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_training_on_a_thread_that_main_outlives(tmp_path: Path, alive: bool) -> None:
+    """Shut down on main, a window of another thread is kept if that still steps, else let go."""
+    log = run(
+        tmp_path,
+        f"""
+        opened, over = threading.Event(), threading.Event()
+        def train():
+            window(active=100_000)
+            steps(3)
+            opened.set()
+            while {alive} and not over.is_set():
+                time.sleep(0.001)
+                steps(1)
+        thread = threading.Thread(target=train)
+        thread.start()
+        opened.wait()
+        if not {alive}:
+            thread.join()
+        dp.shutdown()
+        over.set()
+        thread.join()
+        """,
+    )
+    kept = "early: shutdown() was called"
+    assert (kept if alive else "only the thread that opened the window could have kept it") in log
+    assert "stopped at step" in log
+
+
+def test_a_child_forked_inside_a_window_is_not_recorded(tmp_path: Path) -> None:
+    """The child computes on without a profiler, and the parent's window is whole."""
+    log = run(
+        tmp_path,
+        """
+        import os
+        window(active=3)
+        steps(1)
+        child = os.fork()
+        if child == 0:
+            work()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        steps(5)
+        """,
+    )
+    assert "3 of 3 steps" in log

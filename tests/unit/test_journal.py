@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -90,6 +91,21 @@ def test_a_removed_log_comes_back(tmp_path: Path) -> None:
     office.journal.info("two")
     office.journal.stop()
     assert "two" in office.layout.log.read_text()
+
+
+def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: Path) -> None:
+    """Lines that cannot be written are dropped; the status goes on."""
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.info("one")
+    while not office.layout.log.exists():
+        office.ticked.wait(0.01)
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "log").touch()
+    office.journal.info("two")
+    office.state = "stopped"
+    office.journal.stop()
+    assert load_status(office.layout.status).state == "stopped"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"state": 1, "profilers": [1]}'])

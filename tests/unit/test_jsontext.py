@@ -66,6 +66,7 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": 1}}', 1, 9, "text after the end"),
         ('{"a": 01}', 1, 8, "a comma is missing"),
         ('{"a": "\x01"}', 1, 8, "Invalid control character"),
+        ('{"a": "\\ud800"}', 1, 15, "half of a surrogate pair"),
     ],
 )
 def test_each_slip_has_its_sentence(text: str, line: int, column: int, words: str) -> None:

@@ -18,7 +18,7 @@ LAYERS = [
     {"edits", "watch", "plan", "request"},
     {"backends"},
     {"profiler", "export"},
-    {"bill", "inbox", "process", "loop", "session", "testing"},
+    {"bill", "inbox", "ledger", "process", "loop", "session", "testing"},
     {"opening", "dynamic_profile"},
     {"__init__", "cli", "demo", "profiler.__init__"},
 ]

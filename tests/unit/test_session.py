@@ -446,6 +446,87 @@ def test_a_window_of_another_thread_can_be_cancelled(job: Job) -> None:
     assert "cancelled by request 2" in job.manifests()[0].reason
 
 
+def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
+    """A profiler bound to a thread that takes no more steps is not touched from another."""
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step(2)
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    other.join()
+    job.session.end("the process ended")
+    (manifest,) = job.manifests()
+    assert "the process ended; only the thread that opened" in manifest.reason
+    assert job.backend.recordings[0].calls[-1] == "orphan"
+
+
+def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:
+    """Shut down from elsewhere, a window is closed by its own thread, and kept."""
+    opened, over = threading.Event(), threading.Event()
+
+    def train() -> None:
+        job.edit(active=500_000)
+        job.step(3)
+        opened.set()
+        while not over.is_set():
+            job.step()
+
+    other = threading.Thread(target=train)
+    other.start()
+    opened.wait()
+    job.session.end("shutdown() was called")
+    over.set()
+    other.join()
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.reason) == (False, "shutdown() was called")
+    assert manifest.trace
+
+
+def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
+    """The child's copy of an open recording is stopped; nothing else is touched."""
+    job.edit(active=5)
+    job.step()
+    job.session.leave_child()
+    assert job.backend.recordings[0].calls[-1] == "leave_child"
+
+
+def test_joined_steps_are_said(job: Job) -> None:
+    """A manifest whose steps were joined around an obstacle names them."""
+    job.edit(active=3)
+    job.step(2)
+    job.backend.in_the_way = "a CUDA graph is being captured"
+    job.step()
+    job.backend.in_the_way = None
+    job.step(3)
+    (manifest,) = job.manifests()
+    text = "step 3 is part of the one before: a CUDA graph is being captured"
+    assert manifest.remarks[-1] == text
+
+
+def test_a_refused_edit_does_not_touch_a_waiting_one(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The full disk of another prof_dir is not that of the request that waits."""
+    job.edit(start_step=3)
+    monkeypatch.setattr("dynprof.session.free_disk_mb", lambda _: 10.0)
+    job.edit(prof_dir="elsewhere", start_step=3)
+    job.step(4)
+    assert job.manifests()[0].complete
+
+
+def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
+    """A resumed job's step number says nothing of its speed."""
+    job.session._tick()
+    job.step(100)
+    job.session.set_step(1_200_000)
+    assert job.session.status().step_ms is None
+    job.session._tick()
+    job.step(10)
+    assert job.session.status().step_ms == pytest.approx(10)
+
+
 def test_the_step_can_be_set(job: Job) -> None:
     """A resumed job names its step; an open window closes first."""
     job.session.set_step(1200)
@@ -474,10 +555,14 @@ def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
 def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
     """A capture that could not be saved is not begun."""
     (job.root / "taken").touch()
-    for prof_dir in ("taken", "taken/below"):
+    for prof_dir, words in (
+        ("taken", "taken is not a directory"),
+        ("taken/below", "taken is not a directory"),
+        ("x" * 300, "File name too long"),
+    ):
         job.edit(prof_dir=prof_dir)
         job.step(3)
-        assert "taken is not a directory" in job.session.status().problems[0]
+        assert words in job.session.status().problems[0]
     assert job.backend.recordings == []
 
 

@@ -1,0 +1,56 @@
+"""Step times before and after each window, and the bills that wait for the latter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.bill import Unsettled
+from dynprof.pace import Pace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.capture import Manifest
+
+
+class Ledger:
+    """Keeps the pace of the job, apart for each stretch between two windows."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._unsettled: Unsettled | None = None
+        self._stretch_end: tuple[float, int] | None = None
+
+    def sample(self, now_s: float, step: int) -> None:
+        """Note where the step counter stands."""
+        self._pace.sample(now_s, step)
+
+    def step_ms(self, now_s: float, step: int) -> float | None:
+        """Return the mean step time of late."""
+        return self._pace.mean_ms(now_s, step)
+
+    def window_opens(self, now_s: float, step: int) -> float | None:
+        """End a stretch; return its mean step time. Cheap: the training thread calls it."""
+        before_ms = self._pace.mean_ms(now_s, step)
+        self._stretch_end = (now_s, step)
+        self._pace.forget()
+        return before_ms
+
+    def window_saved(self, path: Path, manifest: Manifest, now_s: float, step: int) -> None:
+        """Begin a stretch, whose step time the manifest still lacks."""
+        self._stretch_end = None
+        self._pace.forget()
+        self._unsettled = Unsettled(path, manifest, now_s, step)
+
+    def counter_set(self) -> None:
+        """Forget what was: the steps were given other numbers."""
+        self._pace.forget()
+        self._unsettled = None
+
+    def settle(self, now_s: float, step: int, *, final: bool) -> None:
+        """Complete the manifest that waits, once its stretch is long enough or over."""
+        unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
+        if self._stretch_end:
+            (now_s, step), final = self._stretch_end, True
+        if unsettled and not unsettled.settle(now_s, step, final=final):
+            self._unsettled = unsettled
