@@ -22,7 +22,7 @@ from dynprof.ledger import Ledger
 from dynprof.loop import Loop
 from dynprof.plan import Refusal, Standing
 from dynprof.request import Cancel, Request, read_request
-from dynprof.snapshot import Status
+from dynprof.snapshot import Status, describe_double
 from dynprof.version import __version__
 from dynprof.wall import Wall
 from dynprof.watch import Watcher, WatchMode
@@ -98,6 +98,8 @@ class Session:
         Raises:
             OSError: The log's or the status's directory cannot be made.
         """
+        if double := describe_double(self._layout.status, self._layout.pid, self._clock.wall_s()):
+            self._journal.warning(double)
         self._journal.start()
         self._exporter.start()
         self._watcher.start()

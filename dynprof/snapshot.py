@@ -89,5 +89,25 @@ def load_status(path: Path) -> Status:
         raise CaptureError(f"{path} is not a status file: {error}") from None
 
 
+def describe_double(path: Path, pid: int, now_s: float) -> str:
+    """Say that another live process writes this status file; empty if none does.
+
+    Args:
+        path: The status file.
+        pid: The id of the process that asks.
+        now_s: Seconds since the epoch.
+    """
+    try:
+        other = load_status(path)
+    except CaptureError:
+        return ""
+    if other.pid == pid or not other.is_live(now_s):
+        return ""
+    return (
+        f"process {other.pid} on {other.host} is rank {other.rank} in this directory too: two "
+        "jobs share it, or their ranks are unknown; see init(rank=...)"
+    )
+
+
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

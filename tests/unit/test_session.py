@@ -484,6 +484,20 @@ def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:
     assert manifest.trace
 
 
+def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
+    """A second process that takes itself for the same rank in the same directory warns."""
+    job.session.begin()
+    job.session.end("a test")
+    status = job.session._layout.status
+    alive = {**json.loads(status.read_text()), "state": "idle", "pid": 7, "host": "node3"}
+    status.write_text(json.dumps(alive))
+    other = Job(tmp_path)
+    other.session.begin()
+    other.session.end("a test")
+    log = (tmp_path / "log" / "dp_host_42_rank_0.log").read_text()
+    assert log.count("process 7 on node3 is rank 0 in this directory too") == 1
+
+
 def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
     """The child's copy of an open recording is stopped; nothing else is touched."""
     job.edit(active=5)
