@@ -6,6 +6,7 @@ must not pay for it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import platform
@@ -137,7 +138,7 @@ class TorchRecording:
     def orphan(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
         profiler, self._profiler = self._profiler, None
-        self._step = None
+        self._abandon_step()
         if profiler is not None and not KINETO.lost:
             KINETO.prepare(profiler.profiler)
             KINETO.start(profiler.profiler._start_trace)
@@ -158,7 +159,7 @@ class TorchRecording:
         if profiler is None or self._state == "stopped":
             return
         if KINETO.lost:
-            self._step = None
+            self._abandon_step()
             KINETO.drop(profiler.profiler, profiler.stop_trace)
             return
         self._end_step()
@@ -180,6 +181,12 @@ class TorchRecording:
         """Raise if the script's own profiler took the session; touching it would crash."""
         if KINETO.lost:
             raise BackendError("the script started a torch.profiler of its own in the window")
+
+    def _abandon_step(self) -> None:
+        """Never end the open step annotation: it would write into a session that is gone."""
+        step, self._step = self._step, None
+        if step is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(step))  # its destructor would end it
 
     def _end_step(self) -> None:
         step, self._step = self._step, None
