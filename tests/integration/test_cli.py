@@ -90,8 +90,8 @@ def test_the_demo_tells_its_story(backend: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
     assert all(word in done.stdout for word in words)
-    name = {"python": "gradient", "torch": "aten::addmm"}[backend]
-    assert name in done.stdout or backend == "torch"
+    name = {"python": "x  load_batch (", "torch": "x  aten::"}[backend]
+    assert name in done.stdout
     (manifest,) = tmp_path.glob("prof_config/step_*/info/rank_0.info.json")
     assert json.loads(manifest.read_text())["complete"]
 
