@@ -118,6 +118,11 @@ class Manifest(_Record):
     trace_bytes_raw: int = 0
     cost: Cost
 
+    def begun(self) -> Manifest:
+        """Return the manifest as it stands while the trace is being saved."""
+        reason = "saving it has begun and not ended; a process that was killed leaves it so"
+        return self.model_copy(update={"complete": False, "reason": reason})
+
     def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
         """Return the manifest after saving; ``failure`` says why that did not work."""
         cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})

@@ -6,7 +6,7 @@
     ├── ConfigError        a config that cannot be used; carries every Problem found in it
     ├── UnusablePathError  ``init()`` was given a directory it cannot work in
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
-    └── CaptureError       what lies on disk is not a capture that dynprof wrote
+    └── CaptureError       a capture cannot be read, or its files cannot be written
 """
 
 from __future__ import annotations
@@ -67,4 +67,9 @@ class BackendError(DynprofError):
 
 
 class CaptureError(DynprofError):
-    """What lies on disk is not a capture that dynprof wrote."""
+    """A capture cannot be read, or its files cannot be written."""
+
+
+def describe(error: Exception) -> str:
+    """Return an exception in words; its class only where we did not raise it on purpose."""
+    return str(error) if isinstance(error, DynprofError) else f"{type(error).__name__}: {error}"

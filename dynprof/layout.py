@@ -93,6 +93,10 @@ class Layout:
         """Return the file of the user's metadata in a window's folder."""
         return folder / INFO_DIR / f"rank_{self.rank}.metadata.json"
 
+    def workplace(self, folder: Path) -> Path:
+        """Return where this process puts a trace together; not there but while it does."""
+        return folder / INFO_DIR / f".rank_{self.rank}.{self.pid}.saving"
+
 
 def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
     """Return the name of a window's folder.

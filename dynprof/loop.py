@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.bill import OpenWindow, draw_up
-from dynprof.errors import BackendError, Problem
+from dynprof.errors import BackendError, Problem, describe
 from dynprof.export import Export
 from dynprof.layout import window_dir_name
 from dynprof.plan import past_start
@@ -236,7 +236,7 @@ class Loop:
             return
         self._count_failure(current.backend)
         self._let_go(current)
-        reason = f"the {current.backend.name} backend failed: {type(error).__name__}: {error}"
+        reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
 
@@ -271,6 +271,7 @@ class Loop:
                 folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
                 trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
                 layout=layout,
+                least_free_mb=request.config.limits.min_free_disk_mb,
                 on_end=self._on_saved,
             )
         )

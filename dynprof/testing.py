@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import Saved
 from dynprof.export import Export, Exporter
 from dynprof.offer import Offer
 
@@ -134,11 +135,11 @@ class FakeRecording:
         self._note("stop")
         self.running = False
 
-    def save(self, path: Path) -> tuple[str, ...]:
+    def save(self, path: Path) -> Saved:
         """Write the steps."""
         self._note("save")
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
-        return ()
+        return Saved()
 
     def orphan(self) -> None:
         """Note it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
+from dynprof.errors import DynprofError, describe
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,11 +37,18 @@ class Wall:
             # The one broad except of the package: whatever fails behind this wall costs a
             # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
             # a training loop's own exceptions are none of our business and pass.
-            text = f"{doing} failed: {type(error).__name__}: {error}"
+            text = f"{doing} failed: {describe(error)}"
             self._journal.remember(last_error=text)
             if text != self._last.get(doing):  # what fails once a second must not fill the log
-                self._journal.error(f"{doing} failed\n{traceback.format_exc().rstrip()}")
+                self._journal.error(_at_length(text, error))
             self._last[doing] = text
             return error
         self._last.pop(doing, None)
         return None
+
+
+def _at_length(text: str, error: Exception) -> str:
+    """Return the text, with the traceback of what nobody foresaw."""
+    if isinstance(error, DynprofError):
+        return text
+    return "\n".join([text, *"".join(traceback.format_exception(error)).rstrip().splitlines()])

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pydantic import JsonValue
+
     from dynprof.offer import Offer
     from dynprof.plan import Plan
     from dynprof.rank import Rank
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is to be said of a trace that was written.
+
+    Attributes:
+        lost: What is missing from it or odd about it, each a sentence.
+        facts: Members to add to its JSON object.
+    """
+
+    lost: tuple[str, ...] = ()
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class Recording(Protocol):
@@ -44,11 +60,11 @@ class Recording(Protocol):
     def stop(self) -> None:
         """End the last step and stop recording; must be fast."""
 
-    def save(self, path: Path) -> tuple[str, ...]:
-        """Write the trace to ``path`` as JSON; may be slow.
+    def save(self, path: Path) -> Saved:
+        """Write the trace to ``path`` as JSON, alone in its folder; may be slow.
 
-        Returns:
-            What was lost or is odd about it, each a sentence.
+        Raises:
+            BackendError: It could not be written whole.
         """
 
     def discard(self) -> None:

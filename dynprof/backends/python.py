@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.base import Saved
 from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from dynprof.rank import Rank
 
 MAX_EVENTS = 500_000
-"""Size of VizTracer's ring; the oldest events give way. Saving takes about 1 KB for each."""
+"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
 
 _PACKAGE = Path(__file__).parent.parent
 _OWN_FILES = ("backends", "clock.py", "loop.py", "profiler", "session.py", "wall.py")
@@ -94,17 +95,24 @@ class PythonRecording:
         self._end_step()
         self._tracer.stop()
 
-    def save(self, path: Path) -> tuple[str, ...]:
-        """Write the events as a Chrome trace."""
+    def save(self, path: Path) -> Saved:
+        """Write the events as a Chrome trace.
+
+        VizTracer's own ``save()`` makes a Python object of every event, 1 KB each, and keeps the
+        interpreter for most of 4 us each; its C code writes them in 0.4 us each, though without
+        a pause in between.
+        """
         tracer, self._tracer = self._tracer, None
-        tracer.parse()
-        tracer.data.update(self._facts)
-        overflow = tracer.data["viztracer_metadata"]["overflow"]
-        tracer.save(str(path))
+        tracer.dump(str(path), sanitize_function_name=True)
         tracer.clear()
-        if overflow:
-            return (f"there were more than {MAX_EVENTS:,} events; the oldest were lost",)
-        return ()
+        end = _end_of(path)
+        if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
+            raise BackendError("VizTracer could not write the whole trace")
+        facts = {**self._facts, "baseTimeNanoseconds": tracer.get_base_time()}
+        if b'"overflow":true' in end:
+            lost = f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
+            return Saved(lost=(lost,), facts=facts)
+        return Saved(facts=facts)
 
     def orphan(self) -> None:
         """Do as ``discard``: it is not bound to a thread."""
@@ -139,3 +147,10 @@ def _other_profiler() -> str | None:
     if sys.version_info >= (3, 12):
         return sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
     return None if sys.getprofile() is None else "sys.setprofile"
+
+
+def _end_of(path: Path) -> bytes:
+    """Return the last bytes of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 100))
+        return file.read()

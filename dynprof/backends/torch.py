@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.base import Saved
 from dynprof.backends.closing import choose_close, run_at_low_priority
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.selftest import SELF_TEST
@@ -123,7 +124,7 @@ class TorchRecording:
             KINETO.stop(self._profiler.stop_trace)
         self._state = "stopped"
 
-    def save(self, path: Path) -> tuple[str, ...]:
+    def save(self, path: Path) -> Saved:
         """Write the Chrome trace."""
         profiler, self._profiler = self._profiler, None
         taken, self._taken = self._taken, None
@@ -133,7 +134,9 @@ class TorchRecording:
             )
         else:
             profiler.export_chrome_trace(str(path))
-        return ()
+        if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
+            raise BackendError("libkineto could not write the trace")
+        return Saved()
 
     def orphan(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""

@@ -50,8 +50,8 @@ class Limits(Section):
         Field(
             ge=0,
             le=1e12,
-            description="Do not open a window with less than this many MB (10^6 bytes) free "
-            "where the capture would go.",
+            description="Do not open a window, and give up saving one, with less than this many "
+            "MB (10^6 bytes) free where the capture goes.",
         ),
         SAME,
     ] = 1024

@@ -117,7 +117,8 @@ class RunningJob:
         for path in self.root.rglob("rank_*.info.json"):
             with contextlib.suppress(CaptureError):
                 manifest = load_manifest(path)
-                if (manifest.request.number, manifest.pid) == (number, self.process.pid):
+                found = (manifest.request.number, manifest.pid, manifest.cost.save_ms is None)
+                if found == (number, self.process.pid, False):
                     return path
         return None
 

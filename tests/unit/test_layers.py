@@ -17,7 +17,7 @@ LAYERS = [
     {"config", "capture", "snapshot", "journal", "pace", "wall"},
     {"edits", "watch", "plan", "request"},
     {"backends"},
-    {"profiler", "export"},
+    {"diskguard", "packing", "profiler", "export"},
     {"bill", "inbox", "ledger", "process", "loop", "session", "testing"},
     {"opening", "dynamic_profile"},
     {"__init__", "cli", "demo", "profiler.__init__"},
