@@ -156,7 +156,7 @@ def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
     with gzip.open(trace, "rb") as file:
         events = json.load(file)["traceEvents"]
     for event in events:
-        if event.get("ph") == "X" and event.get("cat") in ("cpu_op", "kernel", "FEE"):
+        if event.get("ph") == "X" and event.get("cat") in ("cpu_op", "kernel", "fee"):
             total[event["name"]] += event["dur"]
             calls[event["name"]] += 1
     return [(name, (us, calls[name])) for name, us in total.most_common(most)]
