@@ -126,8 +126,13 @@ class Manifest(_Record):
     def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
         """Return the manifest after saving; ``failure`` says why that did not work."""
         cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})
-        changes = {"complete": False, "reason": failure} if failure else {}
-        return self.model_copy(update={"cost": cost, **changes})
+        manifest = self.model_copy(update={"cost": cost})
+        return manifest.without_trace(failure) if failure else manifest
+
+    def without_trace(self, reason: str) -> Manifest:
+        """Return the manifest of a capture whose trace could not be had."""
+        nothing = {"trace": None, "trace_bytes": 0, "trace_bytes_raw": 0}
+        return self.model_copy(update={"complete": False, "reason": reason, **nothing})
 
     def with_step_after(self, step_ms: float) -> Manifest:
         """Return the manifest with the step time after saving."""

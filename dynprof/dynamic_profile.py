@@ -7,6 +7,7 @@ global: what ``step()`` looks into, and the session behind it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -49,7 +50,11 @@ def step() -> None:
 
 
 def init(
-    path: str | os.PathLike[str], *, watch: str | None = None, rank: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    watch: str | None = None,
+    rank: int | None = None,
+    exit_wait_s: float | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -64,10 +69,12 @@ def init(
             file system. Without it ``DYNPROF_WATCH`` decides.
         rank: The rank of this process; without it, the process group or the launcher's variables
             say it.
+        exit_wait_s: For so many seconds the end of the process waits for a capture that is being
+            saved. Without it ``DYNPROF_EXIT_WAIT_S`` decides, else it is 600.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
-        ValueError: ``watch`` or ``rank`` is not one of the values above.
+        ValueError: ``watch``, ``rank`` or ``exit_wait_s`` is not one of the values above.
     """
     global _inbox, _session
     if disabled():
@@ -78,9 +85,9 @@ def init(
         return
     from dynprof.opening import open_session
 
-    _session = open_session(Path(path), watch=watch, rank=rank)
-    atexit.unregister(_end)  # registered anew, so that it runs before what was imported meanwhile
-    atexit.register(_end, "the process ended")
+    _session = open_session(Path(path), watch=watch, rank=rank, exit_wait_s=exit_wait_s)
+    atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
+    atexit.register(_end_at_exit)
     _inbox = _session.inbox
 
 
@@ -127,7 +134,11 @@ def status() -> Status:
 
 
 def shutdown() -> None:
-    """Close an open window, wait until it is saved, and stop watching; also done at exit."""
+    """Close an open window, wait until it is saved, and stop watching; also done at exit.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
+    """
     _end("shutdown() was called")
 
 
@@ -148,9 +159,16 @@ def _end(reason: str) -> None:
     global _inbox, _session
     session, _session = _session, None
     if session is not None:
-        session.end(reason)  # steps of other threads still count: they may close a window
-        inbox, _inbox = _inbox, _NoInbox(silent=True)
-        _inbox.step = inbox.step
+        try:
+            session.end(reason)  # steps of other threads still count: they may close a window
+        finally:
+            inbox, _inbox = _inbox, _NoInbox(silent=True)
+            _inbox.step = inbox.step
+
+
+def _end_at_exit() -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # has done its work; what ends, ends
+        _end("the process ended")
 
 
 def _forget_in_child() -> None:

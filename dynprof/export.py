@@ -51,6 +51,11 @@ class Export:
     least_free_mb: float | None
     on_end: Callable[[Path, Manifest], None]
 
+    @property
+    def workplace(self) -> Path:
+        """Where the trace is put together."""
+        return self.layout.workplace(self.folder)
+
 
 class Exporter:
     """Saves one recording at a time.
@@ -62,8 +67,11 @@ class Exporter:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._exports: queue.SimpleQueue[Export | None] = queue.SimpleQueue()
+        self._newest: Export | None = None
         self._idle = threading.Event()
         self._idle.set()
+        self._publishing = threading.Lock()
+        self._given_up = False
         self._thread = threading.Thread(target=self._run, name="dynprof-export", daemon=True)
 
     @property
@@ -78,16 +86,31 @@ class Exporter:
     def submit(self, export: Export) -> None:
         """Take a stopped recording over; returns at once."""
         self._idle.clear()
+        self._newest = export
         self._exports.put(export)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is being saved; False if that took longer than ``timeout_s``."""
         return self._idle.wait(timeout_s)
 
+    def give_up(self, reason: str) -> bool:
+        """Let go of what is being saved, if anything is; its manifest says why.
+
+        Only for the end of the process: the thread may be in a call that cannot be interrupted.
+        """
+        with self._publishing:
+            export, self._newest = self._newest, None
+            if export is None:
+                return False
+            self._given_up = True
+            failed = export.manifest.finished(save_ms=0, failure=f"saving was given up: {reason}")
+            self._publish(export, failed)
+        return True
+
     def stop(self) -> None:
-        """End the thread once it has saved what it was given."""
+        """End the thread, once it has told the outcome of what it saved."""
         self._exports.put(None)
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._given_up:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -97,26 +120,42 @@ class Exporter:
             del export  # the recording holds the events of the whole window
 
     def _export(self, export: Export) -> None:
-        """Save what can be saved; the manifest comes last and says what is there."""
         began_s = time.monotonic()
-        manifests = [export.manifest]
-        error = self._attempt("saving the capture", lambda: manifests.append(_save_files(export)))
-        manifest = manifests[-1].finished(
-            save_ms=(time.monotonic() - began_s) * 1e3,
-            failure=f"saving failed: {describe(error)}" if error else "",
-        )
-        path = export.layout.manifest(export.folder)
-        error = self._attempt("writing the manifest", lambda: manifest.save(path))
-        if error:
-            manifest = manifest.finished(
-                save_ms=0, failure=f"its manifest is missing: {describe(error)}"
+        made = [export.manifest]
+        error = self._attempt("saving the capture", lambda: made.append(_save_files(export)))
+        with self._publishing:
+            if self._given_up:
+                return
+            manifest = made[-1].finished(
+                save_ms=(time.monotonic() - began_s) * 1e3,
+                failure=f"saving failed: {describe(error)}" if error else "",
             )
-        self._idle.set()
-        self._attempt("ending the export", lambda: export.on_end(path, manifest))
+            manifest = self._publish(export, manifest)
+        self._attempt("ending the export", lambda: self._tell(export, manifest))
+
+    def _publish(self, export: Export, manifest: Manifest) -> Manifest:
+        """Move the trace to its place, then write the manifest, which says what is there."""
+        workplace, path = export.workplace, export.layout.manifest(export.folder)
+        if name := manifest.trace:
+            error = self._attempt(
+                "moving the trace", lambda: (workplace / name).rename(export.folder / name)
+            )
+            if error:
+                manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
+        shutil.rmtree(workplace, ignore_errors=True)
+        if error := self._attempt("writing the manifest", lambda: manifest.save(path)):
+            manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
+        if self._newest is export or self._given_up:
+            self._newest = None
+            self._idle.set()
+        return manifest
+
+    def _tell(self, export: Export, manifest: Manifest) -> None:
+        export.on_end(export.layout.manifest(export.folder), manifest)
 
 
 def _save_files(export: Export) -> Manifest:
-    """Save in a folder of its own, where no reader looks, then move the trace out."""
+    """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
     path = export.layout.manifest(export.folder)
     make_dir(path.parent)
     export.manifest.begun().save(path)
@@ -124,24 +163,21 @@ def _save_files(export: Export) -> Manifest:
     write_atomic(export.layout.metadata(export.folder), metadata + "\n")
     if export.recording is None:
         return export.manifest
-    workplace = export.layout.workplace(export.folder)
-    shutil.rmtree(workplace, ignore_errors=True)
-    make_dir(workplace)
-    try:
-        return _save_trace(export, export.recording, workplace)
-    finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+    shutil.rmtree(export.workplace, ignore_errors=True)
+    make_dir(export.workplace)
+    return _save_trace(export, export.recording)
 
 
-def _save_trace(export: Export, recording: Recording, workplace: Path) -> Manifest:
-    raw, packed = workplace / export.trace_name, workplace / f"{export.trace_name}.gz"
-    guard = DiskGuard(workplace, export.least_free_mb)
+def _save_trace(export: Export, recording: Recording) -> Manifest:
+    raw = export.workplace / export.trace_name
+    packed = raw.with_name(f"{export.trace_name}.gz")
+    guard = DiskGuard(export.workplace, export.least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
     with guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
         facts = {**_facts(export.manifest), **saved.facts}
         pack(source, sink, name=export.trace_name, first_members=facts, on_chunk=guard.check)
-    manifest = export.manifest.model_copy(
+    return export.manifest.model_copy(
         update={
             "trace": packed.name,
             "trace_bytes": packed.stat().st_size,
@@ -149,8 +185,6 @@ def _save_trace(export: Export, recording: Recording, workplace: Path) -> Manife
             "lost": saved.lost,
         }
     )
-    packed.rename(export.folder / packed.name)
-    return manifest
 
 
 def _facts(manifest: Manifest) -> dict[str, object]:

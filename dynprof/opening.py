@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
@@ -20,24 +22,31 @@ if TYPE_CHECKING:
     from dynprof.backends import Backend
 
 
-def open_session(path: Path, *, watch: str | None, rank: int | None) -> Session:
+EXIT_WAIT_S = 600.0
+"""For so long the end of the process waits for a capture that is being saved, if not told."""
+
+
+def open_session(
+    path: Path, *, watch: str | None, rank: int | None, exit_wait_s: float | None
+) -> Session:
     """Prepare the directory and return a running session.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
-        ValueError: ``watch`` or ``rank`` is not a value that :func:`dynprof.init` knows.
+        ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
     if rank is not None and (not isinstance(rank, int) or rank < 0):
         raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
     found = find_rank()
     place = found if rank is None else Rank(rank, max(found.world_size, rank + 1), "init(rank=...)")
+    patience_s = _exit_wait(exit_wait_s)
     backends = all_backends()
     root = _usable(path)
     try:
         _furnish(root, backends)
         layout = Layout.here(root, place.number)
         process = Process(layout, place, backends)
-        session = Session(process, watching=choose_mode(watch, root))
+        session = Session(process, watching=choose_mode(watch, root), exit_wait_s=patience_s)
         session.begin()
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
@@ -72,3 +81,13 @@ def _furnish(root: Path, backends: tuple[Backend, ...]) -> None:
         write_atomic(layout.schema, schema)
     if not os.path.lexists(layout.config):
         write_if_absent(layout.config, template)
+
+
+def _exit_wait(asked: float | None) -> float:
+    """Return how long the process's end waits: the argument, else the variable, else 600 s."""
+    variable = os.environ.get("DYNPROF_EXIT_WAIT_S") or EXIT_WAIT_S
+    source, value = ("DYNPROF_EXIT_WAIT_S", variable) if asked is None else ("exit_wait_s", asked)
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(value) <= threading.TIMEOUT_MAX:
+            return float(value)
+    raise ValueError(f"{source}={value!r} is not a number of seconds, 0 or more")

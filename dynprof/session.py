@@ -7,12 +7,12 @@ exporter's thread reports what it saved.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.clock import local
 from dynprof.edits import GONE, Edit, read
+from dynprof.ending import Ending
 from dynprof.errors import ConfigError
 from dynprof.export import Exporter
 from dynprof.inbox import Inbox
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from dynprof.export import Attempt
     from dynprof.process import Process
 
-CLOSE_WAIT_S = 3.0
-"""How long it waits for the training thread's next step, if a window is open on it."""
-EXIT_WAIT_S = 600.0
-"""How long the end of the process waits for a capture that is being saved."""
-
 
 class Session:
     """Profiling in this process, from ``init()`` to ``shutdown()``.
@@ -48,6 +43,7 @@ class Session:
     Args:
         process: This process.
         watching: How to watch, and why so.
+        exit_wait_s: How long the end waits for a capture that is being saved.
         make_exporter: Makes the exporter.
 
     Attributes:
@@ -59,6 +55,7 @@ class Session:
         process: Process,
         *,
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
+        exit_wait_s: float = 600.0,
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
@@ -89,6 +86,9 @@ class Session:
             pace_ms=self._pace_before_window,
             on_saved=self._on_saved,
         )
+        self._ending = Ending(
+            self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
+        )
 
     # life
 
@@ -115,30 +115,21 @@ class Session:
         )
 
     def end(self, reason: str) -> None:
-        """Close what is open, wait for what is being saved, end the threads; once only."""
+        """Close what is open, wait for what is being saved, end the threads; once only.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
+        """
         if self._stopped:
             return
-        self._watcher.stop()
-        if waiting := self.inbox.disarm():
-            self._journal.warning(f"request {waiting.number}: not served, {reason}")
-        self._close_elsewhere(reason)
-        self._loop.close_now(reason)
-        if not self._exporter.wait(EXIT_WAIT_S):
-            self._journal.error(f"saving took more than {EXIT_WAIT_S:.0f} s and is given up")
-        self._exporter.stop()
-        self._stopped = True
-        self._wall.attempt("settling the bill", lambda: self._settle(final=True))
-        self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
-        self._journal.stop()
-
-    def _close_elsewhere(self, reason: str) -> None:
-        """Let the thread that has the window open close it at its next step, if it takes one."""
-        deadline_s = time.monotonic() + CLOSE_WAIT_S
-        while (current := self._loop.open_window) and not self._loop.owns_window():
-            if not current.thread.is_alive() or time.monotonic() > deadline_s:
-                return
-            self.inbox.order_close(reason)
-            time.sleep(0.005)
+        try:
+            self._watcher.stop()
+            self._ending.wind_down(reason)
+        finally:
+            self._stopped = True
+            self._wall.attempt("settling the bill", lambda: self._settle(final=True))
+            self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
+            self._journal.stop()
 
     def status(self) -> Status:
         """Return where this process stands."""
@@ -276,7 +267,7 @@ class Session:
         folder = path.parent.parent
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
-        if trace and not manifest.reason.startswith("its manifest"):
+        if trace:
             text = f"request {number}: saved {_relative(folder / trace, self._layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.info("\n".join([text, *manifest.lost]))

@@ -179,6 +179,7 @@ class HandExporter(Exporter):
     def submit(self, export: Export) -> None:
         """Save now, or hold."""
         self._idle.clear()
+        self._newest = export
         self.held.append(export)
         if not self.hold:
             self.finish()

@@ -18,7 +18,7 @@ LAYERS = [
     {"edits", "watch", "plan", "request"},
     {"backends"},
     {"diskguard", "packing", "profiler", "export"},
-    {"bill", "inbox", "ledger", "process", "loop", "session", "testing"},
+    {"bill", "inbox", "ledger", "process", "loop", "ending", "session", "testing"},
     {"opening", "dynamic_profile"},
     {"__init__", "cli", "demo", "profiler.__init__"},
 ]
