@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.closing import choose_close, run_at_low_priority
+from dynprof.backends.forks import make_forks_safe
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.errors import BackendError
@@ -70,6 +71,7 @@ class TorchBackend:
         if KINETO.script_has_it or torch.autograd._profiler_enabled():
             raise BackendError("another torch.profiler is active in this process; stop it first")
         profiler = _prepared(_profiler(plan))
+        make_forks_safe()
         functions, closing = choose_close(plan.activities)
         return TorchRecording(profiler, _rank_facts(rank), functions, closing)
 

@@ -27,7 +27,9 @@ LAYERS = [
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
 CLI_SEES |= {"version", "journal"}
 
-TORCH_MODULES = {f"backends.{name}" for name in ("torch", "kineto", "libtorch", "selftest")}
+TORCH_MODULES = {
+    f"backends.{name}" for name in ("torch", "forks", "kineto", "libtorch", "selftest")
+}
 TORCH_MODULES |= {"demo.torch_job"}
 
 

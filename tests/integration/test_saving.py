@@ -1,0 +1,168 @@
+"""While a capture is being saved: the end of the process in every manner, forks, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.capture import Manifest
+
+SAVING = (
+    TORCH_JOB
+    + """
+import json, os, pathlib, threading
+from dynprof.backends.selftest import SELF_TEST
+def steps(number):
+    return [train_one_step().item() for _ in range(number) if dp.step() is None]
+dp.init("prof_config")
+while SELF_TEST.answer is None:
+    time.sleep(0.01)
+path = pathlib.Path("asked.json")
+asked = {"active": 1000, "with_stack": True, "activities": ["CPU"], "prof_dir": "to"}
+path.write_text(json.dumps({**asked, "limits": {"min_free_disk_mb": 0}}))
+dp.start(path)
+steps(1000)
+assert dp.status().state == "saving"
+while not list(pathlib.Path("prof_config/to").rglob("*.saving")):
+    time.sleep(0.01)
+print("saving", flush=True)
+"""
+)
+"""A script that stands in the middle of a save of some seconds."""
+
+
+def left_behind(job: RunningJob) -> list[str]:
+    """Return the names of the files under the captures' folder."""
+    return sorted(p.name for p in (job.root / "to").rglob("*") if p.is_file())
+
+
+def the_manifest(job: RunningJob) -> Manifest:
+    """Return the only manifest, without waiting."""
+    manifest, _ = job.capture()
+    return manifest
+
+
+def ends_saying(job: RunningJob, word: str) -> None:
+    """Wait until the job prints a line with a word."""
+    assert job.process.stdout
+    assert word in job.process.stdout.readline()
+
+
+def says_on_stderr(job: RunningJob, words: str) -> str:
+    """Wait until the job says something on stderr; return the line."""
+    assert job.process.stderr
+    for line in job.process.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"it never said: {words}")
+
+
+def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
+    """The script is over, the save is not: the process stays until the trace is whole."""
+    with RunningJob(tmp_path, SAVING) as job:
+        _, errors = job.process.communicate(timeout=60)
+        assert job.process.returncode == 0
+        assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in errors
+        assert the_manifest(job).complete
+
+
+def test_the_limit_of_the_wait_can_be_set(tmp_path: Path) -> None:
+    """With a limit of 0 s the process ends at once, with a manifest and no trace."""
+    with RunningJob(tmp_path, SAVING, DYNPROF_EXIT_WAIT_S="0") as job:
+        job.end()
+        manifest = the_manifest(job)
+        assert "saving was given up: it took more than 0 s, and the process" in manifest.reason
+        assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
+        assert "saving is given up" in job.log()
+
+
+def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
+    """The first ends the script, the second the wait; no half file under a final name."""
+    with RunningJob(tmp_path, SAVING + "steps(10**9)") as job:
+        ends_saying(job, "saving")
+        job.process.send_signal(signal.SIGINT)
+        assert "Ctrl-C gives it up" in says_on_stderr(job, "dynprof:")
+        job.process.send_signal(signal.SIGINT)
+        job.process.communicate(timeout=60)
+        assert job.process.returncode == -signal.SIGINT
+        assert "given up: Ctrl-C while the process ended" in the_manifest(job).reason
+        assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), 15)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
+    ],
+    ids=["os._exit", "SIGTERM", "SIGKILL"],
+)
+def test_a_process_that_dies_leaves_no_half_file(tmp_path: Path, ending: str, code: int) -> None:
+    """Dead in the middle of a save: a manifest that says so, nothing under a final name."""
+    with RunningJob(tmp_path, SAVING + ending) as job:
+        job.process.communicate(timeout=60)
+        assert job.process.returncode == code
+        assert not list((job.root / "to").rglob("*.gz"))
+        (text,) = [p.read_text() for p in (job.root / "to").rglob("*.info.json")]
+        assert "has begun and not ended" in text
+
+
+def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> None:
+    """A handler that raises SystemExit, as schedulers' grace periods ask for, is an orderly end."""
+    script = SAVING + "import signal; signal.signal(15, lambda *_: sys.exit(7))\n"
+    with RunningJob(tmp_path, script + "print('ready', flush=True); steps(10**9)") as job:
+        ends_saying(job, "saving")
+        ends_saying(job, "ready")
+        job.process.terminate()
+        job.process.communicate(timeout=60)
+        assert job.process.returncode == 7
+        assert the_manifest(job).complete
+
+
+def test_a_fork_in_the_middle_of_a_save(tmp_path: Path) -> None:
+    """The child trains and ends by itself; the parent's capture becomes whole."""
+    script = (
+        SAVING
+        + """
+if (child := os.fork()) == 0:
+    steps(20)
+    sys.exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+"""
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.end()
+        manifest = the_manifest(job)
+        assert manifest.complete
+        assert manifest.pid == job.process.pid
+
+
+def test_a_full_disk_costs_the_capture_only(tmp_path: Path) -> None:
+    """A real disk of 3 MB fills up under libkineto: a manifest says so, nothing torn is left."""
+    disk = tmp_path / "prof_config" / "to"
+    disk.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    try:
+        with RunningJob(tmp_path, SAVING + "print(sum(steps(5)), flush=True)") as job:
+            job.end()
+            reason = the_manifest(job).reason
+            assert "saving failed: the disk is full: 0 MB are free where the capture goes" in reason
+            assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
+            assert "the disk is full" in wait_for("the log", job.log)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
