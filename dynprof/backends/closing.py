@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from dynprof.backends.libtorch import DetachedClose, find
@@ -32,28 +34,54 @@ def choose_close(activities: tuple[str, ...]) -> tuple[DetachedClose | None, str
         return None, f"inline: {error}"
 
 
-def run_at_low_priority(action: Callable[[], None]) -> None:
-    """Run ``action`` on a thread that gives way to all others; raise what it raises.
+class LowPriorityThread:
+    """A thread that gives way to all others, started when it is first needed.
 
-    Only for work without the GIL: a thread that is kept from the processor while it holds the
-    GIL keeps everybody waiting.
+    One for all windows: malloc gives a new thread another heap, and each of these would grow to
+    what the largest window needs.
     """
-    errors: list[BaseException] = []
 
-    def run() -> None:
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]]
+        self._tasks = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Run ``action`` there and wait for it; raise what it raises.
+
+        Only for work without the GIL: a thread that is kept from the processor while it holds
+        the GIL keeps everybody waiting.
+        """
+        try:
+            self._start()
+        except RuntimeError:  # the interpreter is ending and starts no more threads
+            action()
+            return
+        outcome: Future[None] = Future()
+        self._tasks.put((action, outcome))
+        outcome.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="dynprof-collect", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _serve(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        try:
-            action()
-        except BackendError as error:
-            errors.append(error)
+        while True:
+            action, outcome = self._tasks.get()
+            try:
+                outcome.set_result(action())
+            except (BackendError, OSError) as error:
+                outcome.set_exception(error)
+            finally:
+                if not outcome.done():  # what nobody foresaw ends this thread, not the wait for it
+                    self._thread = None
+                    outcome.set_exception(BackendError("collecting failed; see the job's stderr"))
+            del action, outcome  # they hold the events of a whole window
 
-    thread = threading.Thread(target=run, name="dynprof-collect", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the interpreter is ending and starts no more threads
-        action()
-    else:
-        thread.join()
-    if errors:
-        raise errors[0]
+
+COLLECTOR = LowPriorityThread()
+"""The process needs one: libkineto has one session."""

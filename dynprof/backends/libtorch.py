@@ -42,10 +42,19 @@ _SYMBOLS = {
 }
 
 
+_EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
+_USE_COUNT_AT = 8
+"""In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
+
+
 class _Returned(ctypes.Structure):
     """A smart pointer, in a structure so large that it is returned through a hidden pointer."""
 
-    _fields_ = [("pointer", ctypes.c_void_p), ("rest", ctypes.c_void_p * 3)]
+    _fields_ = [
+        ("pointer", ctypes.c_void_p),
+        ("control_block", ctypes.c_void_p),
+        ("rest", ctypes.c_void_p * 2),
+    ]
 
 
 class _StdString(ctypes.Structure):
@@ -76,10 +85,12 @@ class DetachedClose:
             self._disable = _function(without_gil, "disable", _Returned)
             self._save = _function(without_gil, "save", None, ctypes.c_void_p, ctypes.c_void_p)
             self._destroy = _function(without_gil, "destroy", None, ctypes.c_void_p)
-            self._delete = ctypes.CDLL("libstdc++.so.6")["_ZdlPv"]
+            runtime = ctypes.CDLL("libstdc++.so.6")
+            self._delete, self._add = runtime["_ZdlPv"], runtime[_EXCHANGE_AND_ADD]
         except (OSError, AttributeError) as error:
             raise BackendError(f"this build of torch lacks what it needs: {error}") from None
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
+        self._add.argtypes, self._add.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
 
     def take_off(self) -> Any:
         """Take the profiler's state off the calling thread and return it; microseconds.
@@ -95,7 +106,7 @@ class DetachedClose:
 
     def drop(self, state: Any) -> None:
         """Forget what a state recorded, on the calling thread."""
-        self._push(ctypes.byref(state))
+        self._put_on(state)
         self._free(self._disable())
 
     def write(self, state: Any, path: Path, on_collected: Callable[[], None]) -> None:
@@ -107,7 +118,7 @@ class DetachedClose:
             on_collected: Called when libkineto's session is free again.
         """
         name = os.fsencode(path)
-        self._push(ctypes.byref(state))
+        self._put_on(state)
         try:
             result = self._disable()
         finally:
@@ -117,6 +128,16 @@ class DetachedClose:
         string = _StdString(name, len(name), len(name), 0)
         self._save(result.pointer, ctypes.byref(string))
         self._free(result)
+
+    def _put_on(self, state: _Returned) -> None:
+        """Give a state to the calling thread.
+
+        ``push`` copies the pointer that it is given, where its signature says that it moves it;
+        the reference that remains is ours to drop, or every window leaks its state.
+        """
+        self._push(ctypes.byref(state))
+        if state.control_block:
+            self._add(state.control_block + _USE_COUNT_AT, -1)
 
     def _free(self, result: _Returned) -> None:
         if result.pointer:

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.closing import choose_close, run_at_low_priority
+from dynprof.backends.closing import COLLECTOR, choose_close
 from dynprof.backends.forks import make_forks_safe
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.selftest import SELF_TEST
@@ -131,9 +131,7 @@ class TorchRecording:
         profiler, self._profiler = self._profiler, None
         taken, self._taken = self._taken, None
         if self._functions:
-            run_at_low_priority(
-                functools.partial(self._functions.write, taken, path, KINETO.collected)
-            )
+            COLLECTOR.run(functools.partial(self._functions.write, taken, path, KINETO.collected))
         else:
             profiler.export_chrome_trace(str(path))
         if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
