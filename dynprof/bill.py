@@ -33,6 +33,7 @@ class OpenWindow:
         backend: What records.
         thread: The thread that opened it; only that one may move it.
         opened_s: Monotonic time of opening.
+        opened_step: The step that began then.
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
         step_before_ms: Mean step time before.
@@ -46,6 +47,7 @@ class OpenWindow:
     backend: Backend
     thread: threading.Thread
     opened_s: float
+    opened_step: int
     opened_wall_s: float
     memory_mb: float
     step_before_ms: float | None
@@ -103,32 +105,64 @@ def draw_up(
 
 
 @dataclass(frozen=True)
+class Span:
+    """From the opening of a window to its closing, both at step boundaries.
+
+    Attributes:
+        opened_s: Monotonic time before opening.
+        opened_step: The step that began then.
+        closed_s: Monotonic time after closing.
+        closed_step: The step that began then.
+    """
+
+    opened_s: float
+    opened_step: int
+    closed_s: float
+    closed_step: int
+
+
+@dataclass
 class Unsettled:
-    """A saved capture whose step time afterwards is still being measured.
+    """A saved capture whose bill still lacks what comes after.
 
     Attributes:
         path: Where its manifest lies.
         manifest: What the manifest says.
-        since_s: Monotonic time at which saving ended.
-        since_step: Step at which saving ended.
+        span: When the window was open.
+        since_s: Monotonic time of the first step boundary after saving; of the end of saving
+            while none has come.
+        since_step: The step that began then.
     """
 
     path: Path
     manifest: Manifest
+    span: Span
     since_s: float
     since_step: int
 
     def settle(self, now_s: float, step: int, *, final: bool) -> bool:
-        """Add the step time after saving once it is known; False while it is too early.
+        """Complete the manifest once enough time has passed; False while it is too early.
 
         Args:
             now_s: Monotonic time.
             step: The step that is running.
-            final: Take what there is: the process ends.
+            final: Take what there is: the process ends, or another window opens.
         """
-        seconds, steps = now_s - self.since_s, step - self.since_step
-        if seconds < AFTER_S and not final:
+        if now_s - self.since_s < AFTER_S and not final:
             return False
-        if steps > 0:
-            self.manifest.with_step_after(seconds * 1e3 / steps).save(self.path)
-        return steps > 0 or final
+        after_ms = _mean_ms(now_s - self.since_s, step - self.since_step)
+        span, before_ms = self.span, self.manifest.cost.step_before_ms
+        usual_ms = after_ms if before_ms is None else before_ms
+        extra_ms = None
+        if usual_ms is not None:
+            took_ms = (self.since_s - span.opened_s) * 1e3
+            extra_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
+        saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
+        self.manifest.settled(
+            step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
+        ).save(self.path)
+        return True
+
+
+def _mean_ms(seconds: float, steps: int) -> float | None:
+    return seconds * 1e3 / steps if steps > 0 else None

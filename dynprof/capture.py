@@ -58,7 +58,11 @@ class Cost(_Record):
         save_ms: Time that saving took, beside the training.
         step_before_ms: Mean step time in the seconds before the window.
         step_during_ms: Mean step time while recording.
+        step_saving_ms: Mean step time from closing to the end of saving; filled in later.
         step_after_ms: Mean step time in the seconds after saving; filled in later.
+        extra_ms: What the job lost in all, from opening to the end of saving: that time less its
+            steps at their usual pace, which is the one before, or after where none is known.
+            Filled in later.
     """
 
     open_ms: float
@@ -66,7 +70,9 @@ class Cost(_Record):
     save_ms: float | None = None
     step_before_ms: float | None = None
     step_during_ms: float | None = None
+    step_saving_ms: float | None = None
     step_after_ms: float | None = None
+    extra_ms: float | None = None
 
 
 class Manifest(_Record):
@@ -134,10 +140,10 @@ class Manifest(_Record):
         nothing = {"trace": None, "trace_bytes": 0, "trace_bytes_raw": 0}
         return self.model_copy(update={"complete": False, "reason": reason, **nothing})
 
-    def with_step_after(self, step_ms: float) -> Manifest:
-        """Return the manifest with the step time after saving."""
-        cost = self.cost.model_copy(update={"step_after_ms": round(step_ms, 4)})
-        return self.model_copy(update={"cost": cost})
+    def settled(self, **milliseconds: float | None) -> Manifest:
+        """Return the manifest with what was measured after saving."""
+        found = {name: ms and round(ms, 4) for name, ms in milliseconds.items()}
+        return self.model_copy(update={"cost": self.cost.model_copy(update=found)})
 
     def save(self, path: Path) -> None:
         """Write the manifest, whole or not at all."""

@@ -20,7 +20,7 @@ class Inbox:
         on_due: Called by ``step()`` when something is due.
     """
 
-    __slots__ = ("_lock", "_order", "_waiting", "due", "on_due", "step")
+    __slots__ = ("_knocked", "_lock", "_order", "_waiting", "due", "on_due", "step")
 
     def __init__(self, on_due: Callable[[], None]) -> None:
         self.step = 0
@@ -29,6 +29,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._waiting: Request | None = None
         self._order = ""
+        self._knocked = False
 
     @property
     def waiting(self) -> Request | None:
@@ -58,6 +59,17 @@ class Inbox:
         with self._lock:
             self._order, self.due = reason, True
 
+    def knock(self) -> None:
+        """Have the next ``step()`` look closer, though nothing waits for it."""
+        with self._lock:
+            self._knocked = self.due = True
+
+    def answer(self) -> bool:
+        """Return whether somebody knocked since the last time."""
+        with self._lock:
+            knocked, self._knocked = self._knocked, False
+        return knocked
+
     def claim(self, request: Request) -> bool:
         """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
         with self._lock:
@@ -71,4 +83,4 @@ class Inbox:
         with self._lock:
             if not window_open:
                 self._order = ""
-            self.due = window_open or self._waiting is not None
+            self.due = window_open or self._waiting is not None or self._knocked

@@ -10,6 +10,7 @@ from dynprof.pace import Pace
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dynprof.bill import Span
     from dynprof.capture import Manifest
 
 
@@ -36,11 +37,18 @@ class Ledger:
         self._pace.forget()
         return before_ms
 
-    def window_saved(self, path: Path, manifest: Manifest, now_s: float, step: int) -> None:
+    def window_saved(
+        self, path: Path, manifest: Manifest, span: Span, now_s: float, step: int
+    ) -> None:
         """Begin a stretch, whose step time the manifest still lacks."""
         self._stretch_end = None
         self._pace.forget()
-        self._unsettled = Unsettled(path, manifest, now_s, step)
+        self._unsettled = Unsettled(path, manifest, span, now_s, step)
+
+    def step_ends(self, now_s: float, step: int) -> None:
+        """Note the first step boundary after saving: more exact than the middle of a step."""
+        if unsettled := self._unsettled:
+            unsettled.since_s, unsettled.since_step = now_s, step
 
     def counter_set(self) -> None:
         """Forget what was: the steps were given other numbers."""

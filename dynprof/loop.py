@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.bill import OpenWindow, draw_up
+from dynprof.bill import OpenWindow, Span, draw_up
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.export import Export
 from dynprof.layout import window_dir_name
@@ -41,7 +42,8 @@ class Loop:
         journal: The log.
         wall: Keeps failures from the training loop.
         pace_ms: Returns the mean step time of late in ms, if known.
-        on_saved: Called by the exporter with the path of a manifest and the manifest.
+        on_saved: Called by the exporter with the time that a window was open, the path of its
+            manifest and the manifest.
 
     Attributes:
         free_disk_mb: The last known free MB where the waiting capture would go; another thread
@@ -56,7 +58,7 @@ class Loop:
         journal: Journal,
         wall: Wall,
         pace_ms: Callable[[], float | None],
-        on_saved: Callable[[Path, Manifest], None],
+        on_saved: Callable[[Span, Path, Manifest], None],
     ) -> None:
         self.free_disk_mb = float("inf")
         self._process, self._clock = process, process.clock
@@ -194,6 +196,7 @@ class Loop:
             backend=backend,
             thread=threading.current_thread(),
             opened_s=began_s,
+            opened_step=step,
             opened_wall_s=self._clock.wall_s(),
             memory_mb=self._process.memory_mb(),
             step_before_ms=self._pace_ms(),
@@ -263,6 +266,7 @@ class Loop:
             current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
         )
         request, window = current.request, current.window
+        span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
         parent = layout.capture_dir(request.config.prof_dir)
         self._exporter.submit(
             Export(
@@ -272,7 +276,7 @@ class Loop:
                 trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
                 layout=layout,
                 least_free_mb=request.config.limits.min_free_disk_mb,
-                on_end=self._on_saved,
+                on_end=functools.partial(self._on_saved, span),
             )
         )
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from dynprof.bill import Span
     from dynprof.capture import Manifest
     from dynprof.config import ProfilerConfig
     from dynprof.export import Attempt
@@ -222,6 +223,8 @@ class Session:
     # calls of the training script
 
     def _turn(self) -> None:
+        if self.inbox.answer():
+            self._ledger.step_ends(self._clock.now_s(), self.inbox.step)
         self._loop.turn()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
@@ -260,9 +263,10 @@ class Session:
 
     # news, on the exporter's and the journal's threads
 
-    def _on_saved(self, path: Path, manifest: Manifest) -> None:
+    def _on_saved(self, span: Span, path: Path, manifest: Manifest) -> None:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
-        self._ledger.window_saved(path, manifest, self._clock.now_s(), self.inbox.step)
+        self._ledger.window_saved(path, manifest, span, self._clock.now_s(), self.inbox.step)
+        self.inbox.knock()
         shown = _relative(path, self._layout.root)
         folder = path.parent.parent
         self._journal.remember(last_capture=shown)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.capture import Manifest, load_manifest
+from dynprof.capture import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.snapshot import Status, load_status
@@ -53,12 +53,12 @@ def demo(
     typer.echo("dp.step(). This command is the operator: another process, another terminal.\n")
     try:
         with _job(backend, root, home / "stop") as job:
-            manifest, path = _play_operator(root, job)
+            path = _play_operator(root, job)
         facts = json.loads(job.communicate()[0]) | _idle_cost()
     except (TimeoutError, CaptureError, json.JSONDecodeError) as error:
         typer.echo(f"The demo failed: {error}", err=True)
         raise typer.Exit(1) from None
-    _tell(root, manifest, path, facts)
+    _tell(root, path, facts)
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Po
         stop.touch()
 
 
-def _play_operator(root: Path, job: subprocess.Popen[str]) -> tuple[Manifest, Path]:
+def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     """Wait until the job trains, save an edit, and wait for the capture."""
     config = root / CONFIG_NAME
     begun = _wait(job, "the job to train", lambda: _status_if(root, job, lambda s: s.step >= 20))
@@ -86,13 +86,12 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> tuple[Manifest, Pa
         job, "the capture", lambda: _status_if(root, job, lambda s: s.last_capture is not None)
     )
     path = root / str(done.last_capture)
-    manifest = load_manifest(path)
-    steps = manifest.steps
+    steps = load_manifest(path).steps
     typer.echo(
         f"3. Steps {steps.first} to {steps.last} were recorded, {steps.warmup} of warm-up before "
         f"them; the job trains on.\n"
     )
-    return manifest, path
+    return path
 
 
 def _status_if(
@@ -123,7 +122,8 @@ def _idle_cost() -> dict[str, float]:
     return facts
 
 
-def _tell(root: Path, manifest: Manifest, path: Path, facts: dict[str, float]) -> None:
+def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
+    manifest = load_manifest(path)  # again: its bill was settled when the job ended
     cost = manifest.cost
     trace = path.parent.parent / str(manifest.trace)
     (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")
@@ -140,8 +140,10 @@ def _tell(root: Path, manifest: Manifest, path: Path, facts: dict[str, float]) -
     typer.echo("\nWhat it cost the job:\n")
     typer.echo(f"   opening {cost.open_ms:.1f} ms, closing {cost.close_ms:.1f} ms,")
     typer.echo(
-        f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording;"
+        f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
+        f"{_ms(cost.step_saving_ms)} while saving,"
     )
+    typer.echo(f"   in all {_ms(cost.extra_ms)} of training time lost until the trace was on disk;")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."

@@ -118,6 +118,7 @@ def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
     assert manifest.steps.model_dump() == {"first": 8, "last": 10, "recorded": 3, "warmup": 2}
     assert manifest.complete
     assert manifest.reason == ""
+    job.step()
     assert not job.session.inbox.due
     assert job.state == "idle"
 
@@ -153,6 +154,28 @@ def test_the_bill_is_measured(job: Job) -> None:
     assert manifest.cost.step_before_ms == pytest.approx(10, rel=0.3)
     assert manifest.cost.step_during_ms == pytest.approx(10)
     assert manifest.cost.step_after_ms == pytest.approx(10)
+
+
+def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
+    """30 slow steps of 15 ms while saving, beside the usual 10 ms, are 150 ms lost in all."""
+    job = slow_job
+    for _ in range(4):
+        job.session._tick()
+        job.step(100)
+    job.edit(active=2)
+    job.clock.advance(-1)  # the pause of the edit is none of the loop
+    job.step(3)
+    assert job.state == "saving"
+    for _ in range(30):
+        job.clock.advance(0.005)
+        job.step()
+    job.saving.finish()
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_saving_ms == pytest.approx(15, rel=0.05)
+    assert manifest.cost.step_after_ms == pytest.approx(10)
+    assert manifest.cost.extra_ms == pytest.approx(150, rel=0.1)
 
 
 def test_a_later_step_is_waited_for(job: Job) -> None:
@@ -200,6 +223,7 @@ def test_cancel_closes_the_open_window(job: Job) -> None:
     (manifest,) = job.manifests()
     assert (manifest.complete, manifest.steps.recorded) == (False, 5)
     assert manifest.reason == "cancelled by request 2"
+    job.step()
     assert not job.session.inbox.due
 
 
