@@ -1,0 +1,183 @@
+"""Windows one after the other in difficult company; training notices nothing of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.capture import load_manifest
+from tests.integration.running import read_trace, steps_in
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.capture import Manifest
+
+WINDOWS = """
+import itertools, json, os, pathlib, sys, threading, time
+import torch
+import dynprof as dp
+torch.manual_seed(0)
+torch.set_num_threads(1)
+DETAILS = [{}, {"record_shapes": True, "profile_memory": True}, {"with_stack": True}]
+details = itertools.cycle(DETAILS)
+asked = pathlib.Path(f"asked_{os.environ.get('RANK', 0)}.json")
+def end_step():
+    # As soon as one window is saved, open the next.
+    if dp.status().state == "idle":
+        asked.write_text(json.dumps({"active": 3, "activities": ["CPU"], **next(details)}))
+        dp.start(asked)
+    dp.step()
+def ready():
+    dp.init("prof_config")
+    from dynprof.backends.selftest import SELF_TEST
+    while dp.status().state == "idle" and SELF_TEST.answer is None:
+        time.sleep(0.01)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train(batch, net=model):
+    optimizer.zero_grad()
+    loss = net(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+"""A model, and ``end_step()``, which ends a step and keeps windows open all the time."""
+
+PLAIN = """
+ready()
+for _ in range(400):
+    train(torch.randn(16, 32))
+    end_step()
+"""
+
+WORKERS = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((32,), index / 64.0)
+ready()
+for _ in range(4):
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+        train(batch)
+        end_step()
+"""
+
+COMPILED = """
+fast = torch.compile(model, backend=os.environ["COMPILER"])
+ready()
+for size in [16] * 150 + [24] * 150:  # the second size compiles again, in a window
+    train(torch.randn(size, 32), fast)
+    end_step()
+"""
+
+THREADS = """
+stop = threading.Event()
+def busy(seed):
+    weight = torch.full((32, 32), 0.5, requires_grad=True)
+    while not stop.is_set():
+        (weight @ weight).sum().backward()
+        weight.grad = None
+ready()
+others = [threading.Thread(target=busy, args=(seed,)) for seed in range(3)]
+for other in others:
+    other.start()
+for _ in range(150):
+    train(torch.randn(16, 32))
+    end_step()
+stop.set()
+for other in others:
+    other.join()
+"""
+
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+sys.stdout = open(f"losses_{dist.get_rank()}.txt", "w")
+ready()
+together = torch.nn.parallel.DistributedDataParallel(model)
+torch.manual_seed(dist.get_rank())
+for number in range(150):
+    train(torch.randn(16, 32), together)
+    end_step()
+dist.barrier()
+dp.shutdown()
+dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, script: str, *launcher: str, **env: str) -> str:
+    """Run a script to its end; return what it printed."""
+    folder.mkdir()
+    (folder / "job.py").write_text(WINDOWS + textwrap.dedent(script))
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, *launcher, "job.py"],
+        cwd=folder,
+        env={**clean, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def whole_captures(folder: Path) -> list[Manifest]:
+    """Return the manifests of the windows that closed by themselves; check their traces."""
+    found = []
+    for path in (folder / "prof_config").rglob("rank_*.info.json"):
+        manifest = load_manifest(path)
+        assert manifest.reason in ("", "the process ended", "shutdown() was called")
+        steps = manifest.steps
+        whole = list(range(steps.first, steps.first + steps.recorded))
+        assert steps_in(read_trace(path, manifest))[: steps.recorded] == whole
+        if manifest.complete:
+            assert manifest.closing == "detached"
+            found.append(manifest)
+    return found
+
+
+@pytest.mark.parametrize(
+    "script", [PLAIN, WORKERS, THREADS], ids=["back to back", "loader workers", "other threads"]
+)
+def test_training_notices_nothing(tmp_path: Path, script: str) -> None:
+    """Losses are those of a run without dynprof, to the last bit; every trace is whole."""
+    expected = run(tmp_path / "off", script, DYNPROF_DISABLE="1")
+    assert run(tmp_path / "on", script) == expected
+    assert len(expected.splitlines()) >= 60
+    assert len(whole_captures(tmp_path / "on")) >= 3
+
+
+def test_compiled_steps(tmp_path: Path) -> None:
+    """Compiled code runs, and is compiled anew, inside windows."""
+    compiler = "inductor" if shutil.which("g++") else "aot_eager"
+    cache = str(tmp_path / "cache")
+    env = {"COMPILER": compiler, "TORCHINDUCTOR_CACHE_DIR": cache}
+    expected = run(tmp_path / "off", COMPILED, DYNPROF_DISABLE="1", **env)
+    assert run(tmp_path / "on", COMPILED, **env) == expected
+    assert len(whole_captures(tmp_path / "on")) >= 3
+
+
+def test_four_ranks_close_together(tmp_path: Path) -> None:
+    """Four processes under torchrun, joined by gloo in every step, each with its own windows."""
+    options = ["--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    launcher = ["-m", "torch.distributed.run", *options]
+    run(tmp_path / "off", RANKS, *launcher, DYNPROF_DISABLE="1")
+    run(tmp_path / "on", RANKS, *launcher)
+    for rank in range(4):
+        name = f"losses_{rank}.txt"
+        assert (tmp_path / "on" / name).read_text() == (tmp_path / "off" / name).read_text()
+    captures = whole_captures(tmp_path / "on")
+    assert {manifest.rank for manifest in captures} == {0, 1, 2, 3}
+    assert {manifest.world_size for manifest in captures} == {4}
