@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-closing generate hta clean
+.PHONY: demo test lint bench bench-closing bench-device generate hta clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -26,6 +26,10 @@ bench: $(VENV)/ready
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
 	$(BIN)/python -m benchmarks.memory
+
+# On a machine with a GPU: both ways of closing a window record the same, and what each costs.
+bench-device: $(VENV)/ready
+	$(BIN)/python -m benchmarks.device cuda
 
 # The JSON Schema and docs/settings.md, from the config's model.
 generate: $(VENV)/ready

@@ -2,7 +2,8 @@
 
 The closing step is the one that ends the last recorded step; the extra time is all that the loop
 lost, from the opening of the window until the trace is on disk, against the same loop without.
-``closing.py [WINDOWS [DEVICE]]``; with ``cuda`` the device's activities are recorded as well.
+``closing.py [WINDOWS [DEVICE [MODEL ...]]]``; with ``cuda`` the device's activities are recorded
+as well.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from dynprof.backends.selftest import SELF_TEST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Window = Callable[[Callable[[], None], int, str, dict[str, bool]], tuple[float, float, int]]
+
 WINDOWS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+MODELS = sys.argv[3:] or ["encoder", "mlp", "conv"]
 ACTIVE = (5, 20, 100)
+PACE_STEPS = 20
 SETTINGS: dict[str, dict[str, bool]] = {
     "plain": {},
     "shapes, memory": {"record_shapes": True, "profile_memory": True},
@@ -69,6 +74,23 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
+def synchronise() -> None:
+    """Wait until the device has done what it was given."""
+    if DEVICE != "cpu":
+        getattr(torch, DEVICE).synchronize()
+
+
+def pace_s(step: Callable[[], None]) -> float:
+    """Return the seconds that a step takes where nothing is recorded."""
+
+    def steps() -> None:
+        for _ in range(PACE_STEPS):
+            step()
+        synchronise()
+
+    return timed(steps) / PACE_STEPS
+
+
 def torch_window(
     step: Callable[[], None], active: int, folder: str, settings: dict[str, bool]
 ) -> tuple[float, float, int]:
@@ -82,6 +104,7 @@ def torch_window(
     for _ in range(active):
         step()
         closing_s = timed(profiler.step)
+    synchronise()
     whole_s = time.perf_counter() - began_s
     profiler.stop()
     return closing_s, whole_s, active
@@ -93,7 +116,10 @@ def dynprof_window(
     """Record with dynprof; return closing and whole time in s, and the steps taken."""
     asked = Path(folder) / "asked.json"
     names = ["CPU"] if DEVICE == "cpu" else ["CPU", DEVICE.upper()]
-    asked.write_text(json.dumps({"activities": names, "active": active, **settings}))
+    limits = {"max_seconds": None, "max_memory_mb": None}
+    asked.write_text(
+        json.dumps({"activities": names, "active": active, "limits": limits, **settings})
+    )
     saved = dp.status().last_capture
     began_s = time.perf_counter()
     dp.start(asked)
@@ -103,6 +129,7 @@ def dynprof_window(
         steps += 1
         took_s = timed(dp.step)
         closing_s = took_s if steps == active else closing_s
+    synchronise()
     return closing_s, time.perf_counter() - began_s, steps
 
 
@@ -110,29 +137,41 @@ def compare(kind: str, threads: int) -> list[tuple[str, ...]]:
     """Measure one model; return the rows of its table."""
     torch.set_num_threads(threads)
     step = training(kind)
+    pace_s(step)
     rows = []
     for active in ACTIVE:
         for name, settings in SETTINGS.items():
-            found: dict[str, list[tuple[float, float]]] = {"torch": [], "dynprof": []}
-            for _ in range(WINDOWS):
-                for who, window in (("torch", torch_window), ("dynprof", dynprof_window)):
-                    with tempfile.TemporaryDirectory() as folder:
-                        bare_s = statistics.median(timed(step) for _ in range(10))
-                        closing_s, whole_s, steps = window(step, active, folder, settings)
-                        found[who].append((closing_s, whole_s - bare_s * steps))
-            rows.append((str(active), name, *_figures(found)))
+            # One after the other and not by turns: what torch frees after a window goes back to
+            # the system, and whoever comes next pays for having it again.
+            torch_found = measure(torch_window, step, active, settings)
+            dynprof_found = measure(dynprof_window, step, active, settings)
+            rows.append((str(active), name, *_figures(torch_found, dynprof_found)))
     return rows
 
 
-def _figures(found: dict[str, list[tuple[float, float]]]) -> tuple[str, ...]:
-    closing = {who: [c * 1e3 for c, _ in pairs] for who, pairs in found.items()}
-    extra = {who: statistics.median(e for _, e in pairs) * 1e3 for who, pairs in found.items()}
-    ratio = statistics.median(closing["torch"]) / statistics.median(closing["dynprof"])
-    cells = [
-        f"{statistics.median(closing[who]):,.2f} ({max(closing[who]):,.2f})"
-        for who in ("torch", "dynprof")
-    ]
-    return (*cells, f"{ratio:,.0f}", f"{extra['torch']:,.0f}", f"{extra['dynprof']:,.0f}")
+def measure(
+    window: Window, step: Callable[[], None], active: int, settings: dict[str, bool]
+) -> list[tuple[float, float]]:
+    """Return the time of the closing step and the extra time, in ms, of each window."""
+    found = []
+    for _ in range(WINDOWS):
+        with tempfile.TemporaryDirectory() as folder:
+            before_s = pace_s(step)
+            closing_s, whole_s, steps = window(step, active, folder, settings)
+            usual_s = (before_s + pace_s(step)) / 2
+            found.append((closing_s * 1e3, (whole_s - usual_s * steps) * 1e3))
+    return found
+
+
+def _figures(
+    torch_found: list[tuple[float, float]], dynprof_found: list[tuple[float, float]]
+) -> tuple[str, ...]:
+    closing = [[closing_ms for closing_ms, _ in found] for found in (torch_found, dynprof_found)]
+    extra = [[extra_ms for _, extra_ms in found] for found in (torch_found, dynprof_found)]
+    ratio = statistics.median(closing[0]) / statistics.median(closing[1])
+    cells = [f"{statistics.median(ms):,.2f} ({max(ms):,.2f})" for ms in closing]
+    lost = [f"{statistics.median(ms):,.0f} ({max(ms):,.0f})" for ms in extra]
+    return (*cells, f"{ratio:,.0f}", *lost)
 
 
 def main() -> None:
@@ -141,12 +180,13 @@ def main() -> None:
     if DEVICE != "cpu":
         os.environ.setdefault("DYNPROF_CLOSE", "detached")
     head: tuple[str, ...] = ("steps", "recorded", "torch: closing, ms (worst)")
-    head += ("dynprof: closing, ms (worst)", "ratio", "torch: extra, ms", "dynprof: extra, ms")
+    head += ("dynprof: closing, ms (worst)", "ratio")
+    head += ("torch: extra, ms (worst)", "dynprof: extra, ms (worst)")
     with tempfile.TemporaryDirectory() as folder:
         dp.init(folder)
         while SELF_TEST.answer is None:
             time.sleep(0.01)
-        for kind in ("encoder", "mlp", "conv"):
+        for kind in MODELS:
             for threads in (1, 2):
                 title = f"Closing a window: {kind}, {threads} thread(s), {WINDOWS} windows each"
                 print_table(title, head, compare(kind, threads))

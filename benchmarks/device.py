@@ -1,0 +1,97 @@
+"""Both ways of closing a window on a device: the same kernels, and what each costs.
+
+``device.py [cuda|xpu]`` records the same seeded steps with the ordinary and with the detached
+close, compares the events category by category and kernel by kernel, and then prints the tables
+of ``closing.py`` for the device. Exits with 1 if the captures differ, and where there is no device.
+``device.py cpu`` tries the script itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+WAYS = ("inline", "detached")
+STEPS = 20
+
+JOB = f"""
+import json, pathlib, time, torch
+import dynprof as dp
+from benchmarks import closing
+from dynprof.backends.selftest import SELF_TEST
+dp.init("prof_config")
+while SELF_TEST.answer is None:
+    time.sleep(0.01)
+step = closing.training("encoder")
+asked = pathlib.Path("asked.json")
+for settings in ({{}}, {{"record_shapes": True, "profile_memory": True}}):
+    for _ in range(3):
+        step()
+    closing.dynprof_window(step, {STEPS}, ".", settings)
+"""
+
+
+def captured(way: str, folder: str) -> list[dict[str, Any]]:
+    """Record in a process of its own, closing one way; return the traces, the oldest first."""
+    env = {**os.environ, "DYNPROF_CLOSE": way, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    script = f"import sys; sys.argv[1:] = ['1', {DEVICE!r}]\n{JOB}"
+    subprocess.run([sys.executable, "-c", script], cwd=folder, env=env, check=True)
+    paths = sorted(Path(folder).rglob("*.pt.trace.json.gz"), key=lambda p: p.stat().st_mtime_ns)
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
+
+
+def counts(trace: dict[str, Any]) -> Counter[str]:
+    """Count events by category, and the device's also by name."""
+    found: Counter[str] = Counter()
+    for event in trace["traceEvents"]:
+        category = str(event.get("cat"))
+        if event["ph"] != "M":
+            found[category] += 1
+        if category in ("kernel", "gpu_memcpy", "gpu_memset"):
+            found[f"{category}: {event['name']}"] += 1
+    return found
+
+
+def differences() -> list[str]:
+    """Return what the two ways recorded differently."""
+    found = {}
+    for way in WAYS:
+        with tempfile.TemporaryDirectory() as folder:
+            found[way] = list(map(counts, captured(way, folder)))
+    for number, inline in enumerate(found["inline"]):
+        print(f"capture {number}: {inline.total():,} counts, {inline['kernel']:,} kernels")
+    return [
+        f"capture {number}, {name}: {inline[name]} inline, {detached[name]} detached"
+        for number, (inline, detached) in enumerate(zip(*found.values(), strict=True))
+        for name in sorted(inline | detached)
+        if inline[name] != detached[name]
+    ]
+
+
+def main() -> int:
+    """Compare, then measure."""
+    import torch
+
+    if DEVICE != "cpu" and not getattr(torch, DEVICE).is_available():
+        print(f"torch {torch.__version__} sees no {DEVICE} device here.")
+        return 1
+    if found := differences():
+        print("The two ways differ:", *found, sep="\n  ")
+        return 1
+    print("Both ways recorded the same.\n")
+    if DEVICE == "cpu":
+        return 0
+    command = [sys.executable, "-m", "benchmarks.closing", "10", DEVICE]
+    return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
