@@ -115,15 +115,14 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
-            with brisk_switching():
-                self._export(export)
+            self._export(export)
             del export  # the recording holds the events of the whole window
 
     def _export(self, export: Export) -> None:
         began_s = time.monotonic()
         made = [export.manifest]
         error = self._attempt("saving the capture", lambda: made.append(_save_files(export)))
-        with self._publishing:
+        with self._publishing, brisk_switching():
             if self._given_up:
                 return
             manifest = made[-1].finished(
@@ -156,16 +155,22 @@ class Exporter:
 
 def _save_files(export: Export) -> Manifest:
     """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
+    with brisk_switching():
+        _furnish(export)
+    if export.recording is None:
+        return export.manifest
+    return _save_trace(export, export.recording)
+
+
+def _furnish(export: Export) -> None:
+    """Make the folders, and write what is known before the trace is there."""
     path = export.layout.manifest(export.folder)
     make_dir(path.parent)
     export.manifest.begun().save(path)
     metadata = json.dumps(_user_metadata(export.manifest), indent=2)
     write_atomic(export.layout.metadata(export.folder), metadata + "\n")
-    if export.recording is None:
-        return export.manifest
     shutil.rmtree(export.workplace, ignore_errors=True)
     make_dir(export.workplace)
-    return _save_trace(export, export.recording)
 
 
 def _save_trace(export: Export, recording: Recording) -> Manifest:
@@ -174,8 +179,8 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
     guard = DiskGuard(export.workplace, export.least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
-    with guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
-        facts = {**_facts(export.manifest), **saved.facts}
+    facts = {**_facts(export.manifest), **saved.facts}
+    with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
         pack(source, sink, name=export.trace_name, first_members=facts, on_chunk=guard.check)
     return export.manifest.model_copy(
         update={

@@ -95,7 +95,7 @@ class Layout:
 
     def workplace(self, folder: Path) -> Path:
         """Return where this process puts a trace together; not there but while it does."""
-        return folder / INFO_DIR / f".rank_{self.rank}.{self.pid}.saving"
+        return folder / INFO_DIR / f".{self.host}_{self.pid}.rank{self.rank}.saving"
 
 
 def window_dir_name(first: int, last: int, edited_at_s: float) -> str:

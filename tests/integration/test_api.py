@@ -167,3 +167,12 @@ def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
     done = run(tmp_path, script)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert len(list((tmp_path / "a" / "log").iterdir())) == 1
+
+
+@pytest.mark.parametrize("value", ["-1", "soon", "nan", "1e99"])
+def test_a_wait_that_is_no_number_of_seconds_is_named(tmp_path: Path, value: str) -> None:
+    """As an argument and as a variable; before training starts."""
+    done = run(tmp_path, f'dp.init("prof_config", exit_wait_s=float("{value}"))')
+    assert "ValueError" in done.stderr
+    done = run(tmp_path, 'dp.init("prof_config")', DYNPROF_EXIT_WAIT_S=value)
+    assert f"DYNPROF_EXIT_WAIT_S='{value}' is not a number of seconds, 0 or more" in done.stderr
