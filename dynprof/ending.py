@@ -44,7 +44,7 @@ class Ending:
         """
         try:
             if waiting := self._inbox.disarm():
-                self._journal.warning(f"request {waiting.number}: not served, {reason}")
+                self._journal.tell(waiting.number, "not served", f"not served, {reason}")
             self._close_elsewhere(reason)
             self._loop.close_now(reason)
             self._wait_for_saving()
@@ -73,5 +73,6 @@ class Ending:
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
 
     def _give_up(self, reason: str) -> None:
-        if self._exporter.give_up(reason):
-            self._journal.error(f"saving is given up: {reason}")
+        if manifest := self._exporter.give_up(reason):
+            text = f"saving is given up: {reason}"
+            self._journal.tell(manifest.request.number, "failed", text)

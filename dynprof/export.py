@@ -93,19 +93,18 @@ class Exporter:
         """Wait until nothing is being saved; False if that took longer than ``timeout_s``."""
         return self._idle.wait(timeout_s)
 
-    def give_up(self, reason: str) -> bool:
-        """Let go of what is being saved, if anything is; its manifest says why.
+    def give_up(self, reason: str) -> Manifest | None:
+        """Let go of what is being saved, if anything is; return its manifest, which says why.
 
         Only for the end of the process: the thread may be in a call that cannot be interrupted.
         """
         with self._publishing:
             export, self._newest = self._newest, None
             if export is None:
-                return False
+                return None
             self._given_up = True
             failed = export.manifest.finished(save_ms=0, failure=f"saving was given up: {reason}")
-            self._publish(export, failed)
-        return True
+            return self._publish(export, failed)
 
     def stop(self) -> None:
         """End the thread, once it has told the outcome of what it saved."""

@@ -19,12 +19,14 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.docket import Docket
 from dynprof.layout import FILE_MODE, make_dir, write_atomic
 from dynprof.snapshot import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.docket import Outcome
     from dynprof.layout import Layout
     from dynprof.snapshot import Status
 
@@ -32,6 +34,9 @@ TICK_S = 1.0
 """Between two looks at the step counter."""
 LOG_BYTES = 2_000_000
 LOG_FILES = 3
+
+_LOUD = ("refused", "failed", "superseded", "not served")
+"""Outcomes of which somebody will want to hear."""
 
 
 class Journal:
@@ -44,12 +49,15 @@ class Journal:
 
     Attributes:
         remembered: Fields of the status that stay as they were last told.
+        docket: What became of each edit.
     """
 
     def __init__(
         self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
     ) -> None:
         self.remembered: dict[str, Any] = {}
+        self.docket = Docket()
+        self._remembering = threading.Lock()
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         self._written: Status | None = None
@@ -83,14 +91,22 @@ class Journal:
         """Note what went wrong."""
         self._note(logging.ERROR, text)
 
+    def tell(self, number: int, outcome: Outcome, text: str, *, capture: str | None = None) -> None:
+        """Note what became of an edit, in the log and on the docket."""
+        self.docket.note(number, outcome, text, capture)
+        level = logging.WARNING if outcome in _LOUD else logging.INFO
+        self._note(level, f"request {number}: {text}")
+
     def refusal(self, number: int, texts: list[str]) -> None:
         """Note why a request is refused, and keep that for the status."""
         self.remember(problems=tuple(texts), remarks=())
+        self.docket.note(number, "refused", "\n".join(texts))
         self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
 
     def remember(self, **fields: Any) -> None:
         """Keep fields of the status until they are told anew."""
-        self.remembered = {**self.remembered, **fields}
+        with self._remembering:
+            self.remembered = {**self.remembered, **fields}
 
     def stop(self) -> None:
         """Write what is left, with a last status, and end the thread."""
@@ -131,8 +147,8 @@ class Journal:
         status = self._snapshot()
         last = self._written
         if last and status.heartbeat - last.heartbeat < HEARTBEAT_S:
-            quiet = dataclasses.replace(status, heartbeat=0, step=0, step_ms=None)
-            if quiet == dataclasses.replace(last, heartbeat=0, step=0, step_ms=None):
+            still = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
+            if dataclasses.replace(status, **still) == dataclasses.replace(last, **still):
                 return
         self._written = status
         path = self._layout.status

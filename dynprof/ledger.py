@@ -30,6 +30,10 @@ class Ledger:
         """Return the mean step time of late."""
         return self._pace.mean_ms(now_s, step)
 
+    def still_s(self, now_s: float, step: int) -> float:
+        """Return for how long the step counter has stood still."""
+        return self._pace.still_s(now_s, step)
+
     def window_opens(self, now_s: float, step: int) -> float | None:
         """End a stretch; return its mean step time. Cheap: the training thread calls it."""
         before_ms = self._pace.mean_ms(now_s, step)

@@ -210,10 +210,8 @@ class Loop:
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
-        self._journal.info(
-            f"request {request.number}: opened at step {step} in {current.open_ms:.1f} ms; "
-            f"recording {_steps_text(current.window)}"
-        )
+        text = f"opened at step {step} in {current.open_ms:.1f} ms; "
+        self._journal.tell(request.number, "open", f"{text}recording {_steps_text(current.window)}")
 
     def _close(self, reason: str) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
@@ -227,9 +225,10 @@ class Loop:
         self._open = None
         self._failures.pop(current.backend.name, None)
         done, asked = current.window.recorded, current.window.active
-        text = f"request {current.request.number}: closed at step {self._inbox.step} in "
+        text = f"closed at step {self._inbox.step} in "
         text += f"{close_ms:.2f} ms ({current.closing}), {done} of {asked} steps"
-        self._journal.info(text + (f"; early: {reason}" if reason else ""))
+        text += f"; early: {reason}" if reason else ""
+        self._journal.tell(current.request.number, "saving", text)
         self._submit(current, recording, reason, close_ms)
 
     def _give_up(self, error: Exception) -> None:

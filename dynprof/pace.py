@@ -13,9 +13,13 @@ class Pace:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+        self._last_step = -1
+        self._moved_s = 0.0
 
     def sample(self, now_s: float, step: int) -> None:
         """Note that the counter stood at ``step`` at ``now_s``."""
+        if step != self._last_step:
+            self._last_step, self._moved_s = step, now_s
         if self._samples and step < self._samples[-1][1]:
             self._samples.clear()  # the counter was set back
         self._samples.append((now_s, step))
@@ -23,6 +27,10 @@ class Pace:
     def forget(self) -> None:
         """Start anew: what comes is not to be averaged with what was."""
         self._samples.clear()
+
+    def still_s(self, now_s: float, step: int) -> float:
+        """Return for how long the counter has stood still, as far as samples tell."""
+        return now_s - self._moved_s if step == self._last_step else 0.0
 
     def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
         """Return the mean step time since ``since_s``, or over the samples kept, up to now."""

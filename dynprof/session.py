@@ -7,6 +7,7 @@ exporter's thread reports what it saved.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,9 @@ class Session:
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",
             step_ms=self._step_ms(),
+            still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
             heartbeat=self._clock.wall_s(),
+            edits=self._journal.docket.answers,
             **self._journal.remembered,
         )
 
@@ -169,6 +172,8 @@ class Session:
 
     def _receive(self, edit: Edit, *, now: bool) -> None:
         self._numbers += 1
+        digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
+        self._journal.docket.enter(self._numbers, digest, edit.edited_at_s)
         outcome = read_request(edit, self._numbers, self._standing, now=now)
         if isinstance(outcome, Request):
             self._arm(outcome)
@@ -179,7 +184,7 @@ class Session:
             if outcome.asked:
                 self._journal.refusal(self._numbers, texts)
             else:
-                self._journal.info(f"request {self._numbers}: nothing to do; {texts[0]}")
+                self._journal.tell(self._numbers, "not asked", f"nothing to do; {texts[0]}")
 
     def _standing(self, config: ProfilerConfig) -> Standing:
         folder = self._layout.capture_dir(config.prof_dir)
@@ -197,27 +202,26 @@ class Session:
     def _arm(self, request: Request) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
-        text = (
-            f"request {request.number}: accepted, saved {local(request.edited_at_s)}; opens {when}"
-        )
+        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {request.config.active} steps with {request.plan.backend} "
         text += f"({', '.join(request.plan.activities)})"
         remarks = [str(remark) for remark in request.remarks]
-        self._journal.info("\n".join([text, *remarks]))
+        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
         self._journal.remember(problems=(), remarks=tuple(remarks))
         self._look_at_disk(request.config)
         if replaced := self.inbox.put(request):
-            text = f"request {replaced.number}: superseded by request {request.number}"
-            self._journal.warning(text)
+            text = f"superseded by request {request.number}"
+            self._journal.tell(replaced.number, "superseded", text)
 
     def _cancel(self, number: int) -> None:
         waiting, current = self.inbox.disarm(), self._loop.busy
         if waiting:
-            self._journal.info(f"request {waiting.number}: disarmed by request {number}")
+            self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
         if current:
             self.inbox.order_close(f"cancelled by request {number}")
-        if not waiting and not current:
-            self._journal.info(f"request {number}: cancel, but nothing is open or waiting")
+        done = [text for text, found in (("disarms", waiting), ("closes", current)) if found]
+        what = f"{' and '.join(done)} what there is" if done else "but nothing is open or waiting"
+        self._journal.tell(number, "cancel", f"cancel, {what}")
         self._journal.remember(problems=(), remarks=())
 
     # calls of the training script
@@ -272,11 +276,12 @@ class Session:
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:
-            text = f"request {number}: saved {_relative(folder / trace, self._layout.root)} "
+            text = f"saved {_relative(folder / trace, self._layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
-            self._journal.info("\n".join([text, *manifest.lost]))
+            self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=shown)
         else:
-            self._journal.warning(f"request {number}: no trace; {manifest.reason}; see {shown}")
+            text = f"no trace; {manifest.reason}; see {shown}"
+            self._journal.tell(number, "failed", text, capture=shown)
 
     def _guarded_tick(self) -> None:
         self._wall.attempt("a tick", self._tick)

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dynprof.docket import Answer
 from dynprof.errors import CaptureError
 from dynprof.offer import Offer
 
@@ -34,11 +35,13 @@ class Status:
         progress: Steps done and steps asked for of the open window, warm-up included.
         watching: How the config is watched, and why so.
         profilers: What each backend can do in this process.
+        edits: The newest edits, the oldest first, and what became of each.
         problems: What was wrong with the last edit, each a sentence.
         remarks: What of the last edit has no effect or was downgraded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
+        still_s: For how many seconds the step counter has stood still, at the time of writing.
         heartbeat: Time of writing, seconds since the epoch.
     """
 
@@ -52,11 +55,13 @@ class Status:
     progress: tuple[int, int] | None = None
     watching: str = ""
     profilers: tuple[Offer, ...] = ()
+    edits: tuple[Answer, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     last_error: str | None = None
     step_ms: float | None = None
+    still_s: float = 0.0
     heartbeat: float = 0.0
 
     def is_live(self, now_s: float) -> bool:
@@ -66,6 +71,21 @@ class Status:
             now_s: Seconds since the epoch.
         """
         return self.state != "stopped" and now_s - self.heartbeat < 3 * HEARTBEAT_S
+
+    def health(self, now_s: float) -> str:
+        """Return ``stopped``, ``dead``, ``stuck`` or ``alive``.
+
+        A process is dead that has not written for three heartbeats, and stuck while its step
+        counter has stood still for half a minute and for twenty of its usual steps.
+
+        Args:
+            now_s: Seconds since the epoch.
+        """
+        if self.state == "stopped":
+            return "stopped"
+        if not self.is_live(now_s):
+            return "dead"
+        return "stuck" if self.still_s > max(30.0, 0.02 * (self.step_ms or 0.0)) else "alive"
 
 
 def load_status(path: Path) -> Status:
@@ -84,7 +104,8 @@ def load_status(path: Path) -> Status:
             Offer(offer["backend"], tuple(offer["activities"]), offer["missing"])
             for offer in frozen.pop("profilers", ())
         )
-        return Status(**frozen, profilers=offers)
+        edits = tuple(Answer(**answer) for answer in frozen.pop("edits", ()))
+        return Status(**frozen, profilers=offers, edits=edits)
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise CaptureError(f"{path} is not a status file: {error}") from None
 

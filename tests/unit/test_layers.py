@@ -13,7 +13,7 @@ import dynprof
 
 PACKAGE = Path(dynprof.__file__).parent
 LAYERS = [
-    {"errors", "layout", "clock", "rank", "version", "offer", "switching"},
+    {"errors", "layout", "clock", "rank", "version", "offer", "switching", "docket"},
     {"config", "capture", "snapshot", "journal", "pace", "wall"},
     {"edits", "watch", "plan", "request"},
     {"backends"},

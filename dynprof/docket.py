@@ -1,0 +1,79 @@
+"""What became of each edit: kept in the status, so that nobody's request is lost without a word."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal[
+    "refused",
+    "not asked",
+    "cancel",
+    "waiting",
+    "open",
+    "saving",
+    "saved",
+    "failed",
+    "superseded",
+    "disarmed",
+    "not served",
+]
+"""``waiting``, ``open`` and ``saving`` are on their way; the others are how an edit ends."""
+
+ON_THE_WAY: tuple[Outcome, ...] = ("waiting", "open", "saving")
+MOST = 20
+"""How many edits are remembered."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One edit and what became of it.
+
+    Attributes:
+        number: Counts the edits of the process, from 1.
+        sha256: Digest of the config's bytes; empty where they could not be read.
+        edited_at: Time of the save, seconds since the epoch.
+        outcome: What became of it so far.
+        text: Why, in sentences.
+        capture: Its manifest, relative to the config's directory.
+    """
+
+    number: int
+    sha256: str
+    edited_at: float
+    outcome: Outcome
+    text: str = ""
+    capture: str | None = None
+
+
+class Docket:
+    """The newest edits, the oldest first; every thread may note what it knows."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, Answer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The edits remembered."""
+        with self._lock:
+            return tuple(self._answers.values())
+
+    def enter(self, number: int, sha256: str, edited_at: float) -> None:
+        """Note a new edit."""
+        with self._lock:
+            self._answers[number] = Answer(number, sha256, edited_at, "waiting")
+            while len(self._answers) > MOST:
+                del self._answers[min(self._answers)]
+
+    def note(
+        self, number: int, outcome: Outcome, text: str = "", capture: str | None = None
+    ) -> None:
+        """Note what became of an edit; nothing if it is forgotten already."""
+        with self._lock:
+            if answer := self._answers.get(number):
+                self._answers[number] = dataclasses.replace(
+                    answer, outcome=outcome, text=text, capture=capture or answer.capture
+                )
