@@ -147,7 +147,7 @@ class Journal:
         status = self._snapshot()
         last = self._written
         if last and status.heartbeat - last.heartbeat < HEARTBEAT_S:
-            still = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
+            still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
             if dataclasses.replace(status, **still) == dataclasses.replace(last, **still):
                 return
         self._written = status

@@ -8,9 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
-from dynprof.config import parse_config, schema_text, template_text
 from dynprof.errors import UnusablePathError
-from dynprof.layout import CONFIG_NAME, Layout, make_dir, write_atomic, write_if_absent
+from dynprof.furnish import furnish
+from dynprof.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process import Process
 from dynprof.rank import Rank, find_rank
 from dynprof.session import Session
@@ -19,7 +19,6 @@ from dynprof.watch import choose_mode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.backends import Backend
 
 
 EXIT_WAIT_S = 600.0
@@ -43,7 +42,8 @@ def open_session(
     backends = all_backends()
     root = _usable(path)
     try:
-        _furnish(root, backends)
+        usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
+        furnish(root, usable.activities if usable else ("CPU",))
         layout = Layout.here(root, place.number)
         process = Process(layout, place, backends)
         session = Session(process, watching=choose_mode(watch, root), exit_wait_s=patience_s)
@@ -67,20 +67,6 @@ def _usable(path: Path) -> Path:
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise UnusablePathError(f"{root} cannot be read and written by this user")
     return root
-
-
-def _furnish(root: Path, backends: tuple[Backend, ...]) -> None:
-    """Put the template and the schema there; of many ranks that start at once one writes."""
-    layout = Layout.here(root, 0)
-    offers = [backend.offer() for backend in backends]
-    usable = next((offer for offer in offers if not offer.missing), None)
-    template = template_text(usable.activities if usable else ("CPU",))
-    parse_config(template.encode())  # loads now what the first edit would load during training
-    schema = schema_text()
-    if not layout.schema.is_file() or layout.schema.read_text(encoding="utf-8") != schema:
-        write_atomic(layout.schema, schema)
-    if not os.path.lexists(layout.config):
-        write_if_absent(layout.config, template)
 
 
 def _exit_wait(asked: float | None) -> float:

@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
+from dynprof.cli.arm import arm, cancel
 from dynprof.cli.demo import demo
+from dynprof.cli.init import init
+from dynprof.cli.log import log
+from dynprof.cli.status import status
 from dynprof.cli.validate import validate
 from dynprof.version import __version__
 
@@ -16,7 +20,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(init)
 app.command()(validate)
+app.command()(arm)
+app.command()(cancel)
+app.command()(status)
+app.command()(log)
 app.command()(demo)
 
 

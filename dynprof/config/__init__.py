@@ -1,12 +1,15 @@
 """The config file: bytes in, a frozen :class:`ProfilerConfig` or a sentence for each problem."""
 
-from dynprof.config.model import ProfilerConfig
+from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.model import Limits, ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
 from dynprof.config.source import Source, read_source
 
 __all__ = [
+    "ExperimentalConfig",
+    "Limits",
     "Parsed",
     "ProfilerConfig",
     "RankSet",

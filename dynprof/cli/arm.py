@@ -1,0 +1,105 @@
+"""``dynprof arm`` and ``dynprof cancel``: ask for a window, or call it off."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dynprof.cli.follow import Follower
+from dynprof.cli.options import changes, with_settings
+from dynprof.cli.places import (
+    INVALID,
+    NOBODY,
+    UNREADABLE,
+    Directory,
+    config_of,
+    fail,
+    live,
+    nobody,
+)
+from dynprof.config import parse_config
+from dynprof.editing import alone, change
+from dynprof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dynprof.snapshot import Status
+
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Follow the ranks until their captures are saved.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="With --wait: for how long at most.")
+]
+
+
+@with_settings
+def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
+    """Change the config's settings and save it: a running job records its next steps.
+
+    Settings that are not named stay as they stand in the file.
+
+    Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
+    2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;
+    5: a rank died or does not answer.
+
+    Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
+    """
+    asked = {("cancel",): False, **changes(given)}
+    _save(directory, asked, wait=wait, timeout=timeout)
+
+
+def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
+    """Close the open window, keeping what it has, and disarm the waiting one.
+
+    Exit codes as for arm.
+
+    Example: dynprof cancel prof_config
+    """
+    _save(directory, {("cancel",): True}, wait=wait, timeout=timeout)
+
+
+def _save(
+    directory: Path, asked: dict[tuple[str, ...], Any], *, wait: bool, timeout: float | None
+) -> None:
+    path = config_of(directory)
+    raw, before = _changed(path, asked)
+    if not before:
+        fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
+    config = parse_config(raw).config
+    watching = [status.rank for status in before if status.rank in config.asked_ranks]
+    if not config.cancel:
+        _warn_of_others(before)
+    if not watching:
+        there = ", ".join(str(status.rank) for status in before)
+        fail(f"{path} is saved, but asks for none of the live ranks ({there})", NOBODY)
+    typer.echo(f"{path} is saved; {len(watching)} live rank(s) are asked", err=True)
+    if wait:
+        follower = Follower(path.parent, hashlib.sha256(raw).hexdigest(), before)
+        raise typer.Exit(follower.follow(watching, timeout))
+
+
+def _changed(path: Path, asked: dict[tuple[str, ...], Any]) -> tuple[bytes, list[Status]]:
+    """Save the changes; return what was written, and which ranks were alive before."""
+    try:
+        with alone(path.parent):
+            before = live(path.parent)
+            return change(path, asked), before
+    except FileNotFoundError:
+        fail(f"{path}: there is no such file; dynprof init makes one", UNREADABLE)
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(f"{path}: {problem}", err=True)
+        fail(f"{path}: nothing was changed", INVALID)
+    except OSError as error:
+        fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
+
+
+def _warn_of_others(before: list[Status]) -> None:
+    for status in before:
+        for answer in status.edits:
+            if answer.outcome == "waiting":
+                text = f"request {answer.number} waits there and is superseded"
+                typer.echo(f"rank {status.rank}: {text}", err=True)

@@ -1,0 +1,122 @@
+"""Follows one request on all its ranks, from the save to the captures."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dynprof.cli.places import LOST, UNSERVED, statuses
+from dynprof.docket import ON_THE_WAY, Answer
+from dynprof.snapshot import HEARTBEAT_S, Status
+
+POLL_S = 0.1
+ANSWER_S = 3 * HEARTBEAT_S
+"""A live rank that has not taken notice of a save after so long does not answer."""
+GOOD = ("saved", "cancel", "not asked")
+
+
+class Follower:
+    """Watches the status files.
+
+    Args:
+        directory: The config's directory.
+        sha256: Digest of what was saved.
+        before: The status of the ranks before it was saved.
+    """
+
+    def __init__(self, directory: Path, sha256: str, before: list[Status]) -> None:
+        self._directory, self._sha256 = directory, sha256
+        self._seen = {
+            (status.rank, status.pid): max((a.number for a in status.edits), default=0)
+            for status in before
+        }
+        self._began_s = time.monotonic()
+
+    def follow(self, ranks: list[int], timeout_s: float | None) -> int:
+        """Show how it goes on until all is over; return the command's exit code."""
+        console = Console(stderr=True)
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
+        )
+        with bar:
+            task = bar.add_task("saved", total=1)
+            while True:
+                found = {s.rank: s for s in statuses(self._directory) if s.rank in ranks}
+                said = {rank: self._answer(found.get(rank)) for rank in ranks}
+                words, share = _progress(found.values(), said)
+                bar.update(task, description=words, completed=share)
+                over = all(self._is_over(found.get(rank), said[rank]) for rank in ranks)
+                late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
+                if over or late:
+                    break
+                time.sleep(POLL_S)
+        return max((self._tell(rank, found.get(rank), said[rank]) for rank in ranks), default=0)
+
+    def _answer(self, status: Status | None) -> Answer | None:
+        if status is None:
+            return None
+        seen = self._seen.get((status.rank, status.pid), 0)
+        mine = [a for a in status.edits if a.sha256 == self._sha256 and a.number > seen]
+        return mine[-1] if mine else None
+
+    def _is_over(self, status: Status | None, answer: Answer | None) -> bool:
+        if answer and answer.outcome not in ON_THE_WAY:
+            return True
+        if status is None or status.health(time.time()) in ("dead", "stopped"):
+            return True
+        return answer is None and time.monotonic() - self._began_s > ANSWER_S
+
+    def _tell(self, rank: int, status: Status | None, answer: Answer | None) -> int:
+        """Say how it ended on a rank; return the exit code that this means."""
+        health = status.health(time.time()) if status else "dead"
+        if answer and answer.outcome == "saved":
+            typer.echo(self._directory / str(answer.capture))
+            return 0
+        if answer and answer.outcome not in ON_THE_WAY:
+            typer.echo(f"rank {rank}: {answer.outcome}: {answer.text}", err=True)
+            return 0 if answer.outcome in GOOD else UNSERVED
+        if health in ("dead", "stopped"):
+            typer.echo(f"rank {rank}: the process {_ended(health)}", err=True)
+            return LOST
+        state = f"still {answer.outcome}" if answer else "has not answered"
+        stuck = "; its step counter stands still" if health == "stuck" else ""
+        typer.echo(f"rank {rank}: {state}{stuck}", err=True)
+        return LOST
+
+
+def _ended(health: str) -> str:
+    return "ended" if health == "stopped" else "is dead: its status is no longer written"
+
+
+def _progress(found: Iterable[Status], said: dict[int, Answer | None]) -> tuple[str, float]:
+    """Return what to show: how many ranks are where, the time it will take, and the share done."""
+    shares, left_s = [], 0.0
+    stages: Counter[str] = Counter()
+    for status in found:
+        answer = said[status.rank]
+        stage, share = _stage(status, answer)
+        stages[stage] += 1
+        shares.append(share)
+        if status.progress and status.step_ms and answer and answer.outcome == "open":
+            done, asked = status.progress
+            left_s = max(left_s, (asked - done) * status.step_ms / 1e3)
+    words = ", ".join(f"{count} {stage}" for stage, count in stages.items())
+    if left_s >= 1:
+        words += f", about {left_s:.0f} s left"
+    return words or "nobody answers", sum(shares) / len(shares) if shares else 0.0
+
+
+def _stage(status: Status, answer: Answer | None) -> tuple[str, float]:
+    if answer is None:
+        return "asked", 0.0
+    if answer.outcome == "open":
+        done, asked = status.progress or (0, 1)
+        return f"{status.state} {done}/{asked}", 0.1 + 0.7 * done / asked
+    shown = {"waiting": ("waiting for its step", 0.05), "saving": ("saving", 0.85)}
+    return shown.get(answer.outcome, (answer.outcome, 1.0))

@@ -1,0 +1,34 @@
+"""``dynprof init``: a directory with a config, before any job has made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynprof.cli.places import UNREADABLE, fail
+from dynprof.furnish import furnish
+from dynprof.layout import CONFIG_NAME, make_dir
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="The directory to give to dp.init().")],
+    activities: Annotated[
+        str, typer.Option(metavar="A,B", help="What the config shall watch: CPU, CUDA, XPU, NPU.")
+    ] = "CPU",
+) -> None:
+    """Make the directory, the config and its schema, where they are not there yet.
+
+    A job that starts makes them itself; this is for those who want to prepare.
+
+    Exit code 0: they are there; 2: they cannot be made.
+
+    Example: dynprof init prof_config --activities CPU,CUDA
+    """
+    try:
+        make_dir(directory)
+        wrote = furnish(directory, tuple(part.strip() for part in activities.split(",")))
+    except OSError as error:
+        fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
+    typer.echo(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")

@@ -1,0 +1,108 @@
+"""``dynprof log``: the logs of all ranks, in the order of time."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dynprof.cli.places import NOBODY, Directory, fail
+from dynprof.journal import printable
+from dynprof.layout import LOG_DIR
+
+POLL_S = 0.2
+STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+)")
+
+
+def log(
+    directory: Directory,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")
+    ] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=1, help="Only so many of the newest.")
+    ] = None,
+) -> None:
+    """Print the maintenance logs of all ranks, merged by time.
+
+    Exit code 0: printed; 3: there is no log.
+
+    Example: dynprof log prof_config --follow
+    """
+    paths = _paths(directory)
+    if not paths:
+        fail(f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet", NOBODY)
+    console = Console(highlight=False, soft_wrap=True)
+    tails = {path: _Tail(path) for path in paths}
+    older = [_Tail(path).records() for path in _rotated(directory)]
+    records = list(heapq.merge(*older, *(tail.records() for tail in tails.values())))
+    for record in records[-lines:] if lines else records:
+        _print(console, record)
+    if follow:
+        _follow(directory, console, tails)
+
+
+def _paths(directory: Path) -> list[Path]:
+    return sorted((directory / LOG_DIR).glob("dp_*.log"))
+
+
+def _rotated(directory: Path) -> list[Path]:
+    return sorted((directory / LOG_DIR).glob("dp_*.log.[0-9]*"), reverse=True)
+
+
+class _Tail:
+    """Reads a log from where it last stopped, record by record."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._inode = 0
+
+    def records(self) -> Iterator[str]:
+        """Yield whole records, each with the lines that belong to it."""
+        try:
+            with self._path.open("rb") as file:
+                inode = self._path.stat().st_ino
+                if inode != self._inode or self._path.stat().st_size < self._at:
+                    self._inode, self._at = inode, 0  # rotated: another file under this name
+                file.seek(self._at)
+                text = file.read()
+        except OSError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        record = ""
+        for line in whole.decode("utf-8", "replace").splitlines():
+            if _LINE.match(line) and record:
+                yield record
+                record = ""
+            record += f"\n{line}" if record else line
+        if record:
+            yield record
+
+
+def _follow(directory: Path, console: Console, tails: dict[Path, _Tail]) -> None:
+    try:
+        while True:
+            time.sleep(POLL_S)
+            for path in _paths(directory):
+                tails.setdefault(path, _Tail(path))
+            for record in heapq.merge(*(tail.records() for tail in tails.values())):
+                _print(console, record)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(console: Console, record: str) -> None:
+    level = _LINE.match(record)
+    style = STYLES.get(level.group(1), "") if level else ""
+    for line in record.split("\n"):
+        console.print(Text(printable(line), style=style))

@@ -1,0 +1,140 @@
+"""Every setting of the config as an option of the command line, made from the model."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from dynprof.config import ExperimentalConfig, Limits, ProfilerConfig
+
+if typing.TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "": ProfilerConfig,
+    "experimental_config": ExperimentalConfig,
+    "limits": Limits,
+}
+NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
+"""Not settings of a window, or with a better way beside them."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting and its option.
+
+    Attributes:
+        section: The object in the file that holds it; empty for the file's own.
+        key: Its key there.
+        kind: What the option takes: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
+        help: What it means.
+    """
+
+    section: str
+    key: str
+    kind: type
+    help: str
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys from the top of the file."""
+        return (self.section, self.key) if self.section else (self.key,)
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the option as a parameter that Typer understands."""
+        name = f"--{self.key.replace('_', '-')}"
+        kind: Any = str if self.kind in (list, dict) else self.kind
+        hint = {"list": "A,B", "dict": "KEY=VALUE"}.get(self.kind.__name__)
+        option = typer.Option(
+            f"{name}/--no-{name[2:]}" if self.kind is bool else name,
+            help=self.help,
+            metavar=hint,
+            show_default=False,
+        )
+        wanted: Any = list[kind] | None if self.kind is dict else kind | None
+        return inspect.Parameter(
+            self.key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[wanted, option],
+        )
+
+    def value(self, given: Any) -> Any:
+        """Return what stands in the file for what was given on the command line."""
+        if self.kind is dict:
+            pairs = (text.partition("=") for text in given)
+            return {key: _json_or_text(value) for key, _, value in pairs}
+        if self.kind is list:
+            parts = [part.strip() for part in given.split(",")]
+            return [int(part) if part.isdigit() else part for part in parts]
+        return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def settings() -> Iterator[Setting]:
+    """Yield all settings that the command line offers, in the order of the model."""
+    for section, model in SECTIONS.items():
+        for name, field in model.model_fields.items():
+            key = field.alias or name
+            if key not in NOT_OFFERED:
+                yield Setting(section, key, _kind(field), field.description or "")
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every setting; it takes them as ``**given``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    offered = [setting.parameter() for setting in settings()]
+    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:]]
+    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[own[0], *offered, *named]
+    )
+    command.__annotations__ = {p.name: p.annotation for p in [own[0], *offered, *named]}
+    return command
+
+
+def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Return the settings given on the command line, by their place in the file."""
+    return {
+        setting.path: setting.value(given[setting.key])
+        for setting in settings()
+        if given.get(setting.key) is not None
+    }
+
+
+def _kind(field: FieldInfo) -> type:
+    """Return what the option of a field takes; a string where the field takes more than one."""
+    found = {_plain(part) for part in _parts(field.annotation)} - {type(None)}
+    for kind in (bool, int, float, dict):
+        if found == {kind}:
+            return kind
+    return list if list in found and str not in found else str
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(part for arg in typing.get_args(annotation) for part in _parts(arg))
+    return (annotation,)
+
+
+def _plain(annotation: Any) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return type(typing.get_args(annotation)[0])
+    return origin or annotation
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

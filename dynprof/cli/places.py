@@ -1,0 +1,56 @@
+"""What commands find in a config's directory, and the codes that they end with."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from dynprof.clock import local
+from dynprof.errors import CaptureError
+from dynprof.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.snapshot import Status, load_status
+
+INVALID, UNREADABLE, NOBODY, UNSERVED, LOST = 1, 2, 3, 4, 5
+"""The config cannot be used; no such file; nobody watches; not served; a rank died."""
+
+Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
+
+
+def config_of(directory: Path) -> Path:
+    """Return the config that a directory, or the file itself, stands for."""
+    return directory / CONFIG_NAME if directory.is_dir() else directory
+
+
+def statuses(directory: Path) -> list[Status]:
+    """Return the status of every rank, in their order."""
+    found = []
+    for path in (directory / STATUS_DIR).glob("rank_*.json"):
+        with contextlib.suppress(CaptureError):
+            found.append(load_status(path))
+    return sorted(found, key=lambda status: status.rank)
+
+
+def nobody(directory: Path) -> str:
+    """Return the sentence for a directory that no live process watches."""
+    text = f"no process watches {directory}"
+    if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
+        how = "stopped" if last.state == "stopped" else "was last heard of"
+        return f"{text}; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at " \
+            f"{local(last.heartbeat)}"  # fmt: skip
+    return f"{text}; no job has called dp.init() on it yet"
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """Say why the command ends, and end it."""
+    typer.echo(text, err=True)
+    raise typer.Exit(code)
+
+
+def live(directory: Path) -> list[Status]:
+    """Return the status of the ranks that are alive, or stuck."""
+    now_s = time.time()
+    return [status for status in statuses(directory) if status.is_live(now_s)]

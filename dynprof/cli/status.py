@@ -1,0 +1,124 @@
+"""``dynprof status``: all ranks of a directory on one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dynprof.cli.places import NOBODY, Directory, fail, nobody, statuses
+from dynprof.journal import printable
+
+if TYPE_CHECKING:
+    from dynprof.snapshot import Status
+
+REFRESH_S = 0.5
+STYLES = {"dead": "bold red", "stuck": "bold yellow", "stopped": "dim"}
+MOST_RANKS = 64
+"""More ranks than this are shown only if something is the matter with them."""
+
+
+def status(
+    directory: Directory,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, until Ctrl-C.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print it for a script, one object for all ranks.")
+    ] = False,
+) -> None:
+    """Show where every rank stands: alive, stuck or dead, its step, request and last capture.
+
+    Exit code 0: some rank is alive; 3: none is.
+
+    Example: dynprof status prof_config --watch
+    """
+    if as_json:
+        typer.echo(json.dumps(_plain(directory), indent=2))
+    elif watch:
+        _watch(directory)
+    else:
+        Console().print(screen(directory))
+    if not any(_health(found) in ("alive", "stuck") for found in statuses(directory)):
+        fail(nobody(directory), NOBODY)
+
+
+def _plain(directory: Path) -> dict[str, object]:
+    return {
+        "directory": str(directory),
+        "ranks": [
+            {**dataclasses.asdict(found), "health": _health(found)} for found in statuses(directory)
+        ],
+    }
+
+
+def _watch(directory: Path) -> None:
+    try:
+        with Live(screen(directory), auto_refresh=False) as live:
+            while True:
+                time.sleep(REFRESH_S)
+                live.update(screen(directory), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def screen(directory: Path) -> Group:
+    """Return what is shown of a directory."""
+    found = statuses(directory)
+    shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("rank", "process", "health", "state", "step", "ms/step", "request"):
+        table.add_column(title, justify="right" if title in ("step", "ms/step") else "left")
+    for one in shown:
+        table.add_row(*_cells(one))
+    notes = [note for one in shown for note in _notes(one)]
+    if len(shown) < len(found):
+        notes.append(Text(f"{len(found) - len(shown)} more ranks, all idle", style="dim"))
+    return Group(table, *notes)
+
+
+def _is_odd(status: Status) -> bool:
+    return _health(status) != "alive" or status.state != "idle" or bool(status.problems)
+
+
+def _health(status: Status) -> str:
+    return status.health(time.time())
+
+
+def _cells(status: Status) -> list[Text]:
+    health = _health(status)
+    if health == "stuck":
+        health = f"stuck for {status.still_s:.0f} s"
+    elif health == "dead":
+        health = f"dead for {time.time() - status.heartbeat:.0f} s"
+    state = status.state
+    if status.progress:
+        state += f" {status.progress[0]}/{status.progress[1]}"
+    cells = (
+        str(status.rank),
+        f"{status.host}:{status.pid}",
+        health,
+        state,
+        f"{status.step:,}",
+        "" if status.step_ms is None else f"{status.step_ms:.1f}",
+        str(status.request or ""),
+    )
+    style = STYLES.get(_health(status), "")
+    return [Text(printable(cell), style=style) for cell in cells]
+
+
+def _notes(status: Status) -> list[Text]:
+    notes = []
+    if status.problems:
+        notes += [("yellow", f"refused: {problem}") for problem in status.problems]
+    if status.last_error:
+        notes.append(("red", f"error: {status.last_error}"))
+    if status.last_capture:
+        notes.append(("green", f"last capture: {status.last_capture}"))
+    return [Text(f"rank {status.rank}: {printable(text)}", style=style) for style, text in notes]

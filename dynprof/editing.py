@@ -1,0 +1,94 @@
+"""Changes settings in a config file and leaves the rest of it as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config import parse_config, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Hold the directory's lock, so that two commands do not undo each other's changes.
+
+    Where the file system has no locks, go on without.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def change(path: Path, changes: Mapping[tuple[str, ...], Any]) -> bytes:
+    """Set settings in a config, whole or not at all, keeping order, indent and permissions.
+
+    Args:
+        path: The config.
+        changes: The keys from the top of the file, and the new value.
+
+    Returns:
+        The bytes written.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: The file cannot be used as it is, or not with these changes.
+        OSError: It cannot be written.
+    """
+    before = read_source(path).raw
+    text = before.decode("utf-8-sig", errors="replace")
+    document = json.loads(text) if _is_object(text) else parse_config(before)
+    for keys, value in changes.items():
+        _set(document, keys, value)
+    after = (json.dumps(document, indent=_indent(text), ensure_ascii=False) + "\n").encode()
+    parse_config(after)
+    _replace(path, after)
+    return after
+
+
+def _is_object(text: str) -> bool:
+    with contextlib.suppress(ValueError, RecursionError):
+        return isinstance(json.loads(text), dict)
+    return False
+
+
+def _set(document: Any, keys: tuple[str, ...], value: Any) -> None:
+    *sections, key = keys
+    for section in sections:
+        if not isinstance(document.get(section), dict):
+            document[section] = {}
+        document = document[section]
+    document[key] = value
+
+
+def _indent(text: str) -> int:
+    first = re.search(r"\n( +)\S", text)
+    return len(first.group(1)) if first else 4
+
+
+def _replace(path: Path, content: bytes) -> None:
+    stat = path.stat()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(temporary, flags, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(content)
+            with contextlib.suppress(PermissionError):
+                os.fchown(file.fileno(), stat.st_uid, stat.st_gid)
+            os.fchmod(file.fileno(), stat.st_mode & 0o7777)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
