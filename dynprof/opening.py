@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for a capture that is being saved, if not told."""
 

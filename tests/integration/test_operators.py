@@ -1,0 +1,209 @@
+"""The commands of an operator, against real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.capture import load_manifest
+from tests.integration.running import RunningJob, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOP = """
+import time, dynprof as dp
+dp.init("prof_config")
+while True:
+    time.sleep(0.01)
+    dp.step()
+"""
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """Start the command."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from dynprof.cli import app; app()", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def dynprof(*arguments: object) -> tuple[int, str, str]:
+    """Run the command; return its exit code, its output, and what it said on stderr."""
+    process = start(*arguments)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    """Return a running job of one rank."""
+    with RunningJob(tmp_path, LOOP) as running:
+        running.when("training", lambda status: status.state == "idle")
+        yield running
+
+
+def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
+    """The path of the manifest is the output, for scripts; the settings are those given."""
+    code, output, errors = dynprof("arm", job.root, "--active", 3, "--metadata", "who=me", "--wait")
+    assert (code, errors.splitlines()[0]) == (
+        0,
+        f"{job.config} is saved; 1 live rank(s) are asked",
+    )
+    manifest = load_manifest(type(job.root)(output.strip()))
+    assert (manifest.complete, manifest.steps.recorded) == (True, 3)
+    assert manifest.request.config["metadata"] == {"who": "me"}
+
+
+def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
+    """Order, indent, other settings and permissions stay."""
+    job.config.write_text('{\n  "active": 7,\n  "warmup": 1,\n  "activities": ["CPU"]\n}\n')
+    job.config.chmod(0o640)
+    code, _, _ = dynprof("arm", job.root, "--active", 9, "--max-seconds", 5)
+    assert code == 0
+    assert job.config.read_text() == (
+        '{\n  "active": 9,\n  "warmup": 1,\n  "activities": [\n    "CPU"\n  ],\n'
+        '  "cancel": false,\n  "limits": {\n    "max_seconds": 5\n  }\n}\n'
+    )
+    assert job.config.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
+    """A bad value is explained as in an editor, and the file stays as it is."""
+    before = job.config.read_bytes()
+    code, _, errors = dynprof("arm", job.root, "--backend", "torhc")
+    assert code == 1
+    assert '"torhc" is not allowed; write one of "auto", "torch", "npu", "python".' in errors
+    assert "nothing was changed" in errors
+    assert job.config.read_bytes() == before
+
+
+def test_a_refusal_is_the_answer(job: RunningJob) -> None:
+    """A rank that refuses ends the wait, with its reason."""
+    code, _, errors = dynprof("arm", job.root, "--start-step", 1, "--wait")
+    assert code == 4
+    assert "rank 0: refused: " in errors
+    assert "step 1 has begun already" in errors
+
+
+def test_two_people_arm_at_once(job: RunningJob) -> None:
+    """The first to wait is told by whom it was superseded; the second is told whom it replaces."""
+    first = start("arm", job.root, "--start-step", 10**6, "--wait")
+    job.when("the first request", lambda status: status.state == "waiting")
+    code, _, errors = dynprof("arm", job.root, "--start-step", 0, "--wait")
+    assert code == 0
+    assert "rank 0: request 1 waits there and is superseded" in errors
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 4
+    assert "rank 0: superseded: superseded by request 2" in errors
+
+
+def test_cancel_closes_and_says_so(job: RunningJob) -> None:
+    """What is open is closed, and whoever waits for it learns why."""
+    waiting = start("arm", job.root, "--active", 10**6, "--wait")
+    job.when("the window", lambda status: status.state == "recording")
+    code, _, errors = dynprof("cancel", job.root, "--wait")
+    assert (code, "cancel, closes what there is" in errors) == (0, True)
+    output, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
+    assert load_manifest(type(job.root)(output.strip())).reason == "cancelled by request 2"
+
+
+def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
+    """Killed while it records: the command says so instead of waiting for ever."""
+    waiting = start("arm", job.root, "--active", 10**6, "--wait")
+    job.when("the window", lambda status: status.state == "recording")
+    job.process.send_signal(signal.SIGKILL)
+    _, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 5
+    assert "rank 0: the process is dead: its status is no longer written" in errors
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    """Without a live process the file is changed all the same, and the command says who was."""
+    code, output, _ = dynprof("init", tmp_path / "prof_config")
+    assert (code, output) == (0, f"{tmp_path / 'prof_config/profiler_config.json'} is made\n")
+    code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2)
+    assert code == 3
+    assert "no job has called dp.init() on it yet" in errors
+    with RunningJob(tmp_path, LOOP.replace("True", "dp.status().step < 5")) as ended:
+        ended.end()
+        code, _, errors = dynprof("arm", ended.root)
+        assert code == 3
+        assert f"the last one (rank 0, {os.uname().nodename}, pid {ended.process.pid})" in errors
+        assert " stopped at " in errors
+
+
+def test_there_is_no_config(tmp_path: Path) -> None:
+    """A wrong directory is named."""
+    code, _, errors = dynprof("arm", tmp_path)
+    assert (code, "there is no such file; dynprof init makes one" in errors) == (2, True)
+
+
+def test_status_of_all_ranks(tmp_path: Path) -> None:
+    """One line a rank: alive, dead and stopped; the last problem and the last capture."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
+    with RunningJob(tmp_path / "a", shared, RANK="0", WORLD_SIZE="2") as first:
+        with RunningJob(tmp_path / "b", shared, RANK="1", WORLD_SIZE="2") as second:
+            first.root = second.root = tmp_path / "prof_config"
+            for rank, one in enumerate((first, second)):
+                one.when("training", lambda status: status.state == "idle", rank)
+            code, output, errors = dynprof("arm", first.root, "--ranks", "1", "--wait")
+            assert (code, errors.splitlines()[0].endswith("1 live rank(s) are asked")) == (0, True)
+            assert "rank_1.info.json" in output
+        wait_for("its death", lambda: "dead" in dynprof("status", first.root)[1] or None)
+        code, output, _ = dynprof("status", first.root)
+        lines = output.splitlines()
+        assert code == 0
+        assert lines[0].split()[:4] == ["rank", "process", "health", "state"]
+        assert "alive" in lines[1]
+        assert "dead for" in lines[2]
+        assert any(line.startswith("rank 1: last capture: step_") for line in lines)
+        code, output, _ = dynprof("status", first.root, "--json")
+        ranks = json.loads(output)["ranks"]
+        assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
+
+
+def test_the_logs_are_merged_by_time(tmp_path: Path) -> None:
+    """The records of two ranks in the order in which they were written, lines kept together."""
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "dp_host_1_rank_0.log").write_text(
+        "2026-01-01 00:00:01.000 INFO    rank 0  one\n"
+        "2026-01-01 00:00:03.000 WARNING rank 0  three\n    and more\n"
+    )
+    (log / "dp_host_2_rank_1.log").write_text(
+        "2026-01-01 00:00:02.000 INFO    rank 1  two\x1b[2J\n"
+    )
+    code, output, _ = dynprof("log", tmp_path)
+    assert code == 0
+    assert [line.split("  ")[-1] for line in output.splitlines()] == [
+        "one",
+        "two\\x1b[2J",
+        "three",
+        "and more",
+    ]
+    assert dynprof("log", tmp_path, "-n", 1)[1].count("\n") == 2
+
+
+def test_the_log_is_followed(job: RunningJob) -> None:
+    """What a job writes appears while it runs."""
+    follower = start("log", job.root, "--follow")
+    assert follower.stdout
+    assert "watches" in follower.stdout.readline()
+    job.edit(active=2)
+    assert "request 1: accepted" in follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=60)
+    assert follower.returncode == 0
