@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.places import LOST, UNSERVED, statuses
+from dynprof.cli.places import LIVE, LOST, UNSERVED, health, statuses
 from dynprof.docket import ON_THE_WAY, Answer
 from dynprof.snapshot import HEARTBEAT_S, Status
 
@@ -68,30 +68,30 @@ class Follower:
     def _is_over(self, status: Status | None, answer: Answer | None) -> bool:
         if answer and answer.outcome not in ON_THE_WAY:
             return True
-        if status is None or status.health(time.time()) in ("dead", "stopped"):
+        if status is None or health(status) not in LIVE:
             return True
         return answer is None and time.monotonic() - self._began_s > ANSWER_S
 
     def _tell(self, rank: int, status: Status | None, answer: Answer | None) -> int:
         """Say how it ended on a rank; return the exit code that this means."""
-        health = status.health(time.time()) if status else "dead"
+        how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
             typer.echo(self._directory / str(answer.capture))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
             typer.echo(f"rank {rank}: {answer.outcome}: {answer.text}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
-        if health in ("dead", "stopped"):
-            typer.echo(f"rank {rank}: the process {_ended(health)}", err=True)
+        if how not in LIVE:
+            typer.echo(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
         state = f"still {answer.outcome}" if answer else "has not answered"
-        stuck = "; its step counter stands still" if health == "stuck" else ""
+        stuck = "; its step counter stands still" if how == "stuck" else ""
         typer.echo(f"rank {rank}: {state}{stuck}", err=True)
         return LOST
 
 
-def _ended(health: str) -> str:
-    return "ended" if health == "stopped" else "is dead: its status is no longer written"
+def _ended(how: str) -> str:
+    return "ended" if how == "stopped" else "is dead: its status is no longer written"
 
 
 def _progress(found: Iterable[Status], said: dict[int, Answer | None]) -> tuple[str, float]:

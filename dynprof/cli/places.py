@@ -7,15 +7,18 @@ import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import psutil
 import typer
 
 from dynprof.clock import local
 from dynprof.errors import CaptureError
-from dynprof.layout import CONFIG_NAME, STATUS_DIR
-from dynprof.snapshot import Status, load_status
+from dynprof.layout import CONFIG_NAME, STATUS_DIR, host_name
+from dynprof.snapshot import HEARTBEAT_S, Status, load_status
 
 INVALID, UNREADABLE, NOBODY, UNSERVED, LOST = 1, 2, 3, 4, 5
 """The config cannot be used; no such file; nobody watches; not served; a rank died."""
+
+LIVE = ("alive", "stuck")
 
 Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
 
@@ -50,7 +53,16 @@ def fail(text: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def health(status: Status) -> str:
+    """Return the health of a process; on this machine one that is gone is dead at once."""
+    now_s = time.time()
+    found = status.health(now_s)
+    late = now_s - status.heartbeat > HEARTBEAT_S + 1  # else it may just have another pid space
+    if found in LIVE and late and status.host == host_name() and not psutil.pid_exists(status.pid):
+        return "dead"
+    return found
+
+
 def live(directory: Path) -> list[Status]:
     """Return the status of the ranks that are alive, or stuck."""
-    now_s = time.time()
-    return [status for status in statuses(directory) if status.is_live(now_s)]
+    return [status for status in statuses(directory) if health(status) in LIVE]

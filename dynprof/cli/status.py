@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dynprof.cli.places import NOBODY, Directory, fail, nobody, statuses
+from dynprof.cli.places import LIVE, NOBODY, Directory, fail, health, nobody, statuses
 from dynprof.journal import printable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def status(
         _watch(directory)
     else:
         Console().print(screen(directory))
-    if not any(_health(found) in ("alive", "stuck") for found in statuses(directory)):
+    if not any(health(found) in LIVE for found in statuses(directory)):
         fail(nobody(directory), NOBODY)
 
 
@@ -53,7 +53,7 @@ def _plain(directory: Path) -> dict[str, object]:
     return {
         "directory": str(directory),
         "ranks": [
-            {**dataclasses.asdict(found), "health": _health(found)} for found in statuses(directory)
+            {**dataclasses.asdict(found), "health": health(found)} for found in statuses(directory)
         ],
     }
 
@@ -84,32 +84,28 @@ def screen(directory: Path) -> Group:
 
 
 def _is_odd(status: Status) -> bool:
-    return _health(status) != "alive" or status.state != "idle" or bool(status.problems)
-
-
-def _health(status: Status) -> str:
-    return status.health(time.time())
+    return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 
 def _cells(status: Status) -> list[Text]:
-    health = _health(status)
-    if health == "stuck":
-        health = f"stuck for {status.still_s:.0f} s"
-    elif health == "dead":
-        health = f"dead for {time.time() - status.heartbeat:.0f} s"
+    found = how = health(status)
+    if found == "stuck":
+        how = f"stuck for {status.still_s:.0f} s"
+    elif found == "dead":
+        how = f"dead for {time.time() - status.heartbeat:.0f} s"
     state = status.state
     if status.progress:
         state += f" {status.progress[0]}/{status.progress[1]}"
     cells = (
         str(status.rank),
         f"{status.host}:{status.pid}",
-        health,
+        how,
         state,
         f"{status.step:,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     )
-    style = STYLES.get(_health(status), "")
+    style = STYLES.get(found, "")
     return [Text(printable(cell), style=style) for cell in cells]
 
 
