@@ -4,13 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-closing bench-device generate hta clean
+.PHONY: demo test lint bench bench-closing bench-device generate hta npu clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
 
 test: $(VENV)/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -41,7 +41,13 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
+# Ascend: the Python layer of three versions of torch_npu over a stub of its native module.
+npu: $(VENV)/ready
+	$(BIN)/python tests/npu/fetch.py $(VENV)-npu
+	TORCH_NPU_WHEELS=$(CURDIR)/$(VENV)-npu $(BIN)/pytest tests/npu
+
 $(VENV)/ready: pyproject.toml
+	@echo "Setting up $(VENV): some minutes the first time, mostly for torch (200 MB)."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
@@ -55,4 +61,4 @@ $(VENV)-hta/ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-hta build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-hta $(VENV)-npu build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

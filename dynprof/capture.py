@@ -39,7 +39,7 @@ class Steps(_Record):
     Attributes:
         first: The first step asked for.
         last: The last step asked for.
-        recorded: How many whole steps were recorded.
+        recorded: How many whole steps were recorded, from the first on.
         warmup: Steps that ran with the profiler on before the first.
     """
 
@@ -96,7 +96,8 @@ class Manifest(_Record):
         closing: How the recording was closed, and why so.
         remarks: What of the config had no effect or was downgraded, in sentences.
         lost: What is missing from the trace or odd about it, in sentences.
-        trace: Name of the trace beside this file; None where there is none.
+        trace: Name of the trace in the window's folder, a folder itself where an NPU recorded;
+            None where there is none.
         trace_bytes: Size of the trace on disk.
         trace_bytes_raw: Size of the trace before compression.
         cost: What it cost.
@@ -147,7 +148,11 @@ class Manifest(_Record):
 
     def save(self, path: Path) -> None:
         """Write the manifest, whole or not at all."""
-        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+        write_atomic(path, self.to_text())
+
+    def to_text(self) -> str:
+        """Return what the file holds."""
+        return self.model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(path: Path) -> Manifest:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dynprof.inbox import Inbox
     from dynprof.session import Session
     from dynprof.snapshot import Status
@@ -55,13 +57,16 @@ def init(
     watch: str | None = None,
     rank: int | None = None,
     exit_wait_s: float | None = None,
+    prof_dirs: Iterable[str | os.PathLike[str]] | None = None,
+    follow_symlinks: bool = False,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
     The directory and the config are created if they are not there; where torch is used, import
     it before, so that the template names its devices. A config that is there already is not
     taken as a request: only a save from now on is. A second call warns and
-    changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all.
+    changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all, nor does
+    it in the workers of a DataLoader or a pool.
 
     Args:
         path: The directory of the config.
@@ -71,10 +76,14 @@ def init(
             say it.
         exit_wait_s: For so many seconds the end of the process waits for a capture that is being
             saved. Without it ``DYNPROF_EXIT_WAIT_S`` decides, else it is 600.
+        prof_dirs: Absolute directories that the config's ``prof_dir`` may name besides those
+            under ``path``. Without it ``DYNPROF_PROF_DIRS``, a list as in ``PATH``, decides.
+        follow_symlinks: Read the config, and write, through symbolic links below ``path``, as a
+            mounted ConfigMap of Kubernetes needs it; else they are refused.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
-        ValueError: ``watch``, ``rank`` or ``exit_wait_s`` is not one of the values above.
+        ValueError: An argument or its variable is not one of the values above.
     """
     global _inbox, _session
     if disabled():
@@ -83,9 +92,18 @@ def init(
     if _session is not None:
         warnings.warn("dynprof.init() was called before; nothing changes", stacklevel=2)
         return
-    from dynprof.opening import open_session
+    from dynprof.opening import Wishes, open_session
+    from dynprof.rank import why_no_rank
 
-    _session = open_session(Path(path), watch=watch, rank=rank, exit_wait_s=exit_wait_s)
+    reason = why_no_rank()
+    if reason is not None and rank is None:
+        _inbox = _NoInbox(silent=True)
+        if reason:
+            text = f"dynprof.init() does nothing here: {reason}; pass rank= if it trains"
+            warnings.warn(text, stacklevel=2)
+        return
+    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks)
+    _session = open_session(Path(path), wishes)
     atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
     atexit.register(_end_at_exit)
     _inbox = _session.inbox

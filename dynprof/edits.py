@@ -39,10 +39,10 @@ Reading = Source | ConfigError
 """What lies in the place of the file: its content, or why there is none."""
 
 
-def read(path: Path) -> Reading:
+def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
     """Read the file once; what hinders that is an answer too."""
     try:
-        return read_source(path)
+        return read_source(path, follow_symlinks=follow_symlinks)
     except FileNotFoundError:
         return GONE
     except ConfigError as error:

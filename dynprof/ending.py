@@ -76,3 +76,5 @@ class Ending:
         if manifest := self._exporter.give_up(reason):
             text = f"saving is given up: {reason}"
             self._journal.tell(manifest.request.number, "failed", text)
+            self._journal.remember(last_error=text)
+            print(f"dynprof: {text}.", file=sys.stderr, flush=True)

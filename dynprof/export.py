@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.diskguard import DiskGuard
 from dynprof.errors import describe
-from dynprof.layout import make_dir, open_private, write_atomic
+from dynprof.layout import open_private, write_atomic, write_if_absent
+from dynprof.leftovers import occupied
 from dynprof.packing import pack
 from dynprof.switching import brisk_switching
 
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from dynprof.backends.base import Recording
+    from dynprof.backends.base import Recording, Saved
     from dynprof.capture import Manifest
     from dynprof.layout import Layout
 
 Attempt = Callable[[str, Callable[[], object]], Exception | None]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Export:
     """One recording on its way to disk.
 
@@ -41,6 +42,8 @@ class Export:
         layout: Names the other files.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
         on_end: Called with the manifest's path and the finished manifest.
+        copy: Tells its files from those of other captures of the same steps by the same rank;
+            0 until its folder is made.
     """
 
     recording: Recording | None
@@ -50,6 +53,12 @@ class Export:
     layout: Layout
     least_free_mb: float | None
     on_end: Callable[[Path, Manifest], None]
+    copy: int = 0
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where its manifest lies."""
+        return self.layout.manifest(self.folder, self.copy)
 
     @property
     def workplace(self) -> Path:
@@ -133,7 +142,7 @@ class Exporter:
 
     def _publish(self, export: Export, manifest: Manifest) -> Manifest:
         """Move the trace to its place, then write the manifest, which says what is there."""
-        workplace, path = export.workplace, export.layout.manifest(export.folder)
+        workplace = export.workplace
         if name := manifest.trace:
             error = self._attempt(
                 "moving the trace", lambda: (workplace / name).rename(export.folder / name)
@@ -141,7 +150,7 @@ class Exporter:
             if error:
                 manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
         shutil.rmtree(workplace, ignore_errors=True)
-        if error := self._attempt("writing the manifest", lambda: manifest.save(path)):
+        if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
         if self._newest is export or self._given_up:
             self._newest = None
@@ -149,7 +158,13 @@ class Exporter:
         return manifest
 
     def _tell(self, export: Export, manifest: Manifest) -> None:
-        export.on_end(export.layout.manifest(export.folder), manifest)
+        export.on_end(export.manifest_path, manifest)
+
+
+def _save_manifest(export: Export, manifest: Manifest) -> None:
+    if not export.copy:
+        _claim(export)
+    manifest.save(export.manifest_path)
 
 
 def _save_files(export: Export) -> Manifest:
@@ -158,18 +173,26 @@ def _save_files(export: Export) -> Manifest:
         _furnish(export)
     if export.recording is None:
         return export.manifest
-    return _save_trace(export, export.recording)
+    with occupied(export.workplace):
+        return _save_trace(export, export.recording)
 
 
 def _furnish(export: Export) -> None:
     """Make the folders, and write what is known before the trace is there."""
-    path = export.layout.manifest(export.folder)
-    make_dir(path.parent)
-    export.manifest.begun().save(path)
+    export.layout.make_dir(export.manifest_path.parent)
+    _claim(export)
     metadata = json.dumps(_user_metadata(export.manifest), indent=2)
-    write_atomic(export.layout.metadata(export.folder), metadata + "\n")
+    write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
     shutil.rmtree(export.workplace, ignore_errors=True)
-    make_dir(export.workplace)
+    export.workplace.mkdir(mode=0o700)  # no other user can put anything in the trace's way
+
+
+def _claim(export: Export) -> None:
+    """Take the first manifest's name that no other capture has, and say there that it began."""
+    begun, copy = export.manifest.begun().to_text(), 1
+    while not write_if_absent(export.layout.manifest(export.folder, copy), begun):
+        copy += 1
+    export.copy = copy
 
 
 def _save_trace(export: Export, recording: Recording) -> Manifest:
@@ -178,14 +201,23 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
     guard = DiskGuard(export.workplace, export.least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
+    if saved.folder:
+        return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
     facts = {**_facts(export.manifest), **saved.facts}
     with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
         pack(source, sink, name=export.trace_name, first_members=facts, on_chunk=guard.check)
+    return _with_trace(export, packed, raw_bytes=raw.stat().st_size, saved=saved)
+
+
+def _with_trace(export: Export, trace: Path, *, raw_bytes: int | None, saved: Saved) -> Manifest:
+    """Return the manifest with a trace in it, a file or a folder."""
+    files = [trace] if trace.is_file() else [path for path in trace.rglob("*") if path.is_file()]
+    size = sum(file.stat().st_size for file in files)
     return export.manifest.model_copy(
         update={
-            "trace": packed.name,
-            "trace_bytes": packed.stat().st_size,
-            "trace_bytes_raw": raw.stat().st_size,
+            "trace": trace.name,
+            "trace_bytes": size,
+            "trace_bytes_raw": size if raw_bytes is None else raw_bytes,
             "lost": saved.lost,
         }
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import queue
@@ -20,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.docket import Docket
-from dynprof.layout import FILE_MODE, make_dir, write_atomic
+from dynprof.layout import FILE_MODE, Layout
 from dynprof.snapshot import HEARTBEAT_S
+from dynprof.statusfile import StatusFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.docket import Outcome
-    from dynprof.layout import Layout
     from dynprof.snapshot import Status
 
 TICK_S = 1.0
@@ -59,9 +58,9 @@ class Journal:
         self.docket = Docket()
         self._remembering = threading.Lock()
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
-        self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
+        self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
-        self._trouble: str | None = None
         self._handler: logging.Handler | None = None
         self._thread = threading.Thread(target=self._run, name="dynprof-journal", daemon=True)
 
@@ -71,13 +70,14 @@ class Journal:
         Raises:
             OSError: The directories cannot be made.
         """
-        make_dir(self._layout.log.parent)
-        make_dir(self._layout.status.parent)
-        self._handler = _LogFile(
-            self._layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True
-        )
-        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+        self._layout.make_dir(self._layout.log.parent)
+        self._layout.make_dir(self._layout.status.parent)
+        self._open()
         self._thread.start()
+
+    def move(self, layout: Layout) -> None:
+        """Write under another rank's names from here on."""
+        self._lines.put(layout)
 
     def info(self, text: str) -> None:
         """Note what happened."""
@@ -91,10 +91,18 @@ class Journal:
         """Note what went wrong."""
         self._note(logging.ERROR, text)
 
-    def tell(self, number: int, outcome: Outcome, text: str, *, capture: str | None = None) -> None:
-        """Note what became of an edit, in the log and on the docket."""
+    def tell(
+        self,
+        number: int,
+        outcome: Outcome,
+        text: str,
+        *,
+        capture: str | None = None,
+        loud: bool = False,
+    ) -> None:
+        """Note what became of an edit, in the log (as a warning if ``loud``) and on the docket."""
         self.docket.note(number, outcome, text, capture)
-        level = logging.WARNING if outcome in _LOUD else logging.INFO
+        level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
     def refusal(self, number: int, texts: list[str]) -> None:
@@ -126,6 +134,7 @@ class Journal:
                 due_s = time.monotonic() + TICK_S
                 self._on_tick()
             self._write_status()
+        self._write_lines(0)  # what the last status had to say
         if self._handler:
             self._handler.close()
 
@@ -134,41 +143,50 @@ class Journal:
         with contextlib.suppress(queue.Empty):
             record = self._lines.get(timeout=patience_s)
             while record is not None:
-                self._emit(record)
+                if isinstance(record, Layout):
+                    self._move(record)
+                elif self._handler:
+                    self._handler.handle(record)
                 record = self._lines.get_nowait()
             return False
         return True
 
-    def _emit(self, record: logging.LogRecord) -> None:
+    def _open(self) -> None:
+        self._handler = _LogFile(self._layout)
+        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+
+    def _move(self, layout: Layout) -> None:
         if self._handler:
-            self._handler.handle(record)
+            self._handler.close()
+        self._layout, self._written = layout, None
+        self._status_file.move(layout)
+        self._open()
 
     def _write_status(self) -> None:
         status = self._snapshot()
         last = self._written
-        if last and status.heartbeat - last.heartbeat < HEARTBEAT_S:
+        if last and 0 <= status.heartbeat - last.heartbeat < HEARTBEAT_S:  # clocks are set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
             if dataclasses.replace(status, **still) == dataclasses.replace(last, **still):
                 return
         self._written = status
-        path = self._layout.status
-        try:
-            if path.parent.parent.exists():  # not removed by somebody
-                make_dir(path.parent)
-            write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
-            self._trouble = None
-        except OSError as error:
-            if error.strerror != self._trouble:  # its text names a temporary file, ever another
-                self._trouble = error.strerror
-                self.warning(f"the status file cannot be written: {error}")
+        self._status_file.write(status)
 
 
 class _LogFile(RotatingFileHandler):
     """A rotating file, private to user and group, that comes back when its directory does."""
 
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True)
+
     def _open(self) -> Any:
+        flags = 0 if self._layout.follow_symlinks else getattr(os, "O_NOFOLLOW", 0)
         return open(
-            self.baseFilename, "a", encoding="utf-8", opener=lambda p, f: os.open(p, f, FILE_MODE)
+            self.baseFilename,
+            "a",
+            encoding="utf-8",
+            opener=lambda path, usual: os.open(path, usual | flags, FILE_MODE),
         )
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -179,7 +197,7 @@ class _LogFile(RotatingFileHandler):
                 self.stream.close()
                 self.stream = None
             if path.parent.parent.exists():
-                make_dir(path.parent)
+                self._layout.make_dir(path.parent)
         except OSError:
             self.handleError(record)
         else:

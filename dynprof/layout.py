@@ -15,7 +15,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,17 +45,21 @@ class Layout:
         rank: The rank of this process.
         host: The name of this machine.
         pid: The id of this process.
+        prof_dirs: Absolute directories beside ``root`` where captures may go.
+        follow_symlinks: Whether links below these directories are followed.
     """
 
     root: Path
     rank: int
     host: str
     pid: int
+    prof_dirs: tuple[Path, ...] = ()
+    follow_symlinks: bool = False
 
     @classmethod
-    def here(cls, root: Path, rank: int) -> Layout:
+    def here(cls, root: Path, rank: int, **rules: Any) -> Layout:
         """Return the layout of the calling process."""
-        return cls(root=root, rank=rank, host=host_name(), pid=os.getpid())
+        return cls(root=root, rank=rank, host=host_name(), pid=os.getpid(), **rules)
 
     @property
     def config(self) -> Path:
@@ -77,25 +81,84 @@ class Layout:
         """The status file of this rank."""
         return self.root / STATUS_DIR / f"rank_{self.rank}.json"
 
+    @property
+    def status_apart(self) -> Path:
+        """The status file beside another process of the same rank."""
+        return self.root / STATUS_DIR / f"rank_{self.rank}.{self.host}_{self.pid}.json"
+
     def capture_dir(self, prof_dir: str) -> Path:
         """Return where captures go: ``prof_dir``, taken relative to the config's directory."""
         return Path(os.path.normpath(self.root / prof_dir))
 
+    def why_forbidden(self, path: Path) -> str:
+        """Say why nothing may be written in a directory, by the rules of the job's owner.
+
+        It must lie under the config's directory or one that ``init()`` allowed, and no link may
+        lead there from it. Empty if it may be written.
+        """
+        allowed = (self.root, *self.prof_dirs)
+        base = next((place for place in allowed if path.is_relative_to(place)), None)
+        if base is None:
+            places = " and ".join(map(str, allowed))
+            return (
+                f"{path} lies outside of {places}; the job's owner may allow it, with "
+                "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
+            )
+        below = [
+            place for place in (path, *path.parents) if place != base and base in place.parents
+        ]
+        if not self.follow_symlinks and (links := [str(p) for p in below if p.is_symlink()]):
+            return f"{links[-1]} is a symbolic link, which is not followed"
+        return ""
+
+    def make_dir(self, path: Path) -> None:
+        """Create a directory that the rules allow, and its parents.
+
+        Raises:
+            OSError: The rules forbid it, or it cannot be made.
+        """
+        if text := self.why_forbidden(path):
+            raise PermissionError(errno.EPERM, text)
+        make_dir(path)
+
     def trace_name(self, created_s: float, suffix: str) -> str:
         """Return the trace's file name, in the form that TensorBoard's plugin splits."""
-        return f"{self.host}_{self.pid}.rank{self.rank}.{int(created_s * 1e3)}.{suffix}"
+        return f"{self._process}.{int(created_s * 1e3)}.{suffix}"
 
-    def manifest(self, folder: Path) -> Path:
-        """Return this rank's manifest in a window's folder."""
-        return folder / INFO_DIR / f"rank_{self.rank}.info.json"
+    def manifest(self, folder: Path, copy: int = 1) -> Path:
+        """Return this rank's manifest in a window's folder.
 
-    def metadata(self, folder: Path) -> Path:
+        Args:
+            folder: The window's folder.
+            copy: 2 and up where the rank recorded these steps before, or another process did.
+        """
+        return folder / INFO_DIR / f"{self._capture(copy)}.info.json"
+
+    def metadata(self, folder: Path, copy: int = 1) -> Path:
         """Return the file of the user's metadata in a window's folder."""
-        return folder / INFO_DIR / f"rank_{self.rank}.metadata.json"
+        return folder / INFO_DIR / f"{self._capture(copy)}.metadata.json"
+
+    def _capture(self, copy: int) -> str:
+        return f"rank_{self.rank}.{copy}" if copy > 1 else f"rank_{self.rank}"
 
     def workplace(self, folder: Path) -> Path:
         """Return where this process puts a trace together; not there but while it does."""
-        return folder / INFO_DIR / f".{self.host}_{self.pid}.rank{self.rank}.saving"
+        return folder / INFO_DIR / f".{self._process}.saving"
+
+    def scratch(self, capture_dir: Path) -> Path:
+        """Return where a profiler may write while it records; not there but while it does."""
+        return capture_dir / f".{self._process}.recording"
+
+    @property
+    def _process(self) -> str:
+        return f"{self.host}_{self.pid}.rank{self.rank}"
+
+
+def pid_namespace() -> str:
+    """Return the system's name of the namespace that process ids here count in; empty if none."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it leads to no path
+    return ""
 
 
 def window_dir_name(first: int, last: int, edited_at_s: float) -> str:

@@ -76,6 +76,11 @@ class Loop:
         return self._open is not None or self._opening
 
     @property
+    def occupied(self) -> bool:
+        """Whether a capture is being made or saved."""
+        return self.busy or self._exporter.busy
+
+    @property
     def open_window(self) -> OpenWindow | None:
         """The open window, to look at."""
         return self._open
@@ -95,8 +100,12 @@ class Loop:
         current = self._open
         if current and current.window.bound_to_thread and not self.owns_window():
             self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
-        elif current and (error := self._wall.attempt("closing", lambda: self._close(reason))):
-            self._give_up(error)
+        elif current:
+            if current.window.state == "recording":
+                step = self._inbox.step
+                current.remarks.append(f"the trace ends inside step {step}, which is not counted")
+            if error := self._wall.attempt("closing", lambda: self._close(reason)):
+                self._give_up(error)
         self._inbox.settle(window_open=self._open is not None)
 
     def owns_window(self) -> bool:
@@ -156,7 +165,7 @@ class Loop:
         if request is None or self._inbox.step < (request.plan.start_step or 0):
             return
         backend = self._process.backend(request.plan.backend)
-        if hindrance := self._hindrance(backend):
+        if hindrance := self._hindrance(backend, request):
             self._say_once(f"request {request.number}: waits, {hindrance}")
             return
         self._opening = True
@@ -169,10 +178,13 @@ class Loop:
             self._open_window(request, backend)
         self._opening = False
 
-    def _hindrance(self, backend: Backend) -> str | None:
+    def _hindrance(self, backend: Backend, request: Request) -> str | None:
         if self._exporter.busy:
             return "the last capture is being saved"
-        return backend.obstacle()
+        if obstacle := backend.obstacle():
+            return obstacle
+        free = request.plan.start_step is None and not request.at_once
+        return backend.hesitation(request.plan.activities) if free else None
 
     def _too_late(self, request: Request) -> Problem | None:
         """Return what was fine when the edit was accepted, but no longer is."""
@@ -203,7 +215,7 @@ class Loop:
         )
         self._open = current
         try:
-            current.window.open(lambda: backend.prepare(request.plan, self._process.rank), step)
+            current.window.open(self._preparing(request, backend), step)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
             self._count_failure(backend)
@@ -212,6 +224,11 @@ class Loop:
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
         self._journal.tell(request.number, "open", f"{text}recording {_steps_text(current.window)}")
+
+    def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
+        layout = self._process.layout
+        scratch = layout.scratch(layout.capture_dir(request.config.prof_dir))
+        return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
     def _close(self, reason: str) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
@@ -227,8 +244,9 @@ class Loop:
         done, asked = current.window.recorded, current.window.active
         text = f"closed at step {self._inbox.step} in "
         text += f"{close_ms:.2f} ms ({current.closing}), {done} of {asked} steps"
+        text += f" ({current.window.kept})" if reason and done else ""
         text += f"; early: {reason}" if reason else ""
-        self._journal.tell(current.request.number, "saving", text)
+        self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
         self._submit(current, recording, reason, close_ms)
 
     def _give_up(self, error: Exception) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
@@ -17,39 +19,70 @@ from dynprof.session import Session
 from dynprof.watch import choose_mode
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
+
+    Places = Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
 
 
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for a capture that is being saved, if not told."""
 
 
-def open_session(
-    path: Path, *, watch: str | None, rank: int | None, exit_wait_s: float | None
-) -> Session:
+@dataclass(frozen=True)
+class Wishes:
+    """The arguments of :func:`dynprof.init`, which documents them; None where none was given."""
+
+    watch: str | None = None
+    rank: int | None = None
+    exit_wait_s: float | None = None
+    prof_dirs: Places | None = None
+    follow_symlinks: bool = False
+
+
+def open_session(path: Path, wishes: Wishes) -> Session:
     """Prepare the directory and return a running session.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
-    if rank is not None and (not isinstance(rank, int) or rank < 0):
-        raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
-    found = find_rank()
-    place = found if rank is None else Rank(rank, max(found.world_size, rank + 1), "init(rank=...)")
-    patience_s = _exit_wait(exit_wait_s)
+    place = _place(wishes.rank)
+    patience_s = _exit_wait(wishes.exit_wait_s)
+    prof_dirs = _prof_dirs(wishes.prof_dirs)
     backends = all_backends()
     root = _usable(path)
     try:
         usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
         furnish(root, usable.activities if usable else ("CPU",))
-        layout = Layout.here(root, place.number)
+        layout = Layout.here(
+            root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
+        )
         process = Process(layout, place, backends)
-        session = Session(process, watching=choose_mode(watch, root), exit_wait_s=patience_s)
+        session = Session(process, watching=choose_mode(wishes.watch, root), exit_wait_s=patience_s)
         session.begin()
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
+
+
+def _place(rank: int | None) -> Rank:
+    if rank is not None and (not isinstance(rank, int) or rank < 0):
+        raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
+    found = find_rank()
+    return found if rank is None else Rank(rank, max(found.world_size, rank + 1), "init(rank=...)")
+
+
+def _prof_dirs(asked: Places | None) -> tuple[Path, ...]:
+    """Return where captures may go besides: the argument, else the variable."""
+    if isinstance(asked, (str, os.PathLike)):
+        asked = [asked]
+    source = "DYNPROF_PROF_DIRS" if asked is None else "prof_dirs"
+    variable = os.environ.get("DYNPROF_PROF_DIRS", "").split(os.pathsep)
+    named = [place for place in variable if place] if asked is None else list(asked)
+    places = [Path(place).expanduser() for place in named]
+    if relative := [str(place) for place in places if not place.is_absolute()]:
+        raise ValueError(f"{source}: {relative[0]!r} is not an absolute path")
+    return tuple(place.resolve() for place in places)
 
 
 def _usable(path: Path) -> Path:

@@ -123,6 +123,8 @@ def _choose(config: ProfilerConfig, offers: tuple[Offer, ...]) -> Offer | Proble
 def _activities(
     config: ProfilerConfig, offer: Offer
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    if "activities" not in config.model_fields_set:
+        return offer.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in offer.activities)
     dropped = tuple(

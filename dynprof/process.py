@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -24,13 +25,13 @@ def resident_mb() -> float:
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
-@dataclass(frozen=True)
+@dataclass
 class Process:
-    """What is fixed for a process, and how it looks at itself; tests replace parts of it.
+    """What a process is, and how it looks at itself; tests replace parts of it.
 
     Attributes:
         layout: Where its files lie.
-        rank: Which of the job's processes it is.
+        rank: Which of the job's processes it is, as far as somebody has said.
         backends: The profilers, those that ``auto`` prefers first.
         clock: Tells the time.
         memory_mb: Returns its resident memory in MB (10^6 bytes).
@@ -41,6 +42,20 @@ class Process:
     backends: tuple[Backend, ...]
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
+    _learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def learn_rank(self) -> bool:
+        """Ask which rank this is while nobody has said: process groups come up late.
+
+        Returns:
+            Whether this call learnt it.
+        """
+        with self._learning:
+            found = self.rank.asked_again()
+            if found == self.rank:
+                return False
+            self.rank, self.layout = found, replace(self.layout, rank=found.number)
+            return True
 
     def backend(self, name: str) -> Backend:
         """Return the profiler of that name.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
@@ -12,6 +14,10 @@ _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+
+
+UNKNOWN = "no launcher"
+"""The source of a rank that nobody has named yet."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,36 @@ class Rank:
     world_size: int
     source: str
 
+    def asked_again(self) -> Rank:
+        """Return the rank as it is known now; a process group may have come up meanwhile."""
+        return find_rank() if self.source == UNKNOWN else self
+
 
 def find_rank() -> Rank:
     """Ask an initialised process group, then what launchers set in the environment; else 0 of 1."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed and distributed.is_available() and distributed.is_initialized():
-        number, size = distributed.get_rank(), distributed.get_world_size()
-        return Rank(number, size, "torch.distributed")
+    with contextlib.suppress(AttributeError, ValueError):  # being imported, being initialised
+        if distributed and distributed.is_available() and distributed.is_initialized():
+            number, size = distributed.get_rank(), distributed.get_world_size()
+            return Rank(number, size, "torch.distributed")
     for name, size_name in _VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():
             size_text = os.environ.get(size_name, "")
             size = int(size_text) if size_text.isdecimal() else int(text) + 1
             return Rank(int(text), size, name)
-    return Rank(0, 1, "no launcher")
+    return Rank(0, 1, UNKNOWN)
+
+
+def why_no_rank() -> str | None:
+    """Say why this process is a helper of a training process and none itself; None if it may be.
+
+    A child that multiprocessing spawns imports the script first: that is no training yet (an
+    empty reason: nobody needs to hear of it). The workers of a DataLoader or a pool are daemonic.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):  # multiprocessing's own mark for this
+        return ""
+    if process.daemon:
+        return f"{process.name} is a daemonic child, as a DataLoader's workers are"
+    return None

@@ -28,6 +28,7 @@ class Request:
         edited_at_s: Time of the save, in seconds since the epoch.
         sha256: Digest of the config's bytes.
         remarks: What of the config has no effect or was downgraded.
+        at_once: The script asks itself, for this very step.
     """
 
     number: int
@@ -35,15 +36,12 @@ class Request:
     edited_at_s: float
     sha256: str
     remarks: tuple[Problem, ...]
+    at_once: bool = False
 
     @property
     def config(self) -> ProfilerConfig:
         """The config asked for."""
         return self.plan.config
-
-    def now(self) -> Request:
-        """Return the same request for the next step, whatever its start step was."""
-        return replace(self, plan=replace(self.plan, start_step=None))
 
 
 @dataclass(frozen=True)
@@ -84,4 +82,4 @@ def read_request(
         return replace(outcome, problems=parsed.locate(outcome.problems))
     remarks = (*parsed.remarks, *parsed.locate(outcome.remarks))
     digest = hashlib.sha256(edit.raw).hexdigest()
-    return Request(number, outcome, edit.edited_at_s, digest, remarks)
+    return Request(number, outcome, edit.edited_at_s, digest, remarks, at_once=now)

@@ -7,34 +7,33 @@ exporter's thread reports what it saved.
 
 from __future__ import annotations
 
-import hashlib
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.clock import local
-from dynprof.edits import GONE, Edit, read
+from dynprof.edits import GONE, Edit, Reading, read
 from dynprof.ending import Ending
 from dynprof.errors import ConfigError
 from dynprof.export import Exporter
 from dynprof.inbox import Inbox
 from dynprof.journal import Journal
-from dynprof.layout import free_disk_mb, why_unusable
+from dynprof.layout import pid_namespace
 from dynprof.ledger import Ledger
+from dynprof.leftovers import remove_leftovers
 from dynprof.loop import Loop
-from dynprof.plan import Refusal, Standing
-from dynprof.request import Cancel, Request, read_request
-from dynprof.snapshot import Status, describe_double
+from dynprof.reception import Reception
+from dynprof.snapshot import Status
+from dynprof.statusfile import remove_stale
 from dynprof.version import __version__
 from dynprof.wall import Wall
 from dynprof.watch import Watcher, WatchMode
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from dynprof.bill import Span
     from dynprof.capture import Manifest
-    from dynprof.config import ProfilerConfig
     from dynprof.export import Attempt
     from dynprof.process import Process
 
@@ -61,23 +60,22 @@ class Session:
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._layout, self._rank = process.layout, process.rank
         self._why_watching = watching[1]
         self._ledger = Ledger()
-        self._numbers = 0
         self._stopped = False
         self.inbox = Inbox(on_due=self._turn)
-        self._journal = Journal(self._layout, self.status, self._guarded_tick)
+        self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
         self._wall = Wall(self._journal)
         self._exporter = make_exporter(self._wall.attempt)
-        self._at_start = read(self._layout.config)
+        self._at_start = self._read(self._process.layout.config)
         self._watcher = Watcher(
-            self._layout.config,
+            self._process.layout.config,
             self._at_start,
             on_edit=self.take,
             attempt=self._wall.attempt,
             say=self._journal.warning,
             mode=watching[0],
+            follow_symlinks=self._process.layout.follow_symlinks,
         )
         self._loop = Loop(
             process,
@@ -88,6 +86,7 @@ class Session:
             pace_ms=self._pace_before_window,
             on_saved=self._on_saved,
         )
+        self._reception = Reception(process, self.inbox, self._loop, self._journal, self._wall)
         self._ending = Ending(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
         )
@@ -100,21 +99,32 @@ class Session:
         Raises:
             OSError: The log's or the status's directory cannot be made.
         """
-        if double := describe_double(self._layout.status, self._layout.pid, self._clock.wall_s()):
-            self._journal.warning(double)
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
+            threading.Thread(target=self._clear_up, name="dynprof-clear", daemon=True).start()
         offers = self._process.offers()
         self._journal.remember(profilers=offers)
+        layout, rank = self._process.layout, self._process.rank
+        self._journal.info(
+            f"dynprof {__version__} watches {layout.config} by {self._watcher.mode} "
+            f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
+            f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, offers))}"
+        )
         if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
             self._journal.warning(f"the config that is there now: {self._at_start}")
-        self._journal.info(
-            f"dynprof {__version__} watches {self._layout.config} by {self._watcher.mode} "
-            f"({self._why_watching}); rank {self._rank.number} of {self._rank.world_size} "
-            f"({self._rank.source}), host {self._layout.host}, pid {self._layout.pid}; "
-            f"profilers: {'; '.join(map(str, offers))}"
-        )
+        else:
+            self._journal.info("what the config says now asks for nothing; its next save does")
+
+    def _clear_up(self) -> None:
+        layout = self._process.layout
+        places = (layout.root, *layout.prof_dirs)
+        removed: list[Path] = []
+        self._wall.attempt("clearing up", lambda: removed.extend(remove_leftovers(places)))
+        self._wall.attempt("clearing up", lambda: remove_stale(layout, self._clock.wall_s()))
+        for path in removed:
+            self._journal.info(f"removed {path}, which a killed process left unfinished")
 
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
@@ -149,13 +159,15 @@ class Session:
         return Status(
             state=state,
             step=self.inbox.step,
-            rank=self._rank.number,
-            world_size=self._rank.world_size,
-            host=self._layout.host,
-            pid=self._layout.pid,
+            rank=self._process.rank.number,
+            world_size=self._process.rank.world_size,
+            host=self._process.layout.host,
+            pid=self._process.layout.pid,
+            pid_namespace=pid_namespace(),
             request=request.number if request else 0,
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",
+            prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
             step_ms=self._step_ms(),
             still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
             heartbeat=self._clock.wall_s(),
@@ -166,63 +178,9 @@ class Session:
     # edits, on the watcher's thread
 
     def take(self, edit: Edit) -> None:
-        """Read an edit and put it into the inbox, or say why not."""
+        """Answer an edit."""
         self._loop.forgive()
-        self._receive(edit, now=False)
-
-    def _receive(self, edit: Edit, *, now: bool) -> None:
-        self._numbers += 1
-        digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
-        self._journal.docket.enter(self._numbers, digest, edit.edited_at_s)
-        outcome = read_request(edit, self._numbers, self._standing, now=now)
-        if isinstance(outcome, Request):
-            self._arm(outcome)
-        elif isinstance(outcome, Cancel):
-            self._cancel(outcome.number)
-        elif isinstance(outcome, Refusal):
-            texts = list(map(str, outcome.problems))
-            if outcome.asked:
-                self._journal.refusal(self._numbers, texts)
-            else:
-                self._journal.tell(self._numbers, "not asked", f"nothing to do; {texts[0]}")
-
-    def _standing(self, config: ProfilerConfig) -> Standing:
-        folder = self._layout.capture_dir(config.prof_dir)
-        return Standing(
-            step=self.inbox.step,
-            rank=self._rank.number,
-            offers=self._process.offers(),
-            free_disk_mb=free_disk_mb(folder),
-            prof_dir_problem=why_unusable(folder),
-        )
-
-    def _look_at_disk(self, config: ProfilerConfig) -> None:
-        self._loop.free_disk_mb = free_disk_mb(self._layout.capture_dir(config.prof_dir))
-
-    def _arm(self, request: Request) -> None:
-        start = request.plan.start_step
-        when = f"at step {start}" if start else "at the next step"
-        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
-        text += f", {request.config.active} steps with {request.plan.backend} "
-        text += f"({', '.join(request.plan.activities)})"
-        remarks = [str(remark) for remark in request.remarks]
-        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.remember(problems=(), remarks=tuple(remarks))
-        self._look_at_disk(request.config)
-        if replaced := self.inbox.put(request):
-            text = f"superseded by request {request.number}"
-            self._journal.tell(replaced.number, "superseded", text)
-
-    def _cancel(self, number: int) -> None:
-        waiting, current = self.inbox.disarm(), self._loop.busy
-        if waiting:
-            self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
-        if current:
-            self.inbox.order_close(f"cancelled by request {number}")
-        done = [text for text, found in (("disarms", waiting), ("closes", current)) if found]
-        what = f"{' and '.join(done)} what there is" if done else "but nothing is open or waiting"
-        self._journal.tell(number, "cancel", f"cancel, {what}")
-        self._journal.remember(problems=(), remarks=())
+        self._reception.take(edit)
 
     # calls of the training script
 
@@ -239,11 +197,16 @@ class Session:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
-        reading = read(self._layout.config if config_path is None else Path(config_path))
+        reading = self._read(
+            self._process.layout.config if config_path is None else Path(config_path).resolve()
+        )
         problems = reading.problems if isinstance(reading, ConfigError) else ()
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
-        self._receive(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._reception.take(Edit(raw, self._clock.wall_s(), problems), now=True)
         self._loop.turn()
+
+    def _read(self, path: Path) -> Reading:
+        return read(path, follow_symlinks=self._process.layout.follow_symlinks)
 
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked, saying nothing: locks may be held."""
@@ -271,12 +234,12 @@ class Session:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
         self._ledger.window_saved(path, manifest, span, self._clock.now_s(), self.inbox.step)
         self.inbox.knock()
-        shown = _relative(path, self._layout.root)
+        shown = _relative(path, self._process.layout.root)
         folder = path.parent.parent
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:
-            text = f"saved {_relative(folder / trace, self._layout.root)} "
+            text = f"saved {_relative(folder / trace, self._process.layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=shown)
         else:
@@ -287,11 +250,14 @@ class Session:
         self._wall.attempt("a tick", self._tick)
 
     def _tick(self) -> None:
+        self._reception.learn_rank()
         self._ledger.sample(self._clock.now_s(), self.inbox.step)
         self._wall.attempt("settling the bill", lambda: self._settle(final=False))
         waiting = self.inbox.waiting
         if waiting:
-            self._wall.attempt("looking at the disk", lambda: self._look_at_disk(waiting.config))
+            self._wall.attempt(
+                "looking at the disk", lambda: self._reception.look_at_disk(waiting.config)
+            )
 
     def _settle(self, *, final: bool) -> None:
         self._ledger.settle(self._clock.now_s(), self.inbox.step, final=final)

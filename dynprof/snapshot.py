@@ -7,8 +7,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from dynprof.docket import Answer
 from dynprof.errors import CaptureError
+from dynprof.layout import host_name, pid_namespace
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
@@ -31,10 +34,12 @@ class Status:
         world_size: Number of ranks.
         host: Name of the machine.
         pid: Id of the process.
+        pid_namespace: Where that id counts; empty where the system does not say.
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
         watching: How the config is watched, and why so.
         profilers: What each backend can do in this process.
+        prof_dirs: Where captures may go besides the config's directory.
         edits: The newest edits, the oldest first, and what became of each.
         problems: What was wrong with the last edit, each a sentence.
         remarks: What of the last edit has no effect or was downgraded.
@@ -51,10 +56,12 @@ class Status:
     world_size: int = 1
     host: str = ""
     pid: int = 0
+    pid_namespace: str = ""
     request: int = 0
     progress: tuple[int, int] | None = None
     watching: str = ""
     profilers: tuple[Offer, ...] = ()
+    prof_dirs: tuple[str, ...] = ()
     edits: tuple[Answer, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -64,19 +71,35 @@ class Status:
     still_s: float = 0.0
     heartbeat: float = 0.0
 
+    @property
+    def process(self) -> tuple[int, str, int]:
+        """What tells the process from every other: rank, host and pid."""
+        return self.rank, self.host, self.pid
+
     def is_live(self, now_s: float) -> bool:
         """Return whether the process wrote its status of late and has not ended.
+
+        A process of this machine that is gone is not live at once.
 
         Args:
             now_s: Seconds since the epoch.
         """
-        return self.state != "stopped" and now_s - self.heartbeat < 3 * HEARTBEAT_S
+        written = self.state != "stopped" and now_s - self.heartbeat < 3 * HEARTBEAT_S
+        return written and not self._is_gone()
+
+    def _is_gone(self) -> bool:
+        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
+            return False  # not to be seen from here
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def health(self, now_s: float) -> str:
         """Return ``stopped``, ``dead``, ``stuck`` or ``alive``.
 
-        A process is dead that has not written for three heartbeats, and stuck while its step
-        counter has stood still for half a minute and for twenty of its usual steps.
+        A process is dead that has not written for three heartbeats or is gone, and stuck while
+        its step counter has stood still for half a minute and for twenty of its usual steps.
 
         Args:
             now_s: Seconds since the epoch.
@@ -108,26 +131,6 @@ def load_status(path: Path) -> Status:
         return Status(**frozen, profilers=offers, edits=edits)
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise CaptureError(f"{path} is not a status file: {error}") from None
-
-
-def describe_double(path: Path, pid: int, now_s: float) -> str:
-    """Say that another live process writes this status file; empty if none does.
-
-    Args:
-        path: The status file.
-        pid: The id of the process that asks.
-        now_s: Seconds since the epoch.
-    """
-    try:
-        other = load_status(path)
-    except CaptureError:
-        return ""
-    if other.pid == pid or not other.is_live(now_s):
-        return ""
-    return (
-        f"process {other.pid} on {other.host} is rank {other.rank} in this directory too: two "
-        "jobs share it, or their ranks are unknown; see init(rank=...)"
-    )
 
 
 def _frozen(value: Any) -> Any:

@@ -58,6 +58,7 @@ class FakeBackend:
         fail_at: Names of calls that raise: ``prepare``, ``start``, ``begin_step``, ``stop``,
             ``save``, ``discard``.
         in_the_way: What ``obstacle()`` returns.
+        hesitates: What ``hesitation()`` returns.
         recordings: Every recording made, in order.
     """
 
@@ -65,6 +66,7 @@ class FakeBackend:
     activities: tuple[str, ...] = ("CPU",)
     fail_at: set[str] = field(default_factory=set)
     in_the_way: str | None = None
+    hesitates: str | None = None
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
@@ -80,7 +82,11 @@ class FakeBackend:
         """Return what the test set."""
         return self.in_the_way
 
-    def prepare(self, plan: Plan, rank: Rank) -> FakeRecording:  # noqa: ARG002 - the protocol's
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
+        """Return what the test set."""
+        return self.hesitates
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> FakeRecording:  # noqa: ARG002
         """Make a recording."""
         self.maybe_fail("prepare")
         self.recordings.append(FakeRecording(self))

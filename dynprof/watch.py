@@ -104,6 +104,7 @@ class Watcher:
         attempt: Runs an action and keeps its exceptions from ending the thread.
         say: Called with a sentence when the way of watching changes.
         mode: How to watch to begin with; falls back to polling where events cannot be had.
+        follow_symlinks: Read the file through symbolic links.
     """
 
     def __init__(
@@ -115,8 +116,9 @@ class Watcher:
         attempt: Callable[[str, Callable[[], object]], object],
         say: Callable[[str], None],
         mode: WatchMode,
+        follow_symlinks: bool = False,
     ) -> None:
-        self._path = path
+        self._path, self._follow_symlinks = path, follow_symlinks
         self._detector = EditDetector(at_start, time.time_ns())
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
         self._mode: WatchMode = mode
@@ -157,7 +159,8 @@ class Watcher:
 
     def _look(self) -> None:
         with brisk_switching():
-            edit = self._detector.look(read(self._path), time.monotonic(), time.time())
+            reading = read(self._path, follow_symlinks=self._follow_symlinks)
+            edit = self._detector.look(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)
         self._tend_observer()
@@ -174,10 +177,10 @@ class Watcher:
             self._observe(directory)
 
     def _observe(self, directory: tuple[int, int]) -> None:
-        observer = Observer()
         try:
+            observer = Observer()
             observer.schedule(
-                _Waker(str(self._path), self._wake.set),
+                _Waker("" if self._follow_symlinks else str(self._path), self._wake.set),
                 str(self._path.parent),
                 event_filter=_SIGNALS if os.uname().sysname == "Linux" else None,
             )
@@ -199,11 +202,13 @@ class Watcher:
 
 
 class _Waker(FileSystemEventHandler):
+    """Wakes the watcher when the file changes; without a path, when anything does."""
+
     def __init__(self, path: str, wake: Callable[[], None]) -> None:
         self._path, self._wake = path, wake
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        if self._path in (event.src_path, event.dest_path):
+        if not self._path or self._path in (event.src_path, event.dest_path):
             self._wake()
 
 

@@ -23,10 +23,13 @@ class Saved:
     Attributes:
         lost: What is missing from it or odd about it, each a sentence.
         facts: Members to add to its JSON object.
+        folder: Name of the folder that the trace is, beside the path asked for; None where it is
+            that one file.
     """
 
     lost: tuple[str, ...] = ()
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    folder: str | None = None
 
 
 class Recording(Protocol):
@@ -61,7 +64,7 @@ class Recording(Protocol):
         """End the last step and stop recording; must be fast."""
 
     def save(self, path: Path) -> Saved:
-        """Write the trace to ``path`` as JSON, alone in its folder; may be slow.
+        """Write the trace to ``path`` as JSON, or to a folder beside it; may be slow.
 
         Raises:
             BackendError: It could not be written whole.
@@ -91,8 +94,17 @@ class Backend(Protocol):
     def obstacle(self) -> str | None:
         """Say why a window cannot open or close at this very step, or None where it can."""
 
-    def prepare(self, plan: Plan, rank: Rank) -> Recording:
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:
+        """Say what a window that may open at any step had better wait for, or None."""
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> Recording:
         """Turn the profiler on, for the warm-up; runs on the training thread.
+
+        Args:
+            plan: What to record.
+            rank: Where this process stands in its job.
+            scratch: A folder to make for what must be written while recording, on the disk of
+                the capture; ``save`` and ``discard`` remove it.
 
         Raises:
             BackendError: It cannot record now, with the reason.

@@ -17,15 +17,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def choose_close(activities: tuple[str, ...]) -> tuple[DetachedClose | None, str]:
-    """Return the detached close where it may be used, and how or why not in words."""
+_TESTING = "the self-test of the detached close is still running"
+
+
+def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
+    """Say why it is not known yet how a window will be closed; None where it is."""
+    return _TESTING if _why_inline(activities) is None and SELF_TEST.answer is None else None
+
+
+def _why_inline(activities: tuple[str, ...]) -> str | None:
+    """Say why the self-test does not matter; None where it does."""
     asked = os.environ.get("DYNPROF_CLOSE", "")
     if asked == "inline":
-        return None, "inline: DYNPROF_CLOSE=inline"
+        return "inline: DYNPROF_CLOSE=inline"
     if activities != ("CPU",) and asked != "detached":
-        return None, "inline: the detached close has not been tried on a device yet"
+        return "inline: the detached close has not been tried on a device yet"
+    return None
+
+
+def choose_close(activities: tuple[str, ...]) -> tuple[DetachedClose | None, str]:
+    """Return the detached close where it may be used, and how or why not in words."""
+    if reason := _why_inline(activities):
+        return None, reason
     if SELF_TEST.answer is None:
-        return None, "inline: the self-test of the detached close is still running"
+        return None, f"inline: {_TESTING}"
     if SELF_TEST.answer:
         return None, f"inline: {SELF_TEST.answer}"
     try:

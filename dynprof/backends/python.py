@@ -49,7 +49,11 @@ class PythonBackend:
         """Say None: Python can be traced at any step."""
         return None
 
-    def prepare(self, plan: Plan, rank: Rank) -> PythonRecording:
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
+        """Say None: there is nothing to wait for."""
+        return None
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> PythonRecording:  # noqa: ARG002
         """Switch the tracing of calls on."""
         from viztracer import VizTracer
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.closing import COLLECTOR, choose_close
+from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.forks import make_forks_safe
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.selftest import SELF_TEST
@@ -64,12 +64,19 @@ class TorchBackend:
             return "a CUDA graph is being captured"
         return None
 
-    def prepare(self, plan: Plan, rank: Rank) -> TorchRecording:
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:
+        """Wait for the self-test, which takes seconds once for each build of torch."""
+        return why_close_is_unknown(activities)
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> TorchRecording:  # noqa: ARG002
         """Turn ``torch.profiler`` on."""
         import torch
 
         if KINETO.script_has_it or torch.autograd._profiler_enabled():
             raise BackendError("another torch.profiler is active in this process; stop it first")
+        if plan.config.with_stack and sys.getprofile():
+            text = "with_stack would take the place of the job's own sys.setprofile()"
+            raise BackendError(f"{text}; ask without it")
         profiler = _prepared(_profiler(plan))
         make_forks_safe()
         functions, closing = choose_close(plan.activities)

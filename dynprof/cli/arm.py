@@ -19,6 +19,7 @@ from dynprof.cli.places import (
     fail,
     live,
     nobody,
+    say,
 )
 from dynprof.config import parse_config
 from dynprof.editing import alone, change
@@ -69,13 +70,13 @@ def _save(
     if not before:
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     config = parse_config(raw).config
-    watching = [status.rank for status in before if status.rank in config.asked_ranks]
+    watching = [status for status in before if status.rank in config.asked_ranks]
     if not config.cancel:
         _warn_of_others(before)
     if not watching:
         there = ", ".join(str(status.rank) for status in before)
         fail(f"{path} is saved, but asks for none of the live ranks ({there})", NOBODY)
-    typer.echo(f"{path} is saved; {len(watching)} live rank(s) are asked", err=True)
+    say(f"{path} is saved; {len(watching)} live rank(s) are asked", err=True)
     if wait:
         follower = Follower(path.parent, hashlib.sha256(raw).hexdigest(), before)
         raise typer.Exit(follower.follow(watching, timeout))
@@ -91,7 +92,7 @@ def _changed(path: Path, asked: dict[tuple[str, ...], Any]) -> tuple[bytes, list
         fail(f"{path}: there is no such file; dynprof init makes one", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
-            typer.echo(f"{path}: {problem}", err=True)
+            say(f"{path}: {problem}", err=True)
         fail(f"{path}: nothing was changed", INVALID)
     except OSError as error:
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
@@ -102,4 +103,4 @@ def _warn_of_others(before: list[Status]) -> None:
         for answer in status.edits:
             if answer.outcome == "waiting":
                 text = f"request {answer.number} waits there and is superseded"
-                typer.echo(f"rank {status.rank}: {text}", err=True)
+                say(f"rank {status.rank}: {text}", err=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.places import LIVE, LOST, UNSERVED, health, statuses
+from dynprof.cli.places import LIVE, LOST, UNSERVED, health, say, statuses
 from dynprof.docket import ON_THE_WAY, Answer
 from dynprof.snapshot import HEARTBEAT_S, Status
 
@@ -33,13 +31,12 @@ class Follower:
     def __init__(self, directory: Path, sha256: str, before: list[Status]) -> None:
         self._directory, self._sha256 = directory, sha256
         self._seen = {
-            (status.rank, status.pid): max((a.number for a in status.edits), default=0)
-            for status in before
+            status.process: max((a.number for a in status.edits), default=0) for status in before
         }
         self._began_s = time.monotonic()
 
-    def follow(self, ranks: list[int], timeout_s: float | None) -> int:
-        """Show how it goes on until all is over; return the command's exit code."""
+    def follow(self, asked: list[Status], timeout_s: float | None) -> int:
+        """Show how it goes on in these processes until all is over; return the exit code."""
         console = Console(stderr=True)
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
@@ -47,21 +44,23 @@ class Follower:
         with bar:
             task = bar.add_task("saved", total=1)
             while True:
-                found = {s.rank: s for s in statuses(self._directory) if s.rank in ranks}
-                said = {rank: self._answer(found.get(rank)) for rank in ranks}
-                words, share = _progress(found.values(), said)
+                newest = {status.process: status for status in statuses(self._directory)}
+                found = [newest.get(status.process) for status in asked]
+                said = [self._answer(status) for status in found]
+                words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=words, completed=share)
-                over = all(self._is_over(found.get(rank), said[rank]) for rank in ranks)
+                over = all(map(self._is_over, found, said))
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
                 if over or late:
                     break
                 time.sleep(POLL_S)
-        return max((self._tell(rank, found.get(rank), said[rank]) for rank in ranks), default=0)
+        ranks = [status.rank for status in asked]
+        return max(map(self._tell, ranks, found, said), default=0)
 
     def _answer(self, status: Status | None) -> Answer | None:
         if status is None:
             return None
-        seen = self._seen.get((status.rank, status.pid), 0)
+        seen = self._seen.get(status.process, 0)
         mine = [a for a in status.edits if a.sha256 == self._sha256 and a.number > seen]
         return mine[-1] if mine else None
 
@@ -76,17 +75,17 @@ class Follower:
         """Say how it ended on a rank; return the exit code that this means."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
-            typer.echo(self._directory / str(answer.capture))
+            say(self._directory / str(answer.capture))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
-            typer.echo(f"rank {rank}: {answer.outcome}: {answer.text}", err=True)
+            say(f"rank {rank}: {answer.outcome}: {answer.text}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
         if how not in LIVE:
-            typer.echo(f"rank {rank}: the process {_ended(how)}", err=True)
+            say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
         state = f"still {answer.outcome}" if answer else "has not answered"
         stuck = "; its step counter stands still" if how == "stuck" else ""
-        typer.echo(f"rank {rank}: {state}{stuck}", err=True)
+        say(f"rank {rank}: {state}{stuck}", err=True)
         return LOST
 
 
@@ -94,12 +93,13 @@ def _ended(how: str) -> str:
     return "ended" if how == "stopped" else "is dead: its status is no longer written"
 
 
-def _progress(found: Iterable[Status], said: dict[int, Answer | None]) -> tuple[str, float]:
+def _progress(found: list[tuple[Status | None, Answer | None]]) -> tuple[str, float]:
     """Return what to show: how many ranks are where, the time it will take, and the share done."""
     shares, left_s = [], 0.0
     stages: Counter[str] = Counter()
-    for status in found:
-        answer = said[status.rank]
+    for status, answer in found:
+        if status is None:
+            continue
         stage, share = _stage(status, answer)
         stages[stage] += 1
         shares.append(share)

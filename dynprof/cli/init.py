@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.places import UNREADABLE, fail
+from dynprof.cli.places import UNREADABLE, fail, say
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, make_dir
 
@@ -31,4 +31,4 @@ def init(
         wrote = furnish(directory, tuple(part.strip() for part in activities.split(",")))
     except OSError as error:
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
-    typer.echo(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")
+    say(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import psutil
 import typer
 
 from dynprof.clock import local
 from dynprof.errors import CaptureError
-from dynprof.layout import CONFIG_NAME, STATUS_DIR, host_name
-from dynprof.snapshot import HEARTBEAT_S, Status, load_status
+from dynprof.journal import printable
+from dynprof.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.snapshot import Status, load_status
 
 INVALID, UNREADABLE, NOBODY, UNSERVED, LOST = 1, 2, 3, 4, 5
 """The config cannot be used; no such file; nobody watches; not served; a rank died."""
@@ -47,20 +47,20 @@ def nobody(directory: Path) -> str:
     return f"{text}; no job has called dp.init() on it yet"
 
 
+def say(text: object, *, err: bool = False) -> None:
+    """Print lines in which control characters, as they may stand in a file, are escaped."""
+    typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
+
+
 def fail(text: str, code: int) -> NoReturn:
     """Say why the command ends, and end it."""
-    typer.echo(text, err=True)
+    say(text, err=True)
     raise typer.Exit(code)
 
 
 def health(status: Status) -> str:
-    """Return the health of a process; on this machine one that is gone is dead at once."""
-    now_s = time.time()
-    found = status.health(now_s)
-    late = now_s - status.heartbeat > HEARTBEAT_S + 1  # else it may just have another pid space
-    if found in LIVE and late and status.host == host_name() and not psutil.pid_exists(status.pid):
-        return "dead"
-    return found
+    """Return the health of a process now."""
+    return status.health(time.time())
 
 
 def live(directory: Path) -> list[Status]:

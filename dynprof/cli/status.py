@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,10 +78,20 @@ def screen(directory: Path) -> Group:
         table.add_column(title, justify="right" if title in ("step", "ms/step") else "left")
     for one in shown:
         table.add_row(*_cells(one))
-    notes = [note for one in shown for note in _notes(one)]
+    notes = [*_doubles(found), *(note for one in shown for note in _notes(one))]
     if len(shown) < len(found):
         notes.append(Text(f"{len(found) - len(shown)} more ranks, all idle", style="dim"))
     return Group(table, *notes)
+
+
+def _doubles(found: list[Status]) -> list[Text]:
+    counts = Counter(one.rank for one in found if health(one) in LIVE)
+    text = "processes are rank {} here: two jobs share the directory, or their ranks are unknown"
+    return [
+        Text(f"{count} {text.format(rank)}; see init(rank=...)", style="bold red")
+        for rank, count in counts.items()
+        if count > 1
+    ]
 
 
 def _is_odd(status: Status) -> bool:

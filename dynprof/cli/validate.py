@@ -10,13 +10,12 @@ from typing import Annotated
 
 import typer
 
+from dynprof.cli.places import INVALID, UNREADABLE, fail, live, nobody, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb
 from dynprof.plan import Refusal, Standing, plan
 from dynprof.snapshot import Status, load_status
-
-INVALID, UNREADABLE = 1, 2
 
 
 def validate(
@@ -32,21 +31,22 @@ def validate(
     try:
         parsed = parse_config(read_source(path).raw)
     except FileNotFoundError:
-        typer.echo(f"{path}: there is no such file", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        fail(f"{path}: there is no such file", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
-            typer.echo(f"{path}: {problem}")
-        typer.echo(f"{path}: {len(error.problems)} problem(s); a job would change nothing")
+            say(f"{path}: {problem}")
+        say(f"{path}: {len(error.problems)} problem(s); a job would change nothing")
         raise typer.Exit(INVALID) from None
     refused = False
     for text, is_refusal in _sayings(parsed, path):
         refused = refused or is_refusal
-        typer.echo(f"{path}: {text}")
+        say(f"{path}: {text}")
     if refused:
-        typer.echo(f"{path}: well formed, but a job would refuse it")
+        say(f"{path}: well formed, but a job would refuse it")
         raise typer.Exit(INVALID)
-    typer.echo(f"{path}: valid; asks for {_wish(parsed.config)}")
+    say(f"{path}: valid; asks for {_wish(parsed.config)}")
+    if not live(path.parent):
+        say(nobody(path.parent))
 
 
 def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
@@ -56,12 +56,15 @@ def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     status = _asked_process(parsed.config, path.parent)
     if status is None or parsed.config.cancel:
         return
-    folder = Layout.here(path.parent, status.rank).capture_dir(parsed.config.prof_dir)
+    allowed = tuple(map(Path, status.prof_dirs))
+    layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed)
+    folder = layout.capture_dir(parsed.config.prof_dir)
     standing = Standing(
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
         offers=status.profilers,
         free_disk_mb=free_disk_mb(folder),
+        prof_dir_problem=layout.why_forbidden(folder),
     )
     outcome = plan(parsed.config, standing)
     refused = isinstance(outcome, Refusal)

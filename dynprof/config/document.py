@@ -43,14 +43,20 @@ def _definition(name: str) -> dict[str, Any]:
 
 
 def _table(title: str, section: type[BaseModel], schema: dict[str, Any]) -> str:
-    lines = [f"## {title}", "", "| key | default | meaning | torch | python |", "|" + "---|" * 5]
+    lines = [
+        f"## {title}",
+        "",
+        "| key | default | meaning | torch | npu | python |",
+        "|" + "---|" * 6,
+    ]
     for name, field in section.model_fields.items():
         key = field.alias or name
         effect = next((e for e in field.metadata if isinstance(e, Effect)), SAME)
         default = field.get_default()
         shown = json.dumps(default) if not hasattr(default, "model_dump") else "see below"
         meaning = schema["properties"][key]["description"]
-        cells = (f"`{key}`", f"`{shown}`", meaning, _cell(effect.torch), _cell(effect.python))
+        cells = [f"`{key}`", f"`{shown}`", meaning]
+        cells += map(_cell, (effect.torch, effect.npu, effect.python))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

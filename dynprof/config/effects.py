@@ -18,10 +18,12 @@ class Effect:
     Attributes:
         torch: What ``torch.profiler`` does with it, or a :class:`NoEffect`.
         python: What VizTracer does with it, or a :class:`NoEffect`.
+        npu: What ``torch_npu.profiler`` does with it, or a :class:`NoEffect`.
     """
 
     torch: str
     python: str
+    npu: str = "handed over"
 
     def why_none(self, backend: str) -> str | None:
         """Return why the setting does nothing on ``backend``, or None where it does something."""
@@ -29,7 +31,7 @@ class Effect:
         return str(text) if isinstance(text, NoEffect) else None
 
 
-SAME = Effect(torch="yes", python="yes")
+SAME = Effect(torch="yes", python="yes", npu="yes")
 """For a setting that means the same on every backend."""
 
 ASCEND_ONLY = Effect(
@@ -38,3 +40,4 @@ ASCEND_ONLY = Effect(
 )
 NO_TENSORS = "a Python trace knows no tensors"
 NOT_YET = "this version of dynprof does not serve it yet"
+NOBODY_YET = Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET), npu=NoEffect(NOT_YET))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from dynprof.config.effects import NO_TENSORS, NOT_YET, SAME, Effect, NoEffect
+from dynprof.config.effects import NO_TENSORS, NOBODY_YET, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import RankSet
 from dynprof.config.rules import BrokenRules, broken_rules
@@ -70,7 +70,8 @@ class ProfilerConfig(Section):
         Field(
             min_length=1,
             max_length=16,
-            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device).",
+            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device). Left out: "
+            "all that the machine has.",
         ),
         SAME,
     ] = ["CPU", "NPU"]
@@ -87,7 +88,7 @@ class ProfilerConfig(Section):
     analyse: Annotated[
         bool,
         Field(description="Make tables from the trace once it is saved."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        NOBODY_YET,
     ] = False
     record_shapes: Annotated[
         bool,
@@ -184,7 +185,7 @@ class ProfilerConfig(Section):
     async_mode: Annotated[
         bool,
         Field(description="Let torch_npu analyse in a process of its own."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        NOBODY_YET,
     ] = False
 
     @model_validator(mode="after")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """The vendor's limit as well; a config with every key has 2 KB."""
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,22 @@ class Source:
     mtime_ns: int
 
 
-def read_source(path: Path) -> Source:
-    """Read a config file: a regular file of at most 1 MiB that not everybody may write.
+def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
+    """Read a config file: a regular file of at most 1 MiB that not everybody may write or replace.
 
     The checks are made on the opened descriptor, so that what was checked is what is read; a
     FIFO without a writer does not block.
+
+    Args:
+        path: The file.
+        follow_symlinks: Read it through a symbolic link, as in a ConfigMap of Kubernetes.
 
     Raises:
         FileNotFoundError: Nothing is there.
         ConfigError: Something is there that is not read, with the reason.
     """
     try:
-        raw, facts = _read(path)
+        raw, facts = _read(path, _FLAGS if follow_symlinks else _FLAGS | _NO_LINK)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -55,12 +60,12 @@ def read_source(path: Path) -> Source:
     return Source(raw, facts.st_ino, facts.st_mtime_ns)
 
 
-def _read(path: Path) -> tuple[bytes, os.stat_result]:
+def _read(path: Path, flags: int) -> tuple[bytes, os.stat_result]:
     # Few system calls: after each one this thread has to win the GIL back from the training.
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, flags)
     try:
         facts = os.fstat(descriptor)
-        if refusal := _why_refused(facts):
+        if refusal := _why_refused(facts) or _why_replaceable(path.parent.stat()):
             raise ConfigError([Problem(refusal)])
         raw = b""
         while len(raw) <= MAX_BYTES and (piece := os.read(descriptor, MAX_BYTES + 1)):
@@ -75,7 +80,8 @@ _TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read
 
 def _why_not_read(error: OSError) -> str:
     if error.errno == errno.ELOOP:
-        return "the file is a symbolic link, which is not followed; put the file itself here."
+        text = "the file is a symbolic link, which is not followed; put the file itself here"
+        return f"{text}, or let the script say init(follow_symlinks=True)."
     if error.errno == errno.ENXIO:
         return "a socket stands in the place of the file; put a regular file here."
     return f"the file cannot be read: {os.strerror(error.errno or 0)}."
@@ -90,4 +96,10 @@ def _why_refused(facts: os.stat_result) -> str | None:
         return "everybody may write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE
+    return None
+
+
+def _why_replaceable(directory: os.stat_result) -> str | None:
+    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+        return "everybody may replace the file; run chmod o-w on its directory."
     return None

@@ -76,6 +76,8 @@ def near_miss(word: Any, choices: list[str]) -> str | None:
     """Return the choice that ``word`` was probably meant to be, whatever its case."""
     if not isinstance(word, str):
         return None
+    if word.upper() == "GPU" and "CUDA" in choices:
+        return "CUDA"
     folded = {choice.lower(): choice for choice in reversed(choices)}
     matches = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None

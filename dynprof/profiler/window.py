@@ -49,6 +49,12 @@ class Window:
         return self.first + self.active - 1
 
     @property
+    def kept(self) -> str:
+        """The job's numbers of the whole steps recorded so far, such as ``7-9``."""
+        last = self.first + self.recorded - 1
+        return f"{self.first}-{last}" if self.recorded > 1 else str(self.first)
+
+    @property
     def state(self) -> str:
         """``warmup`` or ``recording``."""
         return "recording" if self._action in _RECORDING else "warmup"

@@ -17,11 +17,12 @@ from dynprof.errors import CaptureError
 from dynprof.snapshot import Status, load_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 Found = TypeVar("Found")
 PATIENCE_S = 60.0
+PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
 TORCH_JOB = """
 import sys, time, torch, dynprof as dp
@@ -55,16 +56,19 @@ class RunningJob:
     Args:
         folder: Where it works; its config lies in ``prof_config`` there.
         script: Its text.
+        through: The beginning of its command line, to run it through another program.
         env: Environment variables to add.
     """
 
-    def __init__(self, folder: Path, script: str, **env: str) -> None:
+    def __init__(
+        self, folder: Path, script: str, through: Sequence[str] = PYTHON, **env: str
+    ) -> None:
         self.root = folder / "prof_config"
         path = folder / "job.py"
         path.write_text(textwrap.dedent(script))
         clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error::RuntimeWarning", str(path)],
+            [*through, str(path)],
             cwd=folder,
             env={**clean, **env},
             stdout=subprocess.PIPE,

@@ -7,6 +7,7 @@ import re
 import textwrap
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def capture(
     backend = TorchBackend()
     backend.offer()
     wait_for("the self-test", lambda: SELF_TEST.answer)
-    recording = backend.prepare(a_plan(backend, **config), RANK)
+    recording = backend.prepare(a_plan(backend, **config), RANK, Path())
     recording.start()
     for number in range(3):
         recording.begin_step(number)

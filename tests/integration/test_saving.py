@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.integration.running import TORCH_JOB, RunningJob
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -148,21 +145,3 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
         manifest = the_manifest(job)
         assert manifest.complete
         assert manifest.pid == job.process.pid
-
-
-def test_a_full_disk_costs_the_capture_only(tmp_path: Path) -> None:
-    """A real disk of 3 MB fills up under libkineto: a manifest says so, nothing torn is left."""
-    disk = tmp_path / "prof_config" / "to"
-    disk.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
-    try:
-        with RunningJob(tmp_path, SAVING + "print(sum(steps(5)), flush=True)") as job:
-            job.end()
-            reason = the_manifest(job).reason
-            assert "saving failed: the disk is full: 0 MB are free where the capture goes" in reason
-            assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
-            assert "the disk is full" in wait_for("the log", job.log)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)

@@ -89,3 +89,16 @@ def test_examples_run(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
         assert done.returncode == 0
         assert (tmp_path / "prof_config" / "profiler_config.json").exists()
+
+
+def test_the_failures_page_names_tests_that_are_there() -> None:
+    """Every row of the page is a test, and every test of a failure is a row."""
+    page = (ROOT / "docs" / "failures.md").read_text()
+    named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
+    there: set[str] = set()
+    for path in (ROOT / "tests" / "integration").glob("test_*.py"):
+        names = set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+        there |= names
+        if path.name.startswith("test_failing"):
+            assert names <= named
+    assert named <= there

@@ -34,7 +34,12 @@ class Office:
     def status(self) -> Status:
         """Return the state of now."""
         return Status(
-            self.state, heartbeat=time.time(), profilers=(Offer("torch", ("CPU",)),), rank=3
+            self.state,
+            heartbeat=time.time(),
+            profilers=(Offer("torch", ("CPU",)),),
+            rank=self.layout.rank,
+            host=self.layout.host,
+            pid=self.layout.pid,
         )
 
 

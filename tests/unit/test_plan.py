@@ -65,6 +65,12 @@ def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
     ]
 
 
+def test_activities_left_out_are_all_that_the_machine_has() -> None:
+    """Who does not name any is not told of the default's that are lacking."""
+    found = accepted()
+    assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
+
+
 def test_no_activity_left_is_refused() -> None:
     """A config that leaves nothing to watch is refused."""
     (text,) = refused(activities=["NPU", "XPU"])

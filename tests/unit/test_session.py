@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,7 +86,7 @@ class Job:
         queue = self.session._journal._lines
         while not queue.empty():
             record = queue.get()
-            lines.append(record.getMessage() if record else "")
+            lines.append(record.getMessage() if isinstance(record, LogRecord) else "")
         return "\n".join(lines)
 
 
@@ -383,6 +384,21 @@ def test_an_obstacle_is_waited_out(job: Job) -> None:
     assert job.log().count("a CUDA graph is being captured") == 2
 
 
+def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
+    """Any step will do: it waits while the backend hesitates. A named step is kept."""
+    job.backend.hesitates = "the self-test is still running"
+    job.edit(active=1)
+    job.step(3)
+    assert job.backend.recordings == []
+    assert "request 1: waits, the self-test is still running" in job.log()
+    job.edit(active=1, start_step=5)
+    job.step(3)
+    assert job.backend.recordings[0].steps == [5]
+    (job.root / "other.json").write_text('{"active": 1}')
+    job.session.start(job.root / "other.json")
+    assert len(job.backend.recordings) == 2
+
+
 def test_start_opens_now(job: Job) -> None:
     """``start()`` takes the config's file or another, ignores its start step, opens at once."""
     job.step(7)
@@ -512,7 +528,7 @@ def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
     """A second process that takes itself for the same rank in the same directory warns."""
     job.session.begin()
     job.session.end("a test")
-    status = job.session._layout.status
+    status = job.session._process.layout.status
     alive = {**json.loads(status.read_text()), "state": "idle", "pid": 7, "host": "node3"}
     status.write_text(json.dumps(alive))
     other = Job(tmp_path)
@@ -548,7 +564,7 @@ def test_a_refused_edit_does_not_touch_a_waiting_one(
 ) -> None:
     """The full disk of another prof_dir is not that of the request that waits."""
     job.edit(start_step=3)
-    monkeypatch.setattr("dynprof.session.free_disk_mb", lambda _: 10.0)
+    monkeypatch.setattr("dynprof.reception.free_disk_mb", lambda _: 10.0)
     job.edit(prof_dir="elsewhere", start_step=3)
     job.step(4)
     assert job.manifests()[0].complete

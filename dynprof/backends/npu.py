@@ -1,0 +1,237 @@
+"""``torch_npu.profiler`` on Ascend NPUs.
+
+Written against the Python layer of torch_npu 2.1 to 2.14 and tested with it over a stub of the
+native module; no NPU has run it yet. The vendor's methods swallow their errors and print them, so
+what stands behind the decorator is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import platform
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.base import Saved
+from dynprof.errors import BackendError
+from dynprof.leftovers import occupied
+from dynprof.offer import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.config import ProfilerConfig
+    from dynprof.config.experimental import ExperimentalConfig
+    from dynprof.plan import Plan
+    from dynprof.rank import Rank
+
+MAX_METADATA_CHARS = 4096
+"""The vendor drops longer values, and all beyond about 50 KiB."""
+
+
+_VENDOR_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError)
+"""What its methods, written for many devices and versions, may raise."""
+
+
+class NpuBackend:
+    """Records with ``torch_npu.profiler``."""
+
+    name = "npu"
+    trace_suffix = "ascend_pt"
+
+    def offer(self) -> Offer:
+        """Offer what the vendor's profiler supports; the job must have imported torch_npu."""
+        device = getattr(sys.modules.get("torch_npu"), "npu", None)
+        if device is None:
+            return Offer(self.name, missing="this process has not imported torch_npu")
+        try:
+            import torch_npu.profiler as vendor
+
+            supported = {activity.name for activity in vendor.supported_activities()}
+            devices = device.device_count()
+        except (ImportError, AttributeError, RuntimeError) as error:
+            return Offer(self.name, missing=f"torch_npu.profiler cannot be used: {error}")
+        if "NPU" not in supported or not devices:
+            return Offer(self.name, missing="torch_npu sees no NPU")
+        return Offer(self.name, tuple(name for name in ("CPU", "NPU") if name in supported))
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of Python, torch and torch_npu."""
+        names = ("torch", "torch_npu")
+        found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names}
+        return {"python": platform.python_version(), **found}
+
+    def obstacle(self) -> str | None:
+        """Wait while an NPU graph is being captured: synchronising would break it."""
+        capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
+        return "an NPU graph is being captured" if capturing and capturing() else None
+
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
+        """Say None: there is nothing to wait for."""
+        return None
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> NpuRecording:  # noqa: ARG002
+        """Turn the vendor's profiler on, for the warm-up."""
+        import torch
+        import torch_npu.profiler as vendor
+
+        if torch.autograd._profiler_enabled():
+            raise BackendError("another profiler is active in this process; stop it first")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o770, parents=True)
+        recording = NpuRecording(vendor, plan, scratch)
+        recording.warm_up()
+        return recording
+
+
+class NpuRecording:
+    """One window of ``torch_npu.profiler``."""
+
+    bound_to_thread = True
+    closing = "inline: torch_npu collects on the training thread"
+
+    def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
+        config = plan.config
+        self._scratch, self._lock = scratch, contextlib.ExitStack()
+        self._lock.enter_context(occupied(scratch))
+        self._lost: list[str] = []
+        self._actions = vendor.ProfilerAction
+        self._action = self._actions.WARMUP
+        self._left = config.active
+        self._metadata = config.metadata
+        activities = [getattr(vendor.ProfilerActivity, name) for name in plan.activities]
+        self._profiler = vendor.profile(
+            activities=activities,
+            schedule=self._schedule(vendor.schedule, config),
+            on_trace_ready=vendor.tensorboard_trace_handler(str(scratch), analyse_flag=False),
+            record_shapes=config.record_shapes,
+            profile_memory=config.profile_memory,
+            with_stack=config.with_stack,
+            with_flops=config.with_flops,
+            with_modules=config.with_modules,
+            experimental_config=experimental(vendor, config.experimental, self._lost),
+        )
+
+    def _schedule(self, schedule: type, config: ProfilerConfig) -> Any:
+        """Return a schedule that shows the vendor's tools the config, but goes by this object."""
+        steered = type("Schedule", (schedule,), {"__call__": lambda _self, _step: self._action})
+        return steered(wait=0, warmup=config.warmup, active=config.active, repeat=1)
+
+    def warm_up(self) -> None:
+        """Begin.
+
+        Raises:
+            BackendError: The vendor's profiler did not.
+        """
+        try:
+            self._vendor("start")
+        except BackendError:
+            self.discard()
+            raise
+
+    def start(self) -> None:
+        """Leave the warm-up; the vendor's profiler does so with its next step."""
+        for key, value in self._metadata.items():
+            text = json.dumps(value)
+            if len(text) > MAX_METADATA_CHARS:
+                self._lost.append(f"metadata {key!r}: torch_npu takes {MAX_METADATA_CHARS} chars")
+            self._profiler.add_metadata_json(key, text)
+
+    def begin_step(self, number: int) -> None:
+        """End the step before and begin a step, under the job's number."""
+        self._left -= 1
+        last = self._left == 0
+        self._action = self._actions.RECORD_AND_SAVE if last else self._actions.RECORD
+        self._profiler.step_num = number - 1  # which the vendor counts from 0
+        self._vendor("step")
+
+    def stop(self) -> None:
+        """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
+        if self._action is self._actions.RECORD_AND_SAVE:
+            self._action = self._actions.NONE
+            self._vendor("step")
+        self._vendor("stop")
+
+    def save(self, path: Path) -> Saved:
+        """Move the vendor's folder to where the trace is put together."""
+        self._profiler = None
+        folders = self._folders()
+        if not folders or not any(folders[0].glob("profiler_info*.json")):
+            raise BackendError("torch_npu wrote no profiler_info beside its data")
+        folder = folders[0].rename(path.with_name(folders[0].name))
+        self._clear()
+        return Saved(lost=tuple(self._lost), folder=folder.name)
+
+    def discard(self) -> None:
+        """Stop, and delete what was recorded."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.stop()
+        self._clear()
+
+    def orphan(self) -> None:
+        """Do as ``discard``: the vendor's profiler is one for the process."""
+        self.discard()
+
+    def leave_child(self) -> None:
+        """Do nothing: an NPU does not survive a fork, and its profiler is no concern there."""
+
+    def _vendor(self, name: str) -> None:
+        """Call a method of the vendor's profiler without its ``no_exception_func``."""
+        try:
+            inspect.unwrap(getattr(type(self._profiler), name))(self._profiler)
+        except _VENDOR_ERRORS as error:
+            raise BackendError(f"torch_npu.profiler failed in {name}(): {error}") from error
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._lock.close()
+
+    def _folders(self) -> list[Path]:
+        return list(self._scratch.glob("*_ascend_pt"))
+
+
+def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> Any:
+    """Return the settings as the ``_ExperimentalConfig`` of this version of torch_npu.
+
+    Args:
+        vendor: ``torch_npu.profiler``.
+        settings: What the config says.
+        lost: Gets a sentence for each setting that this version does not know.
+    """
+    accepted = inspect.signature(vendor._ExperimentalConfig.__init__).parameters
+    known: dict[str, object] = {}
+    metrics = getattr(vendor.AiCMetrics, settings.aic_metrics, None)
+    if metrics is None:
+        lost.append(f"this version of torch_npu has no aic_metrics {settings.aic_metrics}")
+        metrics = vendor.AiCMetrics.AiCoreNone
+    known["aic_metrics"] = metrics
+    for name, value in _wanted(vendor, settings, accepted):
+        if name in accepted:
+            known[name] = value
+        elif value:
+            lost.append(f"this version of torch_npu has no {name}")
+    return vendor._ExperimentalConfig(**known)
+
+
+def _wanted(
+    vendor: Any, settings: ExperimentalConfig, accepted: Any
+) -> Iterator[tuple[str, object]]:
+    """Yield the settings under the vendor's names, in its own values."""
+    yield "profiler_level", getattr(vendor.ProfilerLevel, settings.profiler_level)
+    types = [getattr(vendor.ExportType, name.capitalize()) for name in settings.export_types]
+    one = accepted["export_type"].annotation in (str, "str")  # before 2.5 it took no list
+    yield "export_type", types[0] if one or len(types) == 1 else types
+    marks = settings.mstx or settings.msprof_tx
+    yield ("mstx" if "mstx" in accepted else "msprof_tx"), marks
+    yield "host_sys", [name.lower() for name in settings.host_sys or ()]
+    yield "mstx_domain_include", settings.mstx_domain_include
+    yield "mstx_domain_exclude", settings.mstx_domain_exclude
+    for name in ("l2_cache", "op_attr", "gc_detect_threshold", "data_simplification"):
+        yield name, getattr(settings, name)
+    for name in ("record_op_args", "sys_io", "sys_interconnection"):
+        yield name, getattr(settings, name)

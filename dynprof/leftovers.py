@@ -1,0 +1,70 @@
+"""Folders of unfinished work: a live process holds a lock on each, a dead one's are removed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OLD_S = 60.0
+"""A folder younger than this may not have got its lock yet."""
+
+_UNFINISHED = (".*.recording", "step_*/info/.*.saving", "*/step_*/info/.*.saving")
+
+
+@contextlib.contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """Hold the lock on a folder; the system lets go of it when the process dies, however it does.
+
+    Where the file system has no locks, nothing there is ever taken for a leftover.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(places: tuple[Path, ...], now_s: float | None = None) -> list[Path]:
+    """Remove what killed processes left in these directories and the captures there.
+
+    Args:
+        places: Directories in which captures lie.
+        now_s: Seconds since the epoch.
+
+    Returns:
+        What was removed.
+    """
+    now_s = time.time() if now_s is None else now_s
+    found = {path for place in places for pattern in _UNFINISHED for path in place.glob(pattern)}
+    return [path for path in sorted(found) if _is_left(path, now_s) and _remove(path)]
+
+
+def _is_left(folder: Path, now_s: float) -> bool:
+    try:
+        if folder.is_symlink() or now_s - folder.stat().st_mtime < OLD_S:
+            return False
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody lives, or nobody can tell
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

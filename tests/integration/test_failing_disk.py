@@ -1,0 +1,147 @@
+"""Files and directories that fail: the rows of docs/failures.md on disks and watching."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.running import PYTHON, wait_for
+from tests.integration.troubled import TroubledJob, small_disk, without_privilege
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_disk_full_while_saving(tmp_path: Path) -> None:
+    """A real disk of 3 MB fills up under libkineto: a manifest says so, nothing torn is left."""
+    disk = tmp_path / "prof_config" / "to"
+    with small_disk(disk, "3m"), TroubledJob(tmp_path) as job:
+        job.edit(active=800, with_stack=True, prof_dir="to", limits={"min_free_disk_mb": 0})
+        manifest, trace = job.capture()
+        job.ends_unharmed()
+        assert "saving failed: the disk is full: 0 MB are free where the" in manifest.reason
+        assert trace == {}
+        left = sorted(path.name for path in disk.rglob("*") if path.is_file())
+        assert left == ["rank_0.info.json", "rank_0.metadata.json"]
+        assert "the disk is full" in job.log()
+
+
+def test_a_read_only_directory(tmp_path: Path) -> None:
+    """Captures are refused by the directory and it is said; permissions back, all works again."""
+    with TroubledJob(tmp_path, through=without_privilege()) as job:
+        for folder in (job.root, job.root / "log", job.root / "status"):
+            folder.chmod(0o500)
+        job.edit(active=2)
+        wait_for("the log", lambda: "may not write in" in job.log() or None)
+        for folder in (job.root, job.root / "log", job.root / "status"):
+            folder.chmod(0o770)
+        job.edit(active=3)
+        manifest, _ = job.capture(2)
+        assert manifest.complete
+        assert "the status file cannot be written" in job.log()
+        job.ends_unharmed()
+
+
+def test_a_removed_directory(tmp_path: Path) -> None:
+    """Nothing is made anew behind the operator's back; once it returns, edits are served."""
+    with TroubledJob(tmp_path) as job:
+        text = job.config.read_text()
+        shutil.rmtree(job.root)
+        job.root.mkdir(mode=0o770)
+        job.config.write_text(json.dumps({**json.loads(text), "active": 2}))
+        manifest, _ = job.capture()
+        assert manifest.complete
+        job.ends_unharmed()
+
+
+def test_a_directory_replaced_by_a_file(tmp_path: Path) -> None:
+    """Log and status have no place; training goes on, and so does dynprof once it is back."""
+    with TroubledJob(tmp_path) as job:
+        job.root.rename(tmp_path / "aside")
+        job.root.touch()
+        job.process.send_signal(0)
+        steps = tmp_path / "aside"
+        assert steps.is_dir()
+        job.root.unlink()
+        (tmp_path / "aside").rename(job.root)
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.complete
+        job.ends_unharmed()
+
+
+def test_an_unmounted_directory(tmp_path: Path) -> None:
+    """The disk below the directory goes away and comes back empty."""
+    with small_disk(tmp_path / "prof_config", "50m"), TroubledJob(tmp_path) as job:
+        text = job.config.read_text()
+        subprocess.run(["umount", "-l", str(job.root)], check=True)
+        with small_disk(job.root, "50m"):
+            small = {"limits": {"min_free_disk_mb": 1}}
+            job.config.write_text(json.dumps({**json.loads(text), **small}))
+            manifest, _ = job.capture()
+            assert manifest.complete
+            job.ends_unharmed()
+
+
+def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
+    """The window goes on to its last step; that the file is gone is said."""
+    with TroubledJob(tmp_path) as job:
+        job.edit(active=1500)
+        job.when("the window", lambda status: status.state == "recording")
+        job.config.unlink()
+        manifest, _ = job.capture()
+        assert (manifest.complete, manifest.steps.recorded) == (True, 1500)
+        assert "the file is gone; nothing changes until it is saved again" in job.log()
+        job.ends_unharmed()
+
+
+@pytest.mark.parametrize("name", ["log", "status"])
+def test_an_unwritable_log_or_status(tmp_path: Path, name: str) -> None:
+    """Captures are made all the same, and what can be written says what cannot."""
+    with TroubledJob(tmp_path, through=without_privilege()) as job:
+        folder = job.root / name
+        shutil.rmtree(folder)
+        folder.mkdir(mode=0o500)
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.complete
+        if name == "status":
+            text = "the status file cannot be written: [Errno 13] Permission denied"
+            wait_for("the log", lambda: text in job.log() or None)
+        else:
+            job.answer(1, "saved")
+        job.ends_unharmed()
+
+
+def test_exhausted_inotify(tmp_path: Path) -> None:
+    """In a user namespace without inotify instances: it polls, says so, and serves edits."""
+    limit = "/proc/sys/user/max_inotify_instances"
+    script = f'echo 0 > {limit} && exec "$@"'
+    through = ("unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *PYTHON)
+    probe = subprocess.run([*through[:6], f"echo 0 > {limit}"], check=False, capture_output=True)
+    if probe.returncode:
+        pytest.skip("this user cannot make a user namespace")
+    with TroubledJob(tmp_path, through=through) as job:
+        text = "polling every 0.5 s, as events cannot be had: Too many open files"
+        wait_for("the log", lambda: text in job.log() or None)
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.complete
+        job.ends_unharmed()
+
+
+def test_a_file_of_everybody(tmp_path: Path) -> None:
+    """What everybody may write is refused, with the command that mends it."""
+    with TroubledJob(tmp_path) as job:
+        job.config.chmod(0o666)
+        status = job.when("the refusal", lambda status: bool(status.problems))
+        assert "run chmod o-w on it" in status.problems[0]
+        os.chmod(job.config, 0o660)  # noqa: PTH101
+        job.ends_unharmed()

@@ -1,0 +1,250 @@
+"""Processes that fail or are treated roughly: the other rows of docs/failures.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.running import steps_in
+from tests.integration.troubled import TroubledJob
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BREAK = "import dynprof.backends.torch as b; b.{where} = lambda *a, **k: {what}"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "TorchBackend.obstacle",
+        "TorchBackend.prepare",
+        "TorchBackend.versions",
+        "TorchRecording.start",
+        "TorchRecording.begin_step",
+        "TorchRecording.stop",
+        "TorchRecording.save",
+        "TorchRecording.discard",
+    ],
+)
+def test_a_backend_that_raises(tmp_path: Path, where: str) -> None:
+    """Whatever call fails, the window is given up in words and training does not notice."""
+    with TroubledJob(tmp_path, BREAK.format(where=where, what="1 / 0")) as job:
+        if where.endswith("discard"):
+            job.edit(warmup=10**6)
+            job.when("the warm-up", lambda status: status.state == "warmup")
+            job.edit(cancel=True)
+            job.answer(2, "cancel")
+        else:
+            job.edit(active=3, warmup=2)
+            status = job.when("the failure", lambda status: bool(status.last_error))
+            assert "ZeroDivisionError" in str(status.last_error)
+        job.still_trains()
+        job.ends_unharmed()
+
+
+@pytest.mark.parametrize(
+    ("where", "what"), [("TorchRecording.save", "None"), ("TorchBackend.prepare", "None")]
+)
+def test_a_backend_that_returns_nothing(tmp_path: Path, where: str, what: str) -> None:
+    """Nothing where a trace or a recording should be is a failure in words."""
+    with TroubledJob(tmp_path, BREAK.format(where=where, what=what)) as job:
+        job.edit(active=3)
+        status = job.answer(1, "failed")
+        assert status.edits[-1].text
+        job.still_trains()
+        job.ends_unharmed()
+
+
+def test_a_backend_that_hangs_in_save(tmp_path: Path) -> None:
+    """The state stays saving, the next request waits in words, and the end gives it up."""
+    hang = BREAK.format(where="TorchRecording.save", what="time.sleep(1e6)")
+    with TroubledJob(tmp_path, hang, DYNPROF_EXIT_WAIT_S="0.5") as job:
+        job.edit(active=3)
+        job.when("saving", lambda status: status.state == "saving")
+        job.edit(active=2)
+        job.answer(2, "waiting")
+        job.still_trains()
+        job.ends_unharmed()
+        log = job.log()
+        assert "request 2: waits, the last capture is being saved" in log
+        assert "saving is given up: it took more than 0.5 s" in log
+        assert "request 2: not served, the process ended" in log
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_the_clock_jumps(tmp_path: Path, days: int) -> None:
+    """A day either way in the middle of a window: durations and requests do not notice."""
+    jump = f"""
+if step == 200:
+    time.time = lambda real=time.time: real() + {days * 86_400}
+"""
+    with TroubledJob(tmp_path, each=jump) as job:
+        job.edit(active=400)
+        manifest, trace = job.capture()
+        assert manifest.complete
+        assert len(steps_in(trace)) == 400
+        assert 0 < float(f"{manifest.cost.step_during_ms}") < 1000
+        job.edit(active=2)
+        assert job.capture(2)[0].complete
+        before = job.status()
+        job.when("another heartbeat", lambda status: before is None or status.step > before.step)
+        job.ends_unharmed()
+
+
+def test_a_fork_inside_a_window(tmp_path: Path) -> None:
+    """The child is not recorded and writes nothing; the parent's window is whole."""
+    fork = """
+if dp.status().progress == (3, 50) and os.fork() == 0:
+    train_one_step()
+    dp.step()
+    os._exit(0)
+"""
+    with TroubledJob(tmp_path, each=fork) as job:
+        job.edit(active=50)
+        manifest, trace = job.capture()
+        assert (manifest.complete, len(steps_in(trace))) == (True, 50)
+        assert {e["pid"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"} == {
+            job.process.pid
+        }
+        job.ends_unharmed()
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise SystemExit", "1 / 0", "os._exit(0)"])
+def test_the_interpreter_shuts_down_inside_a_window(tmp_path: Path, end: str) -> None:
+    """An orderly end keeps what there is; a hard one leaves no half file."""
+    with TroubledJob(tmp_path, each=f"if dp.status().progress == (30, 10**6): {end}") as job:
+        job.edit(active=10**6)
+        job.process.communicate(timeout=60)
+        assert job.process.returncode in (0, 1)
+        if "_exit" in end:
+            assert not list(job.root.rglob("*.gz"))
+        else:
+            manifest, trace = job.capture()
+            assert (manifest.complete, manifest.steps.recorded) == (False, 30)
+            *whole, cut = steps_in(trace)
+            assert f"the trace ends inside step {cut}, which is not counted" in manifest.remarks
+            text = f"30 of 1000000 steps ({whole[0]}-{whole[-1]}); early: the process ended"
+            assert text in job.log()
+
+
+STATES = {
+    "idle": {},
+    "waiting": {"start_step": 10**6},
+    "warmup": {"warmup": 10**6},
+    "recording": {"active": 10**6},
+    "saving": {"active": 800, "with_stack": True},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None:
+    """Kill -9: nothing torn under a final name; the next job does nothing by itself, then works."""
+    with TroubledJob(tmp_path) as job:
+        if STATES[state]:
+            job.edit(**STATES[state])
+        job.when(state, lambda status: status.state == state)
+        job.process.kill()
+        job.process.wait()
+        assert not list(job.root.rglob("*.gz"))
+    for path in job.root.rglob("*.saving"):
+        os.utime(path, (0, 0))  # what is younger than a minute may be in the making
+    with TroubledJob(tmp_path) as job:
+        assert "request 1" not in job.log()
+        job.edit(active=2, start_step=0, warmup=0, with_stack=False)
+        manifest, trace = job.capture()
+        assert (manifest.complete, len(steps_in(trace))) == (True, 2)
+        assert not [p for p in job.root.rglob("*.saving") if p.is_dir()]
+        job.ends_unharmed()
+
+
+def test_sigterm(tmp_path: Path) -> None:
+    """Without a handler of the script's the process ends at once, as it would without dynprof."""
+    with TroubledJob(tmp_path) as job:
+        job.edit(active=10**6)
+        job.when("the window", lambda status: status.state == "recording")
+        job.process.terminate()
+        job.process.communicate(timeout=60)
+        assert job.process.returncode == -signal.SIGTERM
+        assert not list(job.root.rglob("*.gz"))
+
+
+def test_the_memory_limit(tmp_path: Path) -> None:
+    """A window in which the process grows too much closes early and keeps what it has."""
+    grow = (
+        "if dp.status().state == 'recording': globals().setdefault('hog', []).append(b'x' * 10**6)"
+    )
+    with TroubledJob(tmp_path, each=grow) as job:
+        job.edit(active=10**6, limits={"max_memory_mb": 50})
+        manifest, trace = job.capture()
+        assert "the process grew by" in manifest.reason
+        assert "limits.max_memory_mb is 50" in manifest.reason
+        assert len(steps_in(trace)) == manifest.steps.recorded > 10
+        job.ends_unharmed()
+
+
+def test_another_profiler_is_active(tmp_path: Path) -> None:
+    """The script's own torch.profiler goes first; the window is refused in words."""
+    own = "import atexit; own = torch.profiler.profile(); own.start(); atexit.register(own.stop)"
+    with TroubledJob(tmp_path, own) as job:
+        job.edit(active=2)
+        status = job.when("the refusal", lambda status: bool(status.problems))
+        assert "another torch.profiler is active in this process" in status.problems[0]
+        job.ends_unharmed()
+
+
+def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
+    """Operators are recorded beside it; stacks, which would take its place, are refused."""
+    with TroubledJob(
+        tmp_path, "sys.setprofile(mine := lambda *a: None)", "assert sys.getprofile() is mine"
+    ) as job:
+        job.edit(active=2)
+        assert job.capture()[0].complete
+        job.edit(active=2, with_stack=True)
+        status = job.when("the refusal", lambda status: bool(status.problems))
+        assert "with_stack would take the place of the job's own" in status.problems[0]
+        job.ends_unharmed()
+
+
+@pytest.mark.parametrize(
+    "tool", [("-m", "coverage", "run"), ("-m", "pdb", "-c", "continue")], ids=["coverage", "pdb"]
+)
+def test_coverage_or_a_debugger_is_active(tmp_path: Path, tool: tuple[str, ...]) -> None:
+    """Tracers go on tracing, and the window is whole, stacks included."""
+    with TroubledJob(tmp_path, through=(sys.executable, *tool)) as job:
+        job.edit(active=5, with_stack=True)
+        manifest, trace = job.capture()
+        assert (manifest.complete, len(steps_in(trace))) == (True, 5)
+        job.ends_unharmed()
+        if "coverage" in tool:
+            assert (tmp_path / ".coverage").exists()
+
+
+def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
+    """Five seconds of saving as fast as can be: the last save is served, every one is answered."""
+    with TroubledJob(tmp_path) as job:
+        config = json.loads(job.config.read_text())
+        until_s, saves = time.monotonic() + 5, 0
+        while time.monotonic() < until_s:
+            saves += 1
+            job.config.write_text(json.dumps({**config, "metadata": {"save": saves}}))
+        assert saves > 1000
+        job.when(
+            "the last capture",
+            lambda status: bool(status.edits) and status.edits[-1].outcome == "saved",
+        )
+        status = job.status()
+        assert status is not None
+        last, _ = job.capture(status.edits[-1].number)
+        assert last.request.config["metadata"] == {"save": saves}
+        outcomes = {answer.outcome for answer in status.edits}
+        assert outcomes <= {"saved", "superseded", "refused"}
+        job.ends_unharmed()

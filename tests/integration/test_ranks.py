@@ -1,0 +1,240 @@
+"""Jobs of several processes: ranks learnt late, shared directories, workers, restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from dynprof.capture import Manifest, load_manifest
+from dynprof.errors import CaptureError
+from dynprof.snapshot import Status, load_status
+from tests.integration.running import RunningJob, wait_for
+from tests.integration.test_operators import LOOP, dynprof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LATE = """
+import os, sys, time
+import torch, dynprof as dp
+
+def train(rank, size):
+    dp.init("prof_config")
+    while dp.status().step < 20:
+        time.sleep(0.01)
+        dp.step()
+    store = torch.distributed.FileStore("store", size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    while not os.path.exists("enough"):
+        time.sleep(0.01)
+        dp.step()
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(2,), nprocs=2)
+"""
+
+RESTARTED = """
+import os, sys, time
+import torch, dynprof as dp
+torch.distributed.init_process_group("gloo")
+dp.init("prof_config")
+while not os.path.exists("enough"):
+    time.sleep(0.01)
+    dp.step()
+    if os.path.exists("crash") and os.environ["RANK"] == "1":
+        os.remove("crash")
+        os._exit(1)
+torch.distributed.destroy_process_group()
+"""
+
+WORKERS = """
+import os, torch, dynprof as dp
+dp.init("prof_config")
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        dp.init("prof_config")
+        dp.step()
+        return torch.tensor(index)
+
+if __name__ == "__main__":
+    dp.start()
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context="{way}"
+    )
+    for batch in loader:
+        dp.step()
+"""
+
+
+def statuses(folder: Path) -> dict[str, Status]:
+    """Return what lies in the status directory, by file name."""
+    found = {}
+    for path in (folder / "prof_config/status").glob("*.json"):
+        with contextlib.suppress(CaptureError):
+            found[path.name] = load_status(path)
+    return found
+
+
+def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -> dict[str, Status]:
+    """Wait until the statuses of a folder are as wanted."""
+
+    def found() -> dict[str, Status] | None:
+        now = statuses(folder)
+        return now if wanted(now) else None
+
+    return wait_for(what, found)
+
+
+def manifests(folder: Path) -> list[Manifest]:
+    """Return all manifests of saved captures."""
+    found = [load_manifest(path) for path in folder.rglob("rank_*.info.json")]
+    return [manifest for manifest in found if manifest.cost.save_ms is not None]
+
+
+def logs(folder: Path) -> dict[str, str]:
+    """Return the logs by file name."""
+    return {path.name: path.read_text() for path in (folder / "prof_config/log").iterdir()}
+
+
+@contextlib.contextmanager
+def launched(folder: Path, script: str, *launcher: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a script through a launcher, and end the whole tree."""
+    (folder / "job.py").write_text(script)
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    process = subprocess.Popen(
+        [sys.executable, *launcher, "job.py"],
+        cwd=folder,
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tree = psutil.Process(process.pid)
+            for one in [tree, *tree.children(recursive=True)]:
+                one.kill()
+        process.communicate()
+
+
+def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
+    """init() before init_process_group(): the ranks get their own names as soon as they are known.
+
+    Before that both are rank 0, and each is told of the other.
+    """
+    with launched(tmp_path, LATE) as process:
+        found = when(tmp_path, "both ranks", lambda now: {"rank_0.json", "rank_1.json"} == set(now))
+        assert {(s.rank, s.world_size) for s in found.values()} == {(0, 2), (1, 2)}
+        code, output, errors = dynprof(
+            "arm", tmp_path / "prof_config", "--active", 2, "--ranks", 1, "--wait"
+        )
+        assert code == 0, errors
+        assert load_manifest(tmp_path / output.strip()).rank == 1
+        (tmp_path / "enough").touch()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    names = sorted(logs(tmp_path))
+    assert [name[-10:] for name in names if name.endswith("_1.log")] == ["rank_1.log"]
+    text = "\n".join(logs(tmp_path).values())
+    assert "this is rank 1 of 2 (torch.distributed); until now nobody had said which" in text
+    assert "rank 0 is not asked for; the ranks are 1" in text
+
+
+def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
+    """Both go on and capture, neither overwrites the other, and log and status name the mistake."""
+    with RunningJob(tmp_path, LOOP) as first, RunningJob(tmp_path, LOOP) as second:
+        pids = {first.process.pid, second.process.pid}
+        found = when(tmp_path, "both", lambda now: {s.pid for s in now.values()} == pids)
+        assert "rank_0.json" in found
+        code, output, _ = dynprof("status", first.root)
+        assert code == 0
+        assert "2 processes are rank 0 here: two jobs share the directory" in output
+        code, output, _ = dynprof("arm", first.root, "--active", 2, "--wait")
+        assert code == 0
+        captured = {load_manifest(type(tmp_path)(line)).pid for line in output.splitlines()}
+        assert captured == pids
+        assert "is rank 0 in this directory too: two jobs share it" in first.log() + second.log()
+        first.process.kill()
+        first.process.wait()
+        own = second.process.pid
+        when(tmp_path, "its own name", lambda now: now["rank_0.json"].pid == own)
+    assert len(manifests(tmp_path)) == 2
+    with RunningJob(tmp_path, LOOP) as third:
+        when(
+            tmp_path, "one status", lambda now: {s.pid for s in now.values()} == {third.process.pid}
+        )
+
+
+def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
+    """A status that a killed process left behind a moment ago does not look like another job."""
+    with RunningJob(tmp_path, LOOP) as killed:
+        killed.when("a status", lambda status: status.state == "idle")
+        killed.process.kill()
+        killed.process.wait()
+    with RunningJob(tmp_path, LOOP) as again:
+        again.when("a status", lambda status: status.state == "idle")
+        assert "in this directory too" not in again.log()
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -> None:
+    """One process profiles, though every worker imports the script and calls init() and step()."""
+    with launched(tmp_path, WORKERS.replace("{way}", way)) as process:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+    assert [name.endswith(f"_{process.pid}_rank_0.log") for name in logs(tmp_path)] == [True]
+    assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
+    (manifest,) = manifests(tmp_path)
+    assert (manifest.pid, manifest.complete) == (process.pid, True)
+
+
+def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
+    """The ranks of the second try take over; a request meets them, and only them."""
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1"
+    with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
+        before = when(tmp_path, "two ranks", lambda now: len(now) == 2)
+        (tmp_path / "crash").touch()
+
+        def restarted(now: dict[str, Status]) -> bool:
+            old = {status.pid for status in before.values()}
+            return len(now) == 2 and not old & {status.pid for status in now.values()}
+
+        after = when(tmp_path, "two new ranks", restarted)
+        assert set(after) == {"rank_0.json", "rank_1.json"}
+        ahead = max(status.step for status in after.values()) + 200
+        code, output, errors = dynprof(
+            "arm", tmp_path / "prof_config", "--active", 2, "--start-step", ahead, "--wait"
+        )
+        assert code == 0, errors
+        paths = [tmp_path / line for line in output.splitlines()]
+        assert sorted(load_manifest(path).rank for path in paths) == [0, 1]
+        assert len({path.parent for path in paths}) == 1
+        (tmp_path / "enough").touch()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    assert len(logs(tmp_path)) == 4
+    assert "in this directory too" not in "".join(logs(tmp_path).values())
+
+
+def test_status_as_json_tells_the_processes_apart(tmp_path: Path) -> None:
+    """A script sees every process that is there, with its health."""
+    with RunningJob(tmp_path, LOOP) as job:
+        job.when("a status", lambda status: status.state == "idle")
+        code, output, _ = dynprof("status", job.root, "--json")
+        (rank,) = json.loads(output)["ranks"]
+        found: Any = (code, rank["pid"], rank["health"])
+        assert found == (0, job.process.pid, "alive")

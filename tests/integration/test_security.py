@@ -1,0 +1,188 @@
+"""What whoever may edit the config can and cannot do: the rows of docs/threat-model.md."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.capture import load_manifest
+from tests.integration.running import RunningJob, wait_for
+from tests.integration.test_operators import LOOP, dynprof
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    """Return a running job of one rank."""
+    with RunningJob(tmp_path, LOOP) as running:
+        running.when("training", lambda status: status.state == "idle")
+        yield running
+
+
+def refusal(job: RunningJob) -> str:
+    """Wait until an edit is refused; return why."""
+    return "\n".join(job.when("a refusal", lambda status: bool(status.problems)).problems)
+
+
+@pytest.mark.parametrize("place", ["../elsewhere", "sub/../../elsewhere", "{tmp}/elsewhere"])
+def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, place: str) -> None:
+    """A prof_dir outside is refused with the way to allow it, and validate says so before."""
+    job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)))
+    text = refusal(job)
+    assert f"{tmp_path}/elsewhere lies outside of {job.root}" in text
+    assert "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" in text
+    assert not (tmp_path / "elsewhere").exists()
+    code, output, _ = dynprof("validate", job.config)
+    assert (code, "lies outside of" in output) == (1, True)
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_the_script_may_allow_another_place(tmp_path: Path, way: str) -> None:
+    """What init() lists is written; its status tells the commands."""
+    place = tmp_path / "elsewhere"
+    script, env = LOOP, {"DYNPROF_PROF_DIRS": f"/nowhere:{place}"}
+    if way == "argument":
+        script, env = LOOP.replace('"prof_config"', f'"prof_config", prof_dirs=["{place}"]'), {}
+    with RunningJob(tmp_path, script, **env) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(prof_dir=f"{place}/deeper", active=1)
+        status = job.when("a capture", lambda status: bool(status.last_capture))
+        code, _, _ = dynprof("validate", job.config)
+    assert code == 0
+    assert load_manifest(tmp_path / f"{status.last_capture}").complete
+    assert str(status.last_capture).startswith(f"{place}/deeper/step_")
+
+
+def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
+    """init() raises before training starts."""
+    script = LOOP.replace('"prof_config"', '"prof_config", prof_dirs=["captures"]')
+    with RunningJob(tmp_path, script) as job:
+        _, errors = job.process.communicate(timeout=60)
+    assert "ValueError: prof_dirs: 'captures' is not an absolute path" in errors
+
+
+def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: RunningJob) -> None:
+    """A folder of captures that was swapped for a link leads nowhere."""
+    (tmp_path / "victim").mkdir()
+    (job.root / "captures").symlink_to(tmp_path / "victim")
+    job.edit(prof_dir="captures/deeper")
+    assert f"{job.root}/captures is a symbolic link, which is not followed" in refusal(job)
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["log", "status"])
+def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, name: str) -> None:
+    """Planted before the job starts, it ends init() in words."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "prof_config").mkdir()
+    (tmp_path / "prof_config" / name).symlink_to(tmp_path / "victim")
+    with RunningJob(tmp_path, LOOP) as job:
+        _, errors = job.process.communicate(timeout=60)
+    assert f"prof_config/{name} is a symbolic link, which is not followed" in errors
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+def test_a_link_planted_later_only_costs_the_log(tmp_path: Path, job: RunningJob) -> None:
+    """The lines are dropped and the job goes on; the status says what became of the edit."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (job.root / "log").rename(job.root / "old")
+    (job.root / "log").symlink_to(victim)
+    job.edit(active=1)
+    job.when("a capture", lambda status: bool(status.last_capture))
+    assert list(victim.iterdir()) == []
+
+
+def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> None:
+    """By default it is refused in words."""
+    (tmp_path / "prof_config").mkdir()
+    (tmp_path / "real.json").write_text('{"activities": ["CPU"]}')
+    with RunningJob(tmp_path, LOOP) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.config.unlink()
+        job.config.symlink_to(tmp_path / "real.json")
+        assert "let the script say init(follow_symlinks=True)" in refusal(job)
+
+
+@pytest.mark.parametrize("watch", ["events", "poll"])
+def test_a_configmap_of_kubernetes(tmp_path: Path, watch: str) -> None:
+    """Its files are links through ``..data``, which is swapped at each update: that is an edit."""
+    mount = tmp_path / "prof_config"
+    mount.mkdir()
+    publish(mount, 1, {"activities": ["CPU"]})
+    (mount / "profiler_config.json").symlink_to("..data/profiler_config.json")
+    script = LOOP.replace('"prof_config"', '"prof_config", follow_symlinks=True')
+    with RunningJob(tmp_path, script, DYNPROF_WATCH=watch) as job:
+        job.when("training", lambda status: status.state == "idle")
+        assert "the config that is there now" not in job.log()
+        publish(mount, 2, {"activities": ["CPU"], "active": 2})
+        manifest, _ = job.capture()
+        assert manifest.request.config["active"] == 2
+
+
+def test_a_link_to_a_configmap_elsewhere(tmp_path: Path) -> None:
+    """A mount is read-only, so its file is linked into a directory that the job may write."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    publish(mount, 1, {"activities": ["CPU"]})
+    (mount / "profiler_config.json").symlink_to("..data/profiler_config.json")
+    (tmp_path / "prof_config").mkdir()
+    (tmp_path / "prof_config/profiler_config.json").symlink_to(mount / "profiler_config.json")
+    script = LOOP.replace('"prof_config"', '"prof_config", follow_symlinks=True')
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.state == "idle")
+        publish(mount, 2, {"activities": ["CPU"], "active": 3})
+        manifest, _ = job.capture()
+        assert manifest.steps.recorded == 3
+        code, _, errors = dynprof("arm", job.root, "--active", 9)
+        assert (code, "is a symbolic link" in errors) == (1, True)
+
+
+def publish(mount: Path, version: int, config: dict[str, object]) -> None:
+    """Do as the kubelet does: a new folder, then ``..data`` renamed onto the old link."""
+    folder = mount / f"..version_{version}"
+    folder.mkdir()
+    (folder / "profiler_config.json").write_text(json.dumps(config))
+    (mount / "..data_tmp").symlink_to(folder.name)
+    (mount / "..data_tmp").rename(mount / "..data")
+
+
+def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
+    """A world-writable directory is as bad as a world-writable file."""
+    job.root.chmod(0o777)
+    job.edit(active=1)
+    assert "everybody may replace the file; run chmod o-w on its directory" in refusal(job)
+    job.root.chmod(0o1777)
+    job.edit(active=1)
+    job.when("a capture", lambda status: bool(status.last_capture))
+
+
+def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
+    """What the file says is shown with its control characters escaped, by log and commands."""
+    nasty = "\x1b[2J\x1b]0;owned\x07\u202e"
+    job.edit(**{nasty: 1, "activities": [nasty], "metadata": {nasty: nasty}})
+    refusal(job)
+    wait_for("the log", lambda: "refused" in job.log() or None)
+    said = [job.log()]
+    for command in (["validate", job.config], ["status", job.root], ["log", job.root]):
+        _, output, errors = dynprof(*command)
+        said += [output, errors]
+    _, _, errors = dynprof("arm", job.root, "--activities", nasty, "--wait")
+    text = "\n".join([*said, errors])
+    assert "\\x1b" in text or "\\u001b" in text
+    assert not {character for character in text if not character.isprintable()} - {"\n"}
+
+
+def test_files_are_private_though_the_umask_is_not(tmp_path: Path) -> None:
+    """Log, status, captures: nothing is readable or writable by others."""
+    with RunningJob(tmp_path, "import os\nos.umask(0)\n" + LOOP) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1)
+        job.capture()
+        modes = {path: path.stat().st_mode & 0o007 for path in job.root.rglob("*")}
+    assert {path for path, mode in modes.items() if mode} == set()

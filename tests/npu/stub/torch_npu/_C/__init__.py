@@ -1,0 +1,1 @@
+"""The native module: its profiler part only."""

@@ -1,0 +1,99 @@
+"""Notes every call of the native profiler as a line of JSON in ``NPU_CALLS``."""
+
+import enum
+import json
+import os
+import time
+from pathlib import Path
+
+
+class ProfilerActivity(enum.Enum):
+    """What can be watched."""
+
+    CPU = 0
+    NPU = 1
+
+
+class _Noted:
+    """An object of the native module that keeps what it was made of."""
+
+    def __init__(self, *args, **settings):
+        self.made_of = [*args, settings] if args else settings
+
+
+class _ExperimentalConfig(_Noted):
+    """Settings as the driver gets them."""
+
+
+class NpuProfilerConfig(_Noted):
+    """Path, switches and experimental settings as the driver gets them."""
+
+
+def note(name, *args):
+    """Append a call to the file of calls."""
+
+    def plain(value):
+        if isinstance(value, _Noted):
+            return value.made_of
+        if isinstance(value, (set, frozenset)):
+            return sorted(map(plain, value))
+        return getattr(value, "name", str(value))
+
+    with Path(os.environ["NPU_CALLS"]).open("a") as file:
+        file.write(json.dumps([name, *args], default=plain) + "\n")
+
+
+def _init_profiler(path, activities):
+    if os.environ.get("NPU_FAILS") == "init":
+        raise RuntimeError("the driver is busy")
+    note("init", path, activities)
+
+
+def _warmup_profiler(config, activities):
+    note("warmup", config, activities)
+
+
+def _start_profiler(config, activities):
+    note("start", config, activities)
+
+
+def _stop_profiler():
+    note("stop")
+
+
+def _finalize_profiler():
+    note("finalize")
+    if os.environ.get("NPU_FAILS") == "finalize":
+        raise RuntimeError("the driver is gone")
+
+
+def _supported_npu_activities():
+    return {ProfilerActivity.CPU, ProfilerActivity.NPU}
+
+
+def _get_syscnt_enable():
+    return False
+
+
+def _get_freq():
+    return 100
+
+
+def _get_syscnt():
+    return 0
+
+
+def _get_monotonic():
+    return time.monotonic_ns()
+
+
+def _get_host_uid():
+    return 0
+
+
+def _enable_profiler_in_child_thread(config):
+    note("enable in child", config)
+
+
+def _disable_profiler_in_child_thread():
+    note("disable in child")

@@ -1,0 +1,174 @@
+"""From dp.init() to the config that the vendor's profiler writes, over a stub of its driver.
+
+No NPU is here: the Python layer is that of real torch_npu wheels (``make npu`` fetches them), the
+native module and the device are stubs (``stub/``) that note what they are asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynprof.capture import Manifest, load_manifest
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.npu.fetch import WHEELS
+
+STUB = Path(__file__).parent / "stub"
+WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
+pytestmark = pytest.mark.skipif(
+    not WHEELS_DIR.is_dir(), reason="the wheels of torch_npu are fetched by make npu"
+)
+JOB = (
+    TORCH_JOB.replace("import sys", "import torch_npu, sys")
+    + """
+dp.init("prof_config")
+while not dp.status().last_capture and not dp.status().problems:
+    time.sleep(0.002)
+    train_one_step()
+    dp.step()
+"""
+)
+EVERYTHING = {
+    "activities": ["CPU", "NPU"],
+    "record_shapes": True,
+    "profile_memory": True,
+    "with_stack": True,
+    "with_flops": True,
+    "with_modules": True,
+    "active": 3,
+    "warmup": 2,
+    "metadata": {"run": 7},
+    "experimental_config": {
+        "profiler_level": "Level1",
+        "aic_metrics": "L2Cache",
+        "l2_cache": True,
+        "op_attr": True,
+        "gc_detect_threshold": 0.5,
+        "data_simplification": False,
+        "record_op_args": True,
+        "export_type": ["db"],
+        "mstx": True,
+        "mstx_domain_include": ["comm"],
+        "host_sys": ["CPU", "MEM"],
+        "sys_io": True,
+        "sys_interconnection": True,
+    },
+}
+NEWER = {"host_sys", "mstx_domain_include", "sys_io", "sys_interconnection"}
+"""Settings that only the newest of the three versions knows."""
+
+
+class NpuJob(RunningJob):
+    """A job on the stub, with the Python layer of one version."""
+
+    def __init__(self, folder: Path, version: str, **env: str) -> None:
+        self.calls_path = folder / "calls.jsonl"
+        super().__init__(
+            folder,
+            JOB,
+            PYTHONPATH=os.pathsep.join([str(STUB), os.environ.get("PYTHONPATH", "")]),
+            TORCH_NPU_WHEEL=str(WHEELS_DIR / version),
+            TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+            NPU_CALLS=str(self.calls_path),
+            PATH=f"{STUB / 'bin'}:{os.environ['PATH']}",
+            **env,
+        )
+
+    def __enter__(self) -> NpuJob:
+        return self
+
+    def folder(self) -> tuple[Manifest, Path]:
+        """Wait for the first capture; return its manifest and the vendor's folder."""
+        path = wait_for("a manifest", lambda: self._manifest_path(1))
+        manifest = load_manifest(path)
+        return manifest, path.parent.parent / str(manifest.trace)
+
+    def calls(self) -> list[list[Any]]:
+        """Return what the driver was asked, in order."""
+        return [json.loads(line) for line in self.calls_path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_every_setting_reaches_the_vendor(tmp_path: Path, version: str) -> None:
+    """The driver and the vendor's own record of its config get what the operator wrote."""
+    with NpuJob(tmp_path, version) as job:
+        job.when("training", lambda status: status.step > 5)
+        job.edit(**EVERYTHING)
+        manifest, _ = job.folder()
+        job.end()
+    assert (manifest.backend, manifest.complete, manifest.steps.recorded) == ("npu", True, 3)
+    assert manifest.versions["torch_npu"] == version
+    ((_, switches, _),) = [call for call in job.calls() if call[0] == "start"]
+    assert switches[1:6] == [True] * 5
+    native = switches[6]
+    assert native["trace_level"] == "Level1"
+    assert native["l2_cache"] is native["record_op_args"] is native["msprof_tx"] is True
+    newest = version == "2.14.0"
+    assert [name in native for name in sorted(NEWER)] == [newest] * 4
+    said = {name for name in NEWER if any(name in text for text in manifest.lost)}
+    assert said == (set() if newest else NEWER)
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_vendors_own_record(tmp_path: Path, version: str) -> None:
+    """``profiler_info*.json`` and ``profiler_metadata.json`` say so to the vendor's tools."""
+    with NpuJob(tmp_path, version) as job:
+        job.when("training", lambda status: status.step > 5)
+        job.edit(**EVERYTHING)
+        manifest, folder = job.folder()
+        job.end()
+    assert manifest.trace == folder.name
+    assert folder.name.endswith("_ascend_pt")
+    (info,) = folder.glob("profiler_info*.json")
+    config = json.loads(info.read_text())["config"]
+    common, special = config["common_config"], config["experimental_config"]
+    assert common["with_stack"] is common["profile_memory"] is True
+    assert common["schedule"]["active"] == 3
+    assert common["schedule"]["warmup"] == 2
+    assert special["_gc_detect_threshold"] == 0.5
+    assert special["_data_simplification"] is False
+    metadata = json.loads((folder / "profiler_metadata.json").read_text())
+    assert metadata["run"] == 7
+    order = [c[0] for c in job.calls() if c[0] in ("init", "start", "stop", "finalize")]
+    assert order == ["init", "start", "stop", "finalize"]
+    assert not [p for p in job.root.glob(".*") if p.name.endswith(".recording")]
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_a_driver_that_fails_costs_the_job_nothing(tmp_path: Path, version: str) -> None:
+    """The vendor prints and swallows its errors; the window is refused all the same, in words."""
+    with NpuJob(tmp_path, version, NPU_FAILS="init") as job:
+        job.when("training", lambda status: status.step > 5)
+        job.edit(**EVERYTHING)
+        status = job.when("the refusal", lambda status: bool(status.problems))
+        job.end()
+    assert "torch_npu.profiler failed in start(): the driver is busy" in status.problems[0]
+    assert not [path for path in job.root.rglob("*") if path.name.endswith("_ascend_pt")]
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_a_driver_that_fails_at_the_end(tmp_path: Path, version: str) -> None:
+    """What cannot be finished is given up with the driver's own words; the job goes on."""
+    with NpuJob(tmp_path, version, NPU_FAILS="finalize") as job:
+        job.when("training", lambda status: status.step > 5)
+        job.edit(**EVERYTHING)
+        manifest, _ = job.folder()
+        job.end()
+    assert "torch_npu.profiler failed in step(): the driver is gone" in manifest.reason
+    assert manifest.trace is None
+
+
+def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
+    """A job that has not imported torch_npu names that, and profiles with torch."""
+    with RunningJob(tmp_path, JOB.replace("import torch_npu, sys", "import sys")) as job:
+        status = job.when("training", lambda status: status.step > 5)
+        job.edit(active=1, activities=["CPU"])
+        manifest, _ = job.capture()
+        job.end()
+    missing = {offer.backend: offer.missing for offer in status.profilers}
+    assert missing["npu"] == "this process has not imported torch_npu"
+    assert manifest.backend == "torch"
