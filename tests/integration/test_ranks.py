@@ -44,8 +44,7 @@ if __name__ == "__main__":
 
 RESTARTED = """
 import os, sys, time
-import torch, dynprof as dp
-torch.distributed.init_process_group("gloo")
+import dynprof as dp
 dp.init("prof_config")
 while not os.path.exists("enough"):
     time.sleep(0.01)
@@ -53,7 +52,6 @@ while not os.path.exists("enough"):
     if os.path.exists("crash") and os.environ["RANK"] == "1":
         os.remove("crash")
         os._exit(1)
-torch.distributed.destroy_process_group()
 """
 
 WORKERS = """
