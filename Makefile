@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-closing bench-device generate hta npu clean
+.PHONY: demo test lint bench bench-closing bench-device generate hta npu fuzz soak clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -40,6 +40,13 @@ generate: $(VENV)/ready
 hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
+
+# Coverage-guided, for FUZZ_S seconds, on from the kept corpus; what it adds is kept as well.
+FUZZ_S ?= 600
+fuzz: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz.fuzz -max_total_time=$(FUZZ_S) -timeout=10 -max_len=4096 \
+	    -print_final_stats=1 tests/fuzz/corpus
 
 # Ascend: the Python layer of three versions of torch_npu over a stub of its native module.
 npu: $(VENV)/ready

@@ -18,6 +18,11 @@ from dynprof.errors import ConfigError, Problem
 MAX_DEPTH = 32
 """Levels of nesting allowed; the config itself has three."""
 
+MAX_VALUES = 10_000
+"""Members and elements allowed; more would keep the watcher's thread busy for seconds."""
+MAX_SLIPS = 50
+"""Slips after which nobody wants to read on."""
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
 _WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
@@ -83,6 +88,8 @@ class _Reader:
         self.places.setdefault(pointer, self._place(self.at))
         if depth > MAX_DEPTH:
             raise self._stop(f"nested more than {MAX_DEPTH} levels deep; no setting needs that.")
+        if len(self.places) > MAX_VALUES:
+            raise self._stop(f"there are more than {MAX_VALUES:,} values; no config has so many.")
         here = self._peek()
         if here == "{":
             return self._object(pointer, depth)
@@ -193,6 +200,8 @@ class _Reader:
     def _note(self, sentence: str, pointer: str = "", at: int | None = None) -> None:
         place = self._place(self.at if at is None else at)
         self.problems.append(Problem(sentence, pointer, *place))
+        if len(self.problems) == MAX_SLIPS:
+            raise ConfigError(self.problems)
 
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
         self._note(sentence, pointer)

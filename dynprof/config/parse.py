@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 50
 """More than this are counted, not listed."""
+MOST_LOOKED_AT = 500
+"""More than this are not even looked for."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def parse_config(raw: bytes) -> Parsed:
     """
     text, has_mark = _decode(raw)
     document = read_json(text)
-    problems = [*document.problems, *_located(_schema_problems(document.value), document.places)]
+    found = itertools.islice(_schema_problems(document.value), MOST_LOOKED_AT)
+    problems = [*document.problems, *_located(found, document.places)]
     if problems:
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
     try:
@@ -143,5 +147,6 @@ def _located(problems: Iterable[Problem], places: dict[str, tuple[int, int]]) ->
 def _first(problems: list[Problem]) -> list[Problem]:
     if len(problems) <= MAX_PROBLEMS:
         return problems
-    rest = Problem(f"and {len(problems) - MAX_PROBLEMS} more problems.")
+    least = "at least " if len(problems) >= MOST_LOOKED_AT else ""
+    rest = Problem(f"and {least}{len(problems) - MAX_PROBLEMS} more problems.")
     return [*problems[:MAX_PROBLEMS], rest]

@@ -170,11 +170,35 @@ def test_a_byte_order_mark_is_skipped_with_a_remark() -> None:
     assert "byte order mark" in parsed.remarks[0].text
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {f"activitie{number}": 1 for number in range(20_000)},
+        {"ranks": ["x"] * 20_000},
+        {"metadata": {"list": list(range(20_000))}},
+    ],
+    ids=["keys", "elements", "metadata"],
+)
+def test_what_would_take_seconds_is_not_looked_into(document: dict[str, object]) -> None:
+    """A file of more values than any config has is refused for that alone."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(json.dumps(document).encode())
+    (problem,) = caught.value.problems
+    assert problem.text == "there are more than 10,000 values; no config has so many."
+
+
+def test_after_fifty_slips_nobody_reads_on() -> None:
+    """Comments and the like are listed up to a number."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(b"{" + b"// x\n" * 1000 + b"}")
+    assert len(caught.value.problems) == 50
+
+
 def test_many_problems_are_counted() -> None:
     """A file with thousands of problems does not fill the log."""
     problems = problems_of({f"key{n}": 1 for n in range(2000)})
     assert len(problems) == 51
-    assert problems[-1] == "and 1950 more problems."
+    assert problems[-1] == "and at least 450 more problems."
 
 
 @pytest.mark.parametrize(

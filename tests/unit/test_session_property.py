@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from dynprof.docket import ON_THE_WAY
 from tests.unit.test_session import Job
 
 
@@ -28,6 +29,8 @@ class Training(RuleBasedStateMachine):
         self.job.session.end("the process ended")
         self.said += self.job.log()
         assert self.job.backend.running == 0
+        answers = self.job.session._journal.docket.answers
+        assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
         ends = sum(
             self.said.count(words)
             for words in (": superseded by", ": disarmed by", ": not served", ": refused")

@@ -1,0 +1,96 @@
+"""Any bytes in the place of the config, through watch, parse, plan and session.
+
+Everything between the file and the profiler is the real thing; the profiler takes notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.docket import ON_THE_WAY
+from dynprof.edits import SETTLE_S, EditDetector, read
+from dynprof.journal import _LineFormatter
+from dynprof.snapshot import load_status
+from tests.unit.test_session import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CORPUS = Path(__file__).parent / "corpus"
+LIFE = 50
+"""So many files one job sees, before another takes its place."""
+
+
+class Operator:
+    """Saves whatever it is given as the config of a job, and looks whether that hurts."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._closing = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """End the job; whatever was asked has then come to an end."""
+        with self._closing:
+            if self._left:
+                self._job.session.end("the process ended")
+                answers = self._job.session._journal.docket.answers
+                assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
+                assert self._job.backend.running == 0
+
+    def save(self, content: bytes) -> None:
+        """Save a file, let the job take notice and train on.
+
+        Raises:
+            AssertionError: The job would have been hurt, or the operator left without an answer.
+        """
+        if not self._left:
+            self._hire()
+        self._left -= 1
+        self._path.write_bytes(content)
+        asked = self._look()
+        before = self._job.session._journal.docket.answers
+        self._job.step(3)
+        self._check(before, asked=asked)
+        if not self._left:
+            self.close()
+
+    def _hire(self) -> None:
+        self._closing = contextlib.ExitStack()
+        folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="dynprof-fuzz-"))
+        self._job = Job(Path(folder))
+        self._path = Path(folder) / "profiler_config.json"
+        self._detector = EditDetector(read(self._path))
+        self._now_s, self._left = 0.0, LIFE
+
+    def _look(self) -> int:
+        """Do as the watcher's thread does until the file has settled; return the edits seen."""
+        edits = 0
+        for _ in range(3):
+            self._now_s += SETTLE_S
+            if edit := self._detector.look(read(self._path), self._now_s, self._job.clock.wall):
+                self._job.session.take(edit)
+                edits += 1
+        return edits
+
+    def _check(self, before: tuple[object, ...], *, asked: int) -> None:
+        session = self._job.session
+        status = session.status()
+        assert status.last_error is None, status.last_error
+        assert len(before) >= min(asked, 1)
+        path = self._path.with_name("status.json")
+        path.write_text(json.dumps(dataclasses.asdict(status)), encoding="ascii")
+        assert load_status(path) == status
+        for line in self._log_lines():
+            assert line.isprintable(), line
+
+    def _log_lines(self) -> Iterator[str]:
+        queue, formatter = self._job.session._journal._lines, _LineFormatter("rank 0")
+        while not queue.empty():
+            record = queue.get()
+            if record is not None and not hasattr(record, "root"):
+                yield from formatter.format(record).split("\n")
