@@ -48,6 +48,10 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz.fuzz -max_total_time=$(FUZZ_S) -timeout=10 -max_len=4096 \
 	    -print_final_stats=1 tests/fuzz/corpus
 
+# Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for.
+soak: $(VENV)/ready
+	$(BIN)/python -m tests.soak.soak
+
 # Ascend: the Python layer of three versions of torch_npu over a stub of its native module.
 npu: $(VENV)/ready
 	$(BIN)/python tests/npu/fetch.py $(VENV)-npu

@@ -1,0 +1,155 @@
+"""A job and a restless operator: a step a millisecond, an edit a second, for ten minutes.
+
+``soak.py [SECONDS]`` prints a table of memory, descriptors and threads, and what became of every
+request; it ends with 1 if one is unaccounted for or something grew.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.integration.running import TORCH_JOB, RunningJob
+
+JOB = (
+    TORCH_JOB
+    + """
+import os
+dp.init("prof_config")
+while not os.path.exists("end"):
+    train_one_step()
+    time.sleep(0.001)
+    dp.step()
+"""
+)
+EDIT_S = 1.0
+ROWS = 10
+WARM = 3
+"""After so many rows of the table nothing may grow any more."""
+MOST_MB, MOST_DESCRIPTORS = 20.0, 2
+
+_ACCEPTED = re.compile(r"request (\d+): accepted")
+_ENDED = re.compile(r"request (\d+): (saved|superseded|disarmed|not served|no trace|refused)")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the job took at one moment."""
+
+    seconds: float
+    step: int
+    memory_mb: float
+    descriptors: int
+    threads: int
+
+
+def edits(chance: random.Random, step: int) -> Any:
+    """Return what the operator saves next, valid or not."""
+    window = {
+        "active": chance.randint(1, 30),
+        "warmup": chance.choice([0, 0, 2]),
+        "record_shapes": chance.random() < 0.3,
+        "profile_memory": chance.random() < 0.2,
+        "with_stack": chance.random() < 0.3,
+        "activities": ["CPU"],
+    }
+    return chance.choice(
+        [
+            window,
+            window,
+            window,
+            {**window, "start_step": step + chance.randint(1, 3000)},
+            {**window, "start_step": max(1, step - 5)},
+            {**window, "active": -1},
+            {**window, "ranks": [7]},
+            {"actve": 3},
+            {"cancel": True},
+            "half a fi",
+        ]
+    )
+
+
+def run(seconds: float, folder: Path) -> tuple[list[Sample], str, Counter[str]]:
+    """Let the two go on; return the samples, the log, and how many edits of each kind."""
+    chance, samples = random.Random(1), []
+    kinds: Counter[str] = Counter()
+    with RunningJob(folder, JOB, OMP_NUM_THREADS="1") as job:
+        job.when("training", lambda status: status.state == "idle")
+        process, began_s = psutil.Process(job.process.pid), time.monotonic()
+        every_s, sampled_s = seconds / ROWS, 0.0
+        while (now_s := time.monotonic() - began_s) < seconds:
+            status = job.status()
+            step = status.step if status else 0
+            edit = edits(chance, step)
+            kinds["broken" if isinstance(edit, str) else "edits"] += 1
+            job.config.write_text(edit if isinstance(edit, str) else json.dumps(edit))
+            if now_s >= sampled_s + every_s:
+                sampled_s = now_s
+                samples.append(sample(process, now_s, step))
+                _tell(samples[-1])
+            time.sleep(EDIT_S)
+        job.config.write_text('{"cancel": true}')
+        job.when("rest", lambda status: status.state == "idle")
+        (folder / "end").touch()
+        job.end()
+        logs = sorted(job.root.glob("log/*"), reverse=True)
+        return samples, "".join(path.read_text() for path in logs), kinds
+
+
+def sample(process: psutil.Process, seconds: float, step: int) -> Sample:
+    """Look at the job."""
+    memory_mb = process.memory_info().rss / 1e6
+    return Sample(seconds, step, memory_mb, process.num_fds(), process.num_threads())
+
+
+def verdict(samples: list[Sample], log: str) -> list[str]:
+    """Return what is wrong."""
+    wrong = []
+    accepted = set(_ACCEPTED.findall(log))
+    if lost := sorted(accepted - {number for number, _ in _ENDED.findall(log)}, key=int):
+        wrong.append(f"requests that were accepted and never heard of again: {', '.join(lost)}")
+    first, last = samples[WARM], samples[-1]
+    if last.memory_mb - first.memory_mb > MOST_MB:
+        wrong.append(f"memory grew from {first.memory_mb:.0f} to {last.memory_mb:.0f} MB")
+    if last.descriptors - first.descriptors > MOST_DESCRIPTORS:
+        wrong.append(f"descriptors grew from {first.descriptors} to {last.descriptors}")
+    if "Traceback" in log:
+        wrong.append("there is a traceback in the log")
+    return wrong
+
+
+def _tell(found: Sample) -> None:
+    print(
+        f"{found.seconds:8.0f} s  step {found.step:8,}  {found.memory_mb:7.1f} MB  "
+        f"{found.descriptors:3} descriptors  {found.threads:3} threads",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Run, print, and say by the exit code how it went."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
+    with tempfile.TemporaryDirectory() as folder:
+        samples, log, kinds = run(seconds, Path(folder))
+    ends = Counter(how for _, how in _ENDED.findall(log))
+    print(f"{kinds.total()} edits ({kinds['broken']} of them no JSON)")
+    print(
+        f"{len(_ACCEPTED.findall(log))} accepted; " + ", ".join(f"{n} {k}" for k, n in ends.items())
+    )
+    wrong = verdict(samples, log)
+    print("\n".join(wrong) or "nothing grew, nothing is unaccounted for")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
