@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-closing bench-device generate hta npu fuzz soak clean
+.PHONY: demo test lint bench bench-idle bench-closing bench-device generate hta npu fuzz soak clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -17,12 +17,15 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/ready
+# All of it takes about an hour and a half, most of it closing windows of 100 steps.
+bench: bench-idle bench-closing
+
+bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
 
-# Closing a window beside torch.profiler, and memory over 300 windows: about an hour.
+# Closing a window beside torch.profiler, ten of each, and memory over 300 windows.
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
 	$(BIN)/python -m benchmarks.memory
