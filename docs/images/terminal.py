@@ -7,6 +7,7 @@ included.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import subprocess
@@ -75,7 +76,7 @@ def main() -> None:
             jobs.callback(job.kill)
         time.sleep(8)
         shown = record(folder).rstrip().removesuffix("$")
-    console = Console(record=True, width=COLUMNS, file=Path(os.devnull).open("w"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
     svg = console.export_svg(title="four ranks, one operator")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nothing from elsewhere
