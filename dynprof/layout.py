@@ -87,8 +87,13 @@ class Layout:
         return self.root / STATUS_DIR / f"rank_{self.rank}.{self.host}_{self.pid}.json"
 
     def capture_dir(self, prof_dir: str) -> Path:
-        """Return where captures go: ``prof_dir``, taken relative to the config's directory."""
-        return Path(os.path.normpath(self.root / prof_dir))
+        """Return where captures go: ``prof_dir``, taken relative to the config's directory.
+
+        A path that names an allowed place by another way, through a link above it, is turned
+        into the place's own.
+        """
+        path = Path(os.path.normpath(self.root / prof_dir))
+        return path if self._base(path) else Path(os.path.realpath(path))
 
     def why_forbidden(self, path: Path) -> str:
         """Say why nothing may be written in a directory, by the rules of the job's owner.
@@ -96,10 +101,9 @@ class Layout:
         It must lie under the config's directory or one that ``init()`` allowed, and no link may
         lead there from it. Empty if it may be written.
         """
-        allowed = (self.root, *self.prof_dirs)
-        base = next((place for place in allowed if path.is_relative_to(place)), None)
+        base = self._base(path)
         if base is None:
-            places = " and ".join(map(str, allowed))
+            places = " and ".join(map(str, (self.root, *self.prof_dirs)))
             return (
                 f"{path} lies outside of {places}; the job's owner may allow it, with "
                 "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
@@ -110,6 +114,10 @@ class Layout:
         if not self.follow_symlinks and (links := [str(p) for p in below if p.is_symlink()]):
             return f"{links[-1]} is a symbolic link, which is not followed"
         return ""
+
+    def _base(self, path: Path) -> Path | None:
+        allowed = (self.root, *self.prof_dirs)
+        return next((place for place in allowed if path.is_relative_to(place)), None)
 
     def make_dir(self, path: Path) -> None:
         """Create a directory that the rules allow, and its parents.

@@ -88,3 +88,18 @@ def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('{"backend": 1}')
     with pytest.raises(CaptureError, match="not the manifest"):
         load_manifest(tmp_path / "m.json")
+
+
+def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
+    """A link above the directory is the system's business; one below it leads nowhere."""
+    root = tmp_path / "real" / "prof_config"
+    root.mkdir(parents=True)
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    (root / "below").symlink_to(tmp_path)
+    layout = Layout(root, 0, "host", 42)
+    named = layout.capture_dir(f"{tmp_path}/alias/prof_config/captures")
+    assert (named, layout.why_forbidden(named)) == (root / "captures", "")
+    inner = layout.capture_dir("below/alias")
+    assert layout.why_forbidden(inner) == f"{root}/below is a symbolic link, which is not followed"
+    outside = layout.capture_dir(f"{tmp_path}/alias/elsewhere")
+    assert f"{tmp_path}/real/elsewhere lies outside of {root};" in layout.why_forbidden(outside)
