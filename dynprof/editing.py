@@ -32,12 +32,17 @@ def alone(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def change(path: Path, changes: Mapping[tuple[str, ...], Any]) -> bytes:
+def change(
+    path: Path,
+    changes: Mapping[tuple[str, ...], Any],
+    resets: Mapping[str, Any] | None = None,
+) -> bytes:
     """Set settings in a config, whole or not at all, keeping order, indent and permissions.
 
     Args:
         path: The config.
         changes: The keys from the top of the file, and the new value.
+        resets: Keys of the top and a value, to set where the file has the key.
 
     Returns:
         The bytes written.
@@ -49,7 +54,11 @@ def change(path: Path, changes: Mapping[tuple[str, ...], Any]) -> bytes:
     """
     before = read_source(path).raw
     text = before.decode("utf-8-sig", errors="replace")
-    document = json.loads(text) if _is_object(text) else parse_config(before)
+    if not _is_object(text):
+        parse_config(before)  # says what is wrong with it
+    document = json.loads(text)
+    for key in set(resets or {}) & set(document):
+        document[key] = (resets or {})[key]
     for keys, value in changes.items():
         _set(document, keys, value)
     after = (json.dumps(document, indent=_indent(text), ensure_ascii=False) + "\n").encode()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dynprof.process import Process
     from dynprof.wall import Wall
 
+_NOTHING = "but nothing is open or waiting; set cancel to false to ask for a window"
+
 
 class Reception:
     """Takes edits, on the watcher's thread, and what the script itself asks for.
@@ -112,6 +114,6 @@ class Reception:
         if current:
             self._inbox.order_close(f"cancelled by request {number}")
         done = [text for text, found in (("disarms", waiting), ("closes", current)) if found]
-        what = f"{' and '.join(done)} what there is" if done else "but nothing is open or waiting"
+        what = f"{' and '.join(done)} what there is" if done else _NOTHING
         self._journal.tell(number, "cancel", f"cancel, {what}")
         self._journal.remember(problems=(), remarks=())

@@ -20,7 +20,7 @@ from dynprof.inbox import Inbox
 from dynprof.journal import Journal
 from dynprof.layout import pid_namespace
 from dynprof.ledger import Ledger
-from dynprof.leftovers import remove_leftovers
+from dynprof.leftovers import OLD_S, remove_leftovers
 from dynprof.loop import Loop
 from dynprof.reception import Reception
 from dynprof.snapshot import Status
@@ -63,6 +63,7 @@ class Session:
         self._why_watching = watching[1]
         self._ledger = Ledger()
         self._stopped = False
+        self._ended = threading.Event()
         self.inbox = Inbox(on_due=self._turn)
         self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
         self._wall = Wall(self._journal)
@@ -118,9 +119,14 @@ class Session:
             self._journal.info("what the config says now asks for nothing; its next save does")
 
     def _clear_up(self) -> None:
-        layout = self._process.layout
+        """Remove what killed processes left, now and once more when the newest of it is old."""
+        self._clear_up_once()
+        if not self._ended.wait(OLD_S):
+            self._clear_up_once()
+
+    def _clear_up_once(self) -> None:
+        layout, removed = self._process.layout, list[Path]()
         places = (layout.root, *layout.prof_dirs)
-        removed: list[Path] = []
         self._wall.attempt("clearing up", lambda: removed.extend(remove_leftovers(places)))
         self._wall.attempt("clearing up", lambda: remove_stale(layout, self._clock.wall_s()))
         for path in removed:
@@ -135,6 +141,7 @@ class Session:
         if self._stopped:
             return
         try:
+            self._ended.set()
             self._watcher.stop()
             self._ending.wind_down(reason)
         finally:

@@ -77,29 +77,25 @@ class Status:
         return self.rank, self.host, self.pid
 
     def is_live(self, now_s: float) -> bool:
-        """Return whether the process wrote its status of late and has not ended.
+        """Return whether the process is there and has not ended, as far as can be told from here.
 
-        A process of this machine that is gone is not live at once.
+        One on this machine is looked for; another must have written its status of late.
 
         Args:
             now_s: Seconds since the epoch.
         """
-        written = self.state != "stopped" and now_s - self.heartbeat < 3 * HEARTBEAT_S
-        return written and not self._is_gone()
-
-    def _is_gone(self) -> bool:
-        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
-            return False  # not to be seen from here
-        try:
-            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
+        if self.state == "stopped":
+            return False
+        there = self._is_there()
+        return self._is_fresh(now_s) if there is None else there
 
     def health(self, now_s: float) -> str:
         """Return ``stopped``, ``dead``, ``stuck`` or ``alive``.
 
-        A process is dead that has not written for three heartbeats or is gone, and stuck while
-        its step counter has stood still for half a minute and for twenty of its usual steps.
+        Dead is a process that is gone, or not heard of for three heartbeats from another machine.
+        Stuck is one whose step counter has stood still for half a minute and for twenty of its
+        usual steps, or that is there but does not even write: it was stopped, or a call keeps
+        Python's lock.
 
         Args:
             now_s: Seconds since the epoch.
@@ -108,7 +104,29 @@ class Status:
             return "stopped"
         if not self.is_live(now_s):
             return "dead"
-        return "stuck" if self.still_s > max(30.0, 0.02 * (self.step_ms or 0.0)) else "alive"
+        patience_s = max(30.0, 0.02 * (self.step_ms or 0.0))
+        return "stuck" if self.still_s > patience_s or not self._is_fresh(now_s) else "alive"
+
+    def stuck_s(self, now_s: float) -> float:
+        """Return for how long its step counter has stood still, as far as is known."""
+        return self.still_s + max(0.0, now_s - self.heartbeat)
+
+    def _is_fresh(self, now_s: float) -> bool:
+        return now_s - self.heartbeat < 3 * HEARTBEAT_S
+
+    def _is_there(self) -> bool | None:
+        """Look for the process; None where it is not to be seen from here."""
+        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
+            return None
+        try:
+            process = psutil.Process(self.pid)
+            if process.create_time() > self.heartbeat + HEARTBEAT_S:
+                return False  # another one, under the same number
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.Error:  # there, but not ours to look at
+            return True
 
 
 def load_status(path: Path) -> Status:

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynprof.cli.follow import Follower
-from dynprof.cli.options import changes, with_settings
+from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.places import (
     INVALID,
     NOBODY,
     UNREADABLE,
     Directory,
-    config_of,
+    directory_of,
     fail,
+    health,
     live,
     nobody,
     say,
+    statuses,
 )
 from dynprof.config import parse_config
 from dynprof.editing import alone, change
 from dynprof.errors import ConfigError
+from dynprof.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
     from dynprof.snapshot import Status
@@ -32,24 +35,30 @@ Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Follow the ranks until their captures are saved.")
 ]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="With --wait: for how long at most.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="With --wait: for how long at most. Without it until all have ended, or stand still.",
+    ),
 ]
+ANEW = {"cancel": False, "start_step": 0}
+"""What belongs to one request only: not kept from the one before."""
 
 
 @with_settings
 def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
-    Settings that are not named stay as they stand in the file.
+    Settings that are not named stay as they stand in the file, and are named; only start_step and
+    cancel begin anew.
 
     Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
     2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;
-    5: a rank died or does not answer.
+    5: a rank died, stands still, or was not there in time.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
-    asked = {("cancel",): False, **changes(given)}
-    _save(directory, asked, wait=wait, timeout=timeout)
+    _save(directory, changes(given), ANEW, wait=wait, timeout=timeout)
 
 
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
@@ -59,35 +68,51 @@ def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) ->
 
     Example: dynprof cancel prof_config
     """
-    _save(directory, {("cancel",): True}, wait=wait, timeout=timeout)
+    _save(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
 
 
 def _save(
-    directory: Path, asked: dict[tuple[str, ...], Any], *, wait: bool, timeout: float | None
+    directory: Path,
+    asked: dict[tuple[str, ...], Any],
+    resets: dict[str, Any],
+    *,
+    wait: bool,
+    timeout: float | None,
 ) -> None:
-    path = config_of(directory)
-    raw, before = _changed(path, asked)
+    path = directory_of(directory) / CONFIG_NAME
+    raw, before = _changed(path, asked, resets)
     if not before:
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     config = parse_config(raw).config
+    if dead := [str(s.rank) for s in statuses(path.parent) if health(s) == "dead"]:
+        say(f"dead, and not asked: rank {', '.join(dead)}", err=True)
     watching = [status for status in before if status.rank in config.asked_ranks]
     if not config.cancel:
         _warn_of_others(before)
     if not watching:
         there = ", ".join(str(status.rank) for status in before)
-        fail(f"{path} is saved, but asks for none of the live ranks ({there})", NOBODY)
+        text = f"{path} is saved, but asks for none of the live ranks ({there})"
+        fail(f"{text}; --ranks all asks for all", NOBODY)
     say(f"{path} is saved; {len(watching)} live rank(s) are asked", err=True)
+    if not config.cancel and (rest := inherited(config, asked)):
+        say(f"as the file says besides: {', '.join(rest)}", err=True)
     if wait:
         follower = Follower(path.parent, hashlib.sha256(raw).hexdigest(), before)
-        raise typer.Exit(follower.follow(watching, timeout))
+        try:
+            code = follower.follow(watching, timeout)
+        except KeyboardInterrupt:
+            fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
+        raise typer.Exit(code)
 
 
-def _changed(path: Path, asked: dict[tuple[str, ...], Any]) -> tuple[bytes, list[Status]]:
+def _changed(
+    path: Path, asked: dict[tuple[str, ...], Any], resets: dict[str, Any]
+) -> tuple[bytes, list[Status]]:
     """Save the changes; return what was written, and which ranks were alive before."""
     try:
         with alone(path.parent):
             before = live(path.parent)
-            return change(path, asked), before
+            return change(path, asked, resets), before
     except FileNotFoundError:
         fail(f"{path}: there is no such file; dynprof init makes one", UNREADABLE)
     except ConfigError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +48,8 @@ class Follower:
                 said = [self._answer(status) for status in found]
                 words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=words, completed=share)
-                over = all(map(self._is_over, found, said))
+                patient = timeout_s is not None
+                over = all(self._is_over(*pair, patient) for pair in zip(found, said, strict=True))
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
                 if over or late:
                     break
@@ -64,10 +64,11 @@ class Follower:
         mine = [a for a in status.edits if a.sha256 == self._sha256 and a.number > seen]
         return mine[-1] if mine else None
 
-    def _is_over(self, status: Status | None, answer: Answer | None) -> bool:
+    def _is_over(self, status: Status | None, answer: Answer | None, patient: bool) -> bool:
         if answer and answer.outcome not in ON_THE_WAY:
             return True
-        if status is None or health(status) not in LIVE:
+        how = health(status) if status else "dead"
+        if how not in LIVE or (how == "stuck" and not patient):
             return True
         return answer is None and time.monotonic() - self._began_s > ANSWER_S
 
@@ -83,8 +84,10 @@ class Follower:
         if how not in LIVE:
             say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
-        state = f"still {answer.outcome}" if answer else "has not answered"
-        stuck = "; its step counter stands still" if how == "stuck" else ""
+        state = f"still {answer.outcome}: {answer.text}" if answer else "has not answered"
+        stuck = ""
+        if status and how == "stuck":
+            stuck = f"; its step counter has stood still for {status.stuck_s(time.time()):.0f} s"
         say(f"rank {rank}: {state}{stuck}", err=True)
         return LOST
 
@@ -96,20 +99,30 @@ def _ended(how: str) -> str:
 def _progress(found: list[tuple[Status | None, Answer | None]]) -> tuple[str, float]:
     """Return what to show: how many ranks are where, the time it will take, and the share done."""
     shares, left_s = [], 0.0
-    stages: Counter[str] = Counter()
+    stages: dict[str, list[tuple[int, int]]] = {}
     for status, answer in found:
         if status is None:
             continue
         stage, share = _stage(status, answer)
-        stages[stage] += 1
+        stages.setdefault(stage, []).append(status.progress or (0, 0))
         shares.append(share)
         if status.progress and status.step_ms and answer and answer.outcome == "open":
             done, asked = status.progress
             left_s = max(left_s, (asked - done) * status.step_ms / 1e3)
-    words = ", ".join(f"{count} {stage}" for stage, count in stages.items())
+    words = ", ".join(map(_words, stages.items()))
     if left_s >= 1:
         words += f", about {left_s:.0f} s left"
     return words or "nobody answers", sum(shares) / len(shares) if shares else 0.0
+
+
+def _words(stage: tuple[str, list[tuple[int, int]]]) -> str:
+    """Return ``2 recording 45-54/100``."""
+    name, ranks = stage
+    text = f"{len(ranks)} {name}"
+    if name not in ("warmup", "recording"):
+        return text
+    done = sorted({done for done, _ in ranks})
+    return f"{text} {'-'.join(map(str, {done[0]: 0, done[-1]: 0}))}/{max(ranks)[1]}"
 
 
 def _stage(status: Status, answer: Answer | None) -> tuple[str, float]:
@@ -117,6 +130,6 @@ def _stage(status: Status, answer: Answer | None) -> tuple[str, float]:
         return "asked", 0.0
     if answer.outcome == "open":
         done, asked = status.progress or (0, 1)
-        return f"{status.state} {done}/{asked}", 0.1 + 0.7 * done / asked
+        return status.state, 0.1 + 0.7 * done / asked
     shown = {"waiting": ("waiting for its step", 0.05), "saving": ("saving", 0.85)}
     return shown.get(answer.outcome, (answer.outcome, 1.0))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.places import UNREADABLE, fail, say
+from dynprof.cli.places import UNREADABLE, fail, live, say
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, make_dir
 
@@ -32,3 +32,5 @@ def init(
     except OSError as error:
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
     say(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")
+    if wrote and (watching := live(directory)):
+        say(f"{len(watching)} live rank(s) take it for a save, and record a step", err=True)

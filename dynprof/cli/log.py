@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dynprof.cli.places import NOBODY, Directory, fail
+from dynprof.cli.places import NOBODY, Directory, directory_of, fail
 from dynprof.journal import printable
 from dynprof.layout import LOG_DIR
 
@@ -33,10 +33,11 @@ def log(
 ) -> None:
     """Print the maintenance logs of all ranks, merged by time.
 
-    Exit code 0: printed; 3: there is no log.
+    Exit code 0: printed; 2: there is no such directory; 3: there is no log.
 
     Example: dynprof log prof_config --follow
     """
+    directory = directory_of(directory)
     paths = _paths(directory)
     if not paths:
         fail(f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet", NOBODY)

@@ -6,7 +6,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,6 +25,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
 """Not settings of a window, or with a better way beside them."""
+UNREMARKABLE = {"activities", "backend", "prof_dir", "metadata"}
+"""Settings of a job rather than of a request: nobody is surprised to find them kept."""
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,18 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> list[str]:
+    """Return what a config asks for beyond the defaults and beyond what was given now."""
+    found = []
+    for setting in settings():
+        section: Any = getattr(config, setting.section) if setting.section else config
+        if section is None or setting.path in given or setting.key in UNREMARKABLE:
+            continue
+        value = getattr(section, setting.key)
+        default = type(section).model_fields[setting.key].get_default()
+        if value not in (default, None, [], {}, "all"):
+            whole = isinstance(value, float) and value.is_integer()
+            found.append(f"{setting.key} {json.dumps(int(value) if whole else value)}")
+    return found

@@ -23,9 +23,12 @@ LIVE = ("alive", "stuck")
 Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
 
 
-def config_of(directory: Path) -> Path:
-    """Return the config that a directory, or the file itself, stands for."""
-    return directory / CONFIG_NAME if directory.is_dir() else directory
+def directory_of(path: Path) -> Path:
+    """Return the directory that a path names, by itself or by its config; fail if it is not."""
+    directory = path.parent if path.name == CONFIG_NAME else path
+    if not directory.is_dir():
+        fail(f"there is no directory {directory}", UNREADABLE)
+    return directory
 
 
 def statuses(directory: Path) -> list[Status]:

@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dynprof.cli.places import LIVE, NOBODY, Directory, fail, health, nobody, statuses
+from dynprof.cli.places import LIVE, NOBODY, Directory, directory_of, fail, health, nobody, statuses
 from dynprof.journal import printable
 
 if TYPE_CHECKING:
     from dynprof.snapshot import Status
 
-REFRESH_S = 0.5
+REFRESH_S, PIPED_S = 0.5, 2.0
 STYLES = {"dead": "bold red", "stuck": "bold yellow", "stopped": "dim"}
 MOST_RANKS = 64
 """More ranks than this are shown only if something is the matter with them."""
@@ -36,10 +36,11 @@ def status(
 ) -> None:
     """Show where every rank stands: alive, stuck or dead, its step, request and last capture.
 
-    Exit code 0: some rank is alive; 3: none is.
+    Exit code 0: some rank is alive; 2: there is no such directory; 3: no rank is alive.
 
     Example: dynprof status prof_config --watch
     """
+    directory = directory_of(directory)
     if as_json:
         typer.echo(json.dumps(_plain(directory), indent=2))
     elif watch:
@@ -60,8 +61,13 @@ def _plain(directory: Path) -> dict[str, object]:
 
 
 def _watch(directory: Path) -> None:
+    console = Console()
     try:
-        with Live(screen(directory), auto_refresh=False) as live:
+        if not console.is_terminal:
+            while True:
+                console.print(screen(directory), "")
+                time.sleep(PIPED_S)
+        with Live(screen(directory), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(REFRESH_S)
                 live.update(screen(directory), refresh=True)
@@ -101,7 +107,7 @@ def _is_odd(status: Status) -> bool:
 def _cells(status: Status) -> list[Text]:
     found = how = health(status)
     if found == "stuck":
-        how = f"stuck for {status.still_s:.0f} s"
+        how = f"stuck for {status.stuck_s(time.time()):.0f} s"
     elif found == "dead":
         how = f"dead for {time.time() - status.heartbeat:.0f} s"
     state = status.state

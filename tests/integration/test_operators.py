@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from dynprof.capture import load_manifest
@@ -72,7 +74,7 @@ def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
     assert code == 0
     assert job.config.read_text() == (
         '{\n  "active": 9,\n  "warmup": 1,\n  "activities": [\n    "CPU"\n  ],\n'
-        '  "cancel": false,\n  "limits": {\n    "max_seconds": 5\n  }\n}\n'
+        '  "limits": {\n    "max_seconds": 5\n  }\n}\n'
     )
     assert job.config.stat().st_mode & 0o777 == 0o640
 
@@ -208,3 +210,66 @@ def test_the_log_is_followed(job: RunningJob) -> None:
     follower.send_signal(signal.SIGINT)
     follower.communicate(timeout=60)
     assert follower.returncode == 0
+
+
+def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
+    """Settings stay in the file; the command names them, and start_step and cancel begin anew."""
+    dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, "--max-seconds", 7)
+    dynprof("cancel", job.root)
+    code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--wait")
+    assert code == 0, errors
+    assert "as the file says besides: active 2, max_seconds 7" in errors
+    manifest = load_manifest(type(job.root)(output.strip()))
+    assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
+    assert manifest.request.config["cancel"] is False
+    code, _, errors = dynprof("arm", job.root, "--ranks", 7)
+    assert (code, "--ranks all asks for all" in errors) == (3, True)
+
+
+def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
+    """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
+    path = job.root / "status" / "rank_0.json"
+    job.process.send_signal(signal.SIGSTOP)
+    wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
+    old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
+    path.write_text(json.dumps(old))  # as if it had been stopped for long
+    _, output, _ = dynprof("status", job.root)
+    assert "stuck for 4" in output
+    code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
+    assert code == 5
+    assert "rank 0: has not answered; its step counter has stood still for 4" in errors
+    job.process.send_signal(signal.SIGCONT)
+    assert job.capture()[0].complete
+    job.process.kill()
+    job.process.wait()
+    _, output, _ = dynprof("status", job.root)
+    assert "dead" in output
+
+
+def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
+    """Who stops waiting has not called it off."""
+    waiting = start("arm", job.root, "--start-step", 10**6, "--wait")
+    job.when("the request", lambda status: status.state == "waiting")
+    waiting.send_signal(signal.SIGINT)
+    _, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    assert "the request stays, dynprof cancel calls it off" in errors
+    assert (status := job.status())
+    assert status.state == "waiting"
+
+
+def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path) -> None:
+    """A typo is not taken for a job that has not begun; the config may stand for its directory."""
+    for command in ("status", "log", "arm", "cancel"):
+        code, _, errors = dynprof(command, tmp_path / "prof_conf")
+        assert (code, errors) == (2, f"there is no directory {tmp_path / 'prof_conf'}\n")
+        code, _, errors = dynprof(command, job.config)
+        assert code == 0, errors
+
+
+def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
+    """A config made anew is a save like any other."""
+    job.config.unlink()
+    code, _, errors = dynprof("init", job.root)
+    assert (code, errors) == (0, "1 live rank(s) take it for a save, and record a step\n")
+    assert job.capture()[0].complete

@@ -22,8 +22,20 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
-TORCH_LOOP = TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n'
-TORCH_LOOP += "    time.sleep(0.01)\n    dp.step()\n"
+TORCH_LOOP = (
+    TORCH_JOB
+    + """
+from dynprof.backends.selftest import SELF_TEST
+SELF_TEST.begin()
+while SELF_TEST.answer is None:
+    time.sleep(0.01)
+dp.init("prof_config")
+while True:
+    train_one_step()
+    time.sleep(0.01)
+    dp.step()
+"""
+)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.errors import CaptureError
 from dynprof.journal import Journal, printable
-from dynprof.layout import Layout
+from dynprof.layout import Layout, host_name, pid_namespace
 from dynprof.offer import Offer
 from dynprof.pace import Pace
 from dynprof.snapshot import Status, load_status
@@ -132,6 +133,17 @@ def test_liveness() -> None:
     assert Status("idle", heartbeat=100).is_live(110)
     assert not Status("idle", heartbeat=100).is_live(116)
     assert not Status("stopped", heartbeat=100).is_live(101)
+
+
+def test_a_process_that_is_there_is_not_dead() -> None:
+    """On this machine it is looked for, however old its status is; a number may be reused."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
+    assert mine.health(now_s) == "alive"
+    assert replace(mine, heartbeat=now_s - 40).health(now_s) == "stuck"
+    assert replace(mine, heartbeat=1.0).health(now_s) == "dead"  # the process is younger
+    assert replace(mine, pid=2**22 + 1).health(now_s) == "dead"
+    assert replace(mine, heartbeat=now_s - 40, host="node9").health(now_s) == "dead"
 
 
 def test_pace_is_the_mean_of_the_samples() -> None:
