@@ -66,7 +66,8 @@ class Docket:
         with self._lock:
             self._answers[number] = Answer(number, sha256, edited_at, "waiting")
             while len(self._answers) > MOST:
-                del self._answers[min(self._answers)]
+                ended = [a.number for a in self._answers.values() if a.outcome not in ON_THE_WAY]
+                del self._answers[min(ended or self._answers)]
 
     def note(
         self, number: int, outcome: Outcome, text: str = "", capture: str | None = None

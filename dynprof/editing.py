@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -54,7 +55,7 @@ def change(
     """
     before = read_source(path).raw
     text = before.decode("utf-8-sig", errors="replace")
-    if not _is_object(text):
+    if not _is_object(text) or "\ufffd" in text:
         parse_config(before)  # says what is wrong with it
     document = json.loads(text)
     for key in set(resets or {}) & set(document):
@@ -94,10 +95,26 @@ def _replace(path: Path, content: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(temporary, flags, 0o600), "wb") as file:  # noqa: PTH123
             file.write(content)
-            with contextlib.suppress(PermissionError):
-                os.fchown(file.fileno(), stat.st_uid, stat.st_gid)
-            os.fchmod(file.fileno(), stat.st_mode & 0o7777)
+            _give(file.fileno(), stat)
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _give(descriptor: int, before: os.stat_result) -> None:
+    """Give a new file the owner, group and permissions of the one that it replaces.
+
+    Raises:
+        PermissionError: The old owner, who is the job, could not read it any more.
+    """
+    for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, owner, group)
+    os.fchmod(descriptor, before.st_mode & 0o7777)
+    now = os.fstat(descriptor)
+    by_group = now.st_gid == before.st_gid and now.st_mode & 0o040
+    if now.st_uid != before.st_uid and not by_group and not now.st_mode & 0o004:
+        raise PermissionError(
+            errno.EPERM, "the job could not read what another user puts in its place"
+        )

@@ -39,7 +39,8 @@ class Problem:
         where = [f"line {self.line}, column {self.column}"] if self.line else []
         if self.pointer:
             where.append(self.pointer)
-        return f"{', '.join(where)}: {self.text}" if where else self.text
+        text = f"{', '.join(where)}: {self.text}" if where else self.text
+        return text.encode("utf-8", "replace").decode()  # a key may hold half a surrogate pair
 
 
 class DynprofError(Exception):

@@ -28,7 +28,7 @@ def furnish(root: Path, activities: tuple[str, ...]) -> bool:
     template = template_text(activities)
     parse_config(template.encode())  # loads now what the first edit would load during training
     path, schema = root / SCHEMA_NAME, schema_text()
-    if not path.is_file() or path.read_text(encoding="utf-8") != schema:
+    if not path.is_file() or path.read_bytes() != schema.encode():
         write_atomic(path, schema)
     config = root / CONFIG_NAME
     return not os.path.lexists(config) and write_if_absent(config, template)

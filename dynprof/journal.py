@@ -49,6 +49,7 @@ class Journal:
     Attributes:
         remembered: Fields of the status that stay as they were last told.
         docket: What became of each edit.
+        guard: Runs an action and keeps its exceptions from ending the thread.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Journal:
     ) -> None:
         self.remembered: dict[str, Any] = {}
         self.docket = Docket()
+        self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
         self._remembering = threading.Lock()
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
@@ -133,7 +135,7 @@ class Journal:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + TICK_S
                 self._on_tick()
-            self._write_status()
+            self.guard("writing the status", self._write_status)
         self._write_lines(0)  # what the last status had to say
         if self._handler:
             self._handler.close()

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,9 +154,17 @@ class Layout:
         """Return where this process puts a trace together; not there but while it does."""
         return folder / INFO_DIR / f".{self._process}.saving"
 
-    def scratch(self, capture_dir: Path) -> Path:
-        """Return where a profiler may write while it records; not there but while it does."""
-        return capture_dir / f".{self._process}.recording"
+    def make_scratch(self, capture_dir: Path) -> Path:
+        """Make the folder that a profiler may write in while it records, for this user alone.
+
+        Raises:
+            OSError: The rules forbid it, or it cannot be made.
+        """
+        self.make_dir(capture_dir)
+        path = capture_dir / f".{self._process}.recording"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+        return path
 
     @property
     def _process(self) -> str:
@@ -232,6 +241,22 @@ def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
 def open_private(path: Path) -> BinaryIO:
     """Create a file that must not exist yet, private to user and group, for writing bytes."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read a small file without following a link, waiting for a writer, or reading on for ever.
+
+    Raises:
+        OSError: Something else is there, or more.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "this is no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content
 
 
 def why_unusable(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import time
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 OLD_S = 60.0
 """A folder younger than this may not have got its lock yet."""
 
-_UNFINISHED = (".*.recording", "step_*/info/.*.saving", "*/step_*/info/.*.saving")
+_UNFINISHED = (".{}_*.recording", "step_*/info/.{}_*.saving", "*/step_*/info/.{}_*.saving")
 
 
 @contextlib.contextmanager
@@ -34,18 +35,22 @@ def occupied(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_leftovers(places: tuple[Path, ...], now_s: float | None = None) -> list[Path]:
-    """Remove what killed processes left in these directories and the captures there.
+def remove_leftovers(places: tuple[Path, ...], host: str, now_s: float | None = None) -> list[Path]:
+    """Remove what killed processes of this machine left in these directories and captures.
+
+    Only of this machine: a lock on a network disk need not be known to another.
 
     Args:
         places: Directories in which captures lie.
+        host: The name of this machine.
         now_s: Seconds since the epoch.
 
     Returns:
         What was removed.
     """
     now_s = time.time() if now_s is None else now_s
-    found = {path for place in places for pattern in _UNFINISHED for path in place.glob(pattern)}
+    patterns = [pattern.format(glob.escape(host)) for pattern in _UNFINISHED]
+    found = {path for place in places for pattern in patterns for path in place.glob(pattern)}
     return [path for path in sorted(found) if _is_left(path, now_s) and _remove(path)]
 
 

@@ -169,14 +169,15 @@ class Loop:
             self._say_once(f"request {request.number}: waits, {hindrance}")
             return
         self._opening = True
-        if not self._inbox.claim(request):
+        try:
+            if not self._inbox.claim(request):
+                return  # replaced or cancelled meanwhile; the next step looks again
+            if problem := self._too_late(request):
+                self._journal.refusal(request.number, [str(problem)])
+            else:
+                self._open_window(request, backend)
+        finally:
             self._opening = False
-            return  # replaced or cancelled meanwhile; the next step looks again
-        if problem := self._too_late(request):
-            self._journal.refusal(request.number, [str(problem)])
-        else:
-            self._open_window(request, backend)
-        self._opening = False
 
     def _hindrance(self, backend: Backend, request: Request) -> str | None:
         if self._exporter.busy:
@@ -223,11 +224,12 @@ class Loop:
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
-        self._journal.tell(request.number, "open", f"{text}recording {_steps_text(current.window)}")
+        self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
 
     def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
         layout = self._process.layout
-        scratch = layout.scratch(layout.capture_dir(request.config.prof_dir))
+        place = layout.capture_dir(request.config.prof_dir)
+        scratch = functools.partial(layout.make_scratch, place)
         return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
     def _close(self, reason: str) -> None:
@@ -301,9 +303,3 @@ class Loop:
         if text != self._said:
             self._said = text
             self._journal.info(text)
-
-
-def _steps_text(window: Window) -> str:
-    """Return ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
-    text = f"steps {window.first}-{window.last}" if window.active > 1 else f"step {window.first}"
-    return f"{text} after {window.warmup} of warm-up" if window.warmup else text

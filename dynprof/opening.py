@@ -14,7 +14,7 @@ from dynprof.errors import UnusablePathError
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process import Process
-from dynprof.rank import Rank, find_rank
+from dynprof.rank import SCRIPT, Rank, find_rank
 from dynprof.session import Session
 from dynprof.watch import choose_mode
 
@@ -69,7 +69,7 @@ def _place(rank: int | None) -> Rank:
     if rank is not None and (not isinstance(rank, int) or rank < 0):
         raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
     found = find_rank()
-    return found if rank is None else Rank(rank, max(found.world_size, rank + 1), "init(rank=...)")
+    return found if rank is None else Rank(rank, max(found.world_size, rank + 1), SCRIPT)
 
 
 def _prof_dirs(asked: Places | None) -> tuple[Path, ...]:

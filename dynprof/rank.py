@@ -18,6 +18,7 @@ _VARIABLES = (
 
 UNKNOWN = "no launcher"
 """The source of a rank that nobody has named yet."""
+GROUP, SCRIPT = "torch.distributed", "init(rank=...)"
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,14 @@ class Rank:
     source: str
 
     def asked_again(self) -> Rank:
-        """Return the rank as it is known now; a process group may have come up meanwhile."""
-        return find_rank() if self.source == UNKNOWN else self
+        """Return the rank as it is known now; a process group may have come up meanwhile.
+
+        What it says goes before what a launcher said, but not before the script.
+        """
+        if self.source in (GROUP, SCRIPT):
+            return self
+        found = find_rank()
+        return found if found.source == GROUP or self.source == UNKNOWN else self
 
 
 def find_rank() -> Rank:
@@ -45,7 +52,7 @@ def find_rank() -> Rank:
     with contextlib.suppress(AttributeError, ValueError):  # being imported, being initialised
         if distributed and distributed.is_available() and distributed.is_initialized():
             number, size = distributed.get_rank(), distributed.get_world_size()
-            return Rank(number, size, "torch.distributed")
+            return Rank(number, size, GROUP)
     for name, size_name in _VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():

@@ -62,7 +62,7 @@ class Reception:
             self._journal.move(self._process.layout)
             rank = self._process.rank
             text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
-            self._journal.info(f"{text}; until now nobody had said which")
+            self._journal.info(f"{text}, as has only now become known")
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         self.learn_rank()

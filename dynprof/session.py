@@ -67,6 +67,7 @@ class Session:
         self.inbox = Inbox(on_due=self._turn)
         self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
         self._wall = Wall(self._journal)
+        self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
         self._at_start = self._read(self._process.layout.config)
         self._watcher = Watcher(
@@ -127,7 +128,9 @@ class Session:
     def _clear_up_once(self) -> None:
         layout, removed = self._process.layout, list[Path]()
         places = (layout.root, *layout.prof_dirs)
-        self._wall.attempt("clearing up", lambda: removed.extend(remove_leftovers(places)))
+        self._wall.attempt(
+            "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
+        )
         self._wall.attempt("clearing up", lambda: remove_stale(layout, self._clock.wall_s()))
         for path in removed:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
@@ -175,6 +178,7 @@ class Session:
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",
             prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
+            follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._step_ms(),
             still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
             heartbeat=self._clock.wall_s(),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.docket import Answer
+from dynprof.docket import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.errors import CaptureError
-from dynprof.layout import host_name, pid_namespace
-from dynprof.offer import Offer
+from dynprof.layout import host_name, pid_namespace, read_regular
+from dynprof.offer import Offer  # noqa: TC001
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pydantic import TypeAdapter
+
 
 HEARTBEAT_S = 5.0
 """A live process writes its status at least this often."""
+MAX_BYTES = 1 << 20
+"""Of a status file; its problems and its last edits are all that varies."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Status:
         watching: How the config is watched, and why so.
         profilers: What each backend can do in this process.
         prof_dirs: Where captures may go besides the config's directory.
+        follow_symlinks: Whether it reads the config through symbolic links.
         edits: The newest edits, the oldest first, and what became of each.
         problems: What was wrong with the last edit, each a sentence.
         remarks: What of the last edit has no effect or was downgraded.
@@ -62,6 +66,7 @@ class Status:
     watching: str = ""
     profilers: tuple[Offer, ...] = ()
     prof_dirs: tuple[str, ...] = ()
+    follow_symlinks: bool = False
     edits: tuple[Answer, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -124,32 +129,26 @@ class Status:
                 return False  # another one, under the same number
             return bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
-            return False
-        except psutil.Error:  # there, but not ours to look at
-            return True
+            return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
+        except (psutil.Error, ValueError, OverflowError):
+            return None
 
 
 def load_status(path: Path) -> Status:
-    """Read a status file.
+    """Read a status file, trusting nothing that lies in its place.
 
     Raises:
         CaptureError: The file is not there or not a status.
     """
     try:
-        fields: dict[str, Any] = json.loads(path.read_bytes())
-        known = {field.name for field in dataclasses.fields(Status)}
-        frozen: dict[str, Any] = {
-            name: _frozen(value) for name, value in fields.items() if name in known
-        }
-        offers = tuple(
-            Offer(offer["backend"], tuple(offer["activities"]), offer["missing"])
-            for offer in frozen.pop("profilers", ())
-        )
-        edits = tuple(Answer(**answer) for answer in frozen.pop("edits", ()))
-        return Status(**frozen, profilers=offers, edits=edits)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise CaptureError(f"{path} is not a status file: {error}") from None
+        return _reader().validate_json(read_regular(path, MAX_BYTES))
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CaptureError(f"{path} is not a status file: {reason}") from None
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+@functools.cache
+def _reader() -> TypeAdapter[Status]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Status)

@@ -17,6 +17,7 @@ from dynprof.offer import Offer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dynprof.backends.base import MakeFolder
     from dynprof.export import Attempt
     from dynprof.plan import Plan
     from dynprof.rank import Rank
@@ -86,7 +87,7 @@ class FakeBackend:
         """Return what the test set."""
         return self.hesitates
 
-    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> FakeRecording:  # noqa: ARG002
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> FakeRecording:  # noqa: ARG002
         """Make a recording."""
         self.maybe_fail("prepare")
         self.recordings.append(FakeRecording(self))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pydantic import JsonValue
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from dynprof.offer import Offer
     from dynprof.plan import Plan
     from dynprof.rank import Rank
+
+    MakeFolder = Callable[[], Path]
+    """Makes a folder and returns it."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,14 @@ class Backend(Protocol):
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""
 
-    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> Recording:
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:
         """Turn the profiler on, for the warm-up; runs on the training thread.
 
         Args:
             plan: What to record.
             rank: Where this process stands in its job.
-            scratch: A folder to make for what must be written while recording, on the disk of
-                the capture; ``save`` and ``discard`` remove it.
+            scratch: Makes a folder for what must be written while recording, on the disk of the
+                capture; ``save`` and ``discard`` remove it.
 
         Raises:
             BackendError: It cannot record now, with the reason.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
     from dynprof.config.experimental import ExperimentalConfig
     from dynprof.plan import Plan
@@ -74,16 +75,14 @@ class NpuBackend:
         """Say None: there is nothing to wait for."""
         return None
 
-    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> NpuRecording:  # noqa: ARG002
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
         """Turn the vendor's profiler on, for the warm-up."""
         import torch
         import torch_npu.profiler as vendor
 
         if torch.autograd._profiler_enabled():
             raise BackendError("another profiler is active in this process; stop it first")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(mode=0o770, parents=True)
-        recording = NpuRecording(vendor, plan, scratch)
+        recording = NpuRecording(vendor, plan, scratch())
         recording.warm_up()
         return recording
 

@@ -13,6 +13,7 @@ from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
+    from dynprof.backends.base import MakeFolder
     from dynprof.plan import Plan
     from dynprof.rank import Rank
 
@@ -53,7 +54,7 @@ class PythonBackend:
         """Say None: there is nothing to wait for."""
         return None
 
-    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> PythonRecording:  # noqa: ARG002
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> PythonRecording:  # noqa: ARG002
         """Switch the tracing of calls on."""
         from viztracer import VizTracer
 

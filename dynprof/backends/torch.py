@@ -25,6 +25,7 @@ from dynprof.offer import Offer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dynprof.backends.base import MakeFolder
     from dynprof.backends.libtorch import DetachedClose
     from dynprof.plan import Plan
     from dynprof.rank import Rank
@@ -68,7 +69,7 @@ class TorchBackend:
         """Wait for the self-test, which takes seconds once for each build of torch."""
         return why_close_is_unknown(activities)
 
-    def prepare(self, plan: Plan, rank: Rank, scratch: Path) -> TorchRecording:  # noqa: ARG002
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:  # noqa: ARG002
         """Turn ``torch.profiler`` on."""
         import torch
 

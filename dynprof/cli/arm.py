@@ -12,16 +12,15 @@ from dynprof.cli.follow import Follower
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.places import (
     INVALID,
+    LOST,
     NOBODY,
     UNREADABLE,
     Directory,
     directory_of,
     fail,
-    health,
     live,
     nobody,
     say,
-    statuses,
 )
 from dynprof.config import parse_config
 from dynprof.editing import alone, change
@@ -29,6 +28,7 @@ from dynprof.errors import ConfigError
 from dynprof.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
+    from dynprof.config import ProfilerConfig
     from dynprof.snapshot import Status
 
 Wait = Annotated[
@@ -84,11 +84,11 @@ def _save(
     if not before:
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     config = parse_config(raw).config
-    if dead := [str(s.rank) for s in statuses(path.parent) if health(s) == "dead"]:
-        say(f"dead, and not asked: rank {', '.join(dead)}", err=True)
-    watching = [status for status in before if status.rank in config.asked_ranks]
+    if missing := _missing(before, config):
+        say(f"not there, and not asked: rank {', '.join(map(str, missing))}", err=True)
+    watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
     if not config.cancel:
-        _warn_of_others(before)
+        _warn_of_others(watching)
     if not watching:
         there = ", ".join(str(status.rank) for status in before)
         text = f"{path} is saved, but asks for none of the live ranks ({there})"
@@ -97,12 +97,19 @@ def _save(
     if not config.cancel and (rest := inherited(config, asked)):
         say(f"as the file says besides: {', '.join(rest)}", err=True)
     if wait:
-        follower = Follower(path.parent, hashlib.sha256(raw).hexdigest(), before)
+        follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
         try:
             code = follower.follow(watching, timeout)
         except KeyboardInterrupt:
             fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
-        raise typer.Exit(code)
+        raise typer.Exit(max(code, LOST) if missing else code)
+
+
+def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
+    """Return the ranks asked for that the live ones count on, but that are not there."""
+    there = {status.rank for status in before}
+    size = max(status.world_size for status in before)
+    return [rank for rank in range(size) if rank in config.asked_ranks and rank not in there]
 
 
 def _changed(
@@ -113,6 +120,8 @@ def _changed(
         with alone(path.parent):
             before = live(path.parent)
             return change(path, asked, resets), before
+    except UnicodeError:
+        fail(f"{path}: half of a surrogate pair is no character; nothing was changed", INVALID)
     except FileNotFoundError:
         fail(f"{path}: there is no such file; dynprof init makes one", UNREADABLE)
     except ConfigError as error:

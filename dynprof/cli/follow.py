@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dynprof.cli.places import LIVE, LOST, UNSERVED, health, say, statuses
 from dynprof.docket import ON_THE_WAY, Answer
+from dynprof.journal import printable
 from dynprof.snapshot import HEARTBEAT_S, Status
 
 POLL_S = 0.1
@@ -22,13 +24,14 @@ class Follower:
     """Watches the status files.
 
     Args:
-        directory: The config's directory.
+        config: The config.
         sha256: Digest of what was saved.
         before: The status of the ranks before it was saved.
     """
 
-    def __init__(self, directory: Path, sha256: str, before: list[Status]) -> None:
-        self._directory, self._sha256 = directory, sha256
+    def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
+        self._directory, self._sha256 = config.parent, sha256
+        self._saved_at = config.stat().st_mtime
         self._seen = {
             status.process: max((a.number for a in status.edits), default=0) for status in before
         }
@@ -38,7 +41,10 @@ class Follower:
         """Show how it goes on in these processes until all is over; return the exit code."""
         console = Console(stderr=True)
         bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
         )
         with bar:
             task = bar.add_task("saved", total=1)
@@ -47,7 +53,7 @@ class Follower:
                 found = [newest.get(status.process) for status in asked]
                 said = [self._answer(status) for status in found]
                 words, share = _progress(list(zip(found, said, strict=True)))
-                bar.update(task, description=words, completed=share)
+                bar.update(task, description=printable(words), completed=share)
                 patient = timeout_s is not None
                 over = all(self._is_over(*pair, patient) for pair in zip(found, said, strict=True))
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
@@ -61,7 +67,12 @@ class Follower:
         if status is None:
             return None
         seen = self._seen.get(status.process, 0)
-        mine = [a for a in status.edits if a.sha256 == self._sha256 and a.number > seen]
+        newer = [answer for answer in status.edits if answer.number > seen]
+        mine = [answer for answer in newer if answer.sha256 == self._sha256]
+        later = [answer for answer in newer if answer.edited_at > self._saved_at]
+        if later and not mine:
+            text = "another save took its place before it was read"
+            return replace(later[0], outcome="superseded", text=text)
         return mine[-1] if mine else None
 
     def _is_over(self, status: Status | None, answer: Answer | None, patient: bool) -> bool:

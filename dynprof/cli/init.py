@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.places import UNREADABLE, fail, live, say
+from dynprof.cli.places import INVALID, UNREADABLE, fail, live, say
+from dynprof.errors import ConfigError
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, make_dir
 
@@ -22,13 +23,15 @@ def init(
 
     A job that starts makes them itself; this is for those who want to prepare.
 
-    Exit code 0: they are there; 2: they cannot be made.
+    Exit code 0: they are there; 1: there is no such activity; 2: they cannot be made.
 
     Example: dynprof init prof_config --activities CPU,CUDA
     """
     try:
         make_dir(directory)
         wrote = furnish(directory, tuple(part.strip() for part in activities.split(",")))
+    except ConfigError as error:
+        fail(f"--activities: {error}", INVALID)
     except OSError as error:
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
     say(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -69,17 +71,20 @@ class _Tail:
 
     def records(self) -> Iterator[str]:
         """Yield whole records, each with the lines that belong to it."""
+        text = b""
         try:
             with self._path.open("rb") as file:
-                inode = self._path.stat().st_ino
-                if inode != self._inode or self._path.stat().st_size < self._at:
-                    self._inode, self._at = inode, 0  # rotated: another file under this name
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode or os.fstat(file.fileno()).st_size < self._at:
+                    text = self._rest_of_rotated()  # another file under this name
+                    self._inode, self._at = inode, 0
                 file.seek(self._at)
-                text = file.read()
+                fresh = file.read()
         except OSError:
             return
+        self._at += fresh.rfind(b"\n") + 1
+        text += fresh
         whole = text[: text.rfind(b"\n") + 1]
-        self._at += len(whole)
         record = ""
         for line in whole.decode("utf-8", "replace").splitlines():
             if _LINE.match(line) and record:
@@ -88,6 +93,14 @@ class _Tail:
             record += f"\n{line}" if record else line
         if record:
             yield record
+
+    def _rest_of_rotated(self) -> bytes:
+        """Return what was written after the last look, before the file was put aside."""
+        with contextlib.suppress(OSError), Path(f"{self._path}.1").open("rb") as file:
+            if os.fstat(file.fileno()).st_ino == self._inode:
+                file.seek(self._at)
+                return file.read()
+        return b""
 
 
 def _follow(directory: Path, console: Console, tails: dict[Path, _Tail]) -> None:

@@ -13,7 +13,7 @@ import typer
 from dynprof.cli.places import INVALID, UNREADABLE, fail, live, nobody, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
-from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb
+from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing, plan
 from dynprof.snapshot import Status, load_status
 
@@ -29,7 +29,8 @@ def validate(
     """
     path = file / CONFIG_NAME if file.is_dir() else file
     try:
-        parsed = parse_config(read_source(path).raw)
+        follow = any(status.follow_symlinks for status in live(path.parent))
+        parsed = parse_config(read_source(path, follow_symlinks=follow).raw)
     except FileNotFoundError:
         fail(f"{path}: there is no such file", UNREADABLE)
     except ConfigError as error:
@@ -64,7 +65,7 @@ def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         rank=status.rank,
         offers=status.profilers,
         free_disk_mb=free_disk_mb(folder),
-        prof_dir_problem=layout.why_forbidden(folder),
+        prof_dir_problem=layout.why_forbidden(folder) or why_unusable(folder),
     )
     outcome = plan(parsed.config, standing)
     refused = isinstance(outcome, Refusal)

@@ -65,7 +65,8 @@ def _read(path: Path, flags: int) -> tuple[bytes, os.stat_result]:
     descriptor = os.open(path, flags)
     try:
         facts = os.fstat(descriptor)
-        if refusal := _why_refused(facts) or _why_replaceable(path.parent.stat()):
+        real = path if flags & _NO_LINK else path.resolve()
+        if refusal := _why_refused(facts) or _why_replaceable(real.parent.stat()):
             raise ConfigError([Problem(refusal)])
         raw = b""
         while len(raw) <= MAX_BYTES and (piece := os.read(descriptor, MAX_BYTES + 1)):

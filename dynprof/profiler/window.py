@@ -49,6 +49,12 @@ class Window:
         return self.first + self.active - 1
 
     @property
+    def asked(self) -> str:
+        """Which steps it is for: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
+        text = f"steps {self.first}-{self.last}" if self.active > 1 else f"step {self.first}"
+        return f"{text} after {self.warmup} of warm-up" if self.warmup else text
+
+    @property
     def kept(self) -> str:
         """The job's numbers of the whole steps recorded so far, such as ``7-9``."""
         last = self.first + self.recorded - 1

@@ -66,7 +66,7 @@ def recorded_work() -> None:
 
 def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
     """Record some steps after a warm-up."""
-    recording = backend.prepare(a_plan(backend, **config), RANK, Path())
+    recording = backend.prepare(a_plan(backend, **config), RANK, Path)
     warmup_work()
     recording.start()
     for number in steps:
@@ -127,10 +127,10 @@ def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> Non
 
 def test_one_at_a_time(backend: Backend) -> None:
     """A second recording is refused in words while one runs; it disturbs nothing."""
-    first = backend.prepare(a_plan(backend), RANK, Path())
+    first = backend.prepare(a_plan(backend), RANK, Path)
     first.start()
     with pytest.raises(BackendError, match="active"):
-        backend.prepare(a_plan(backend), RANK, Path())
+        backend.prepare(a_plan(backend), RANK, Path)
     first.begin_step(0)
     first.stop()
 
@@ -140,7 +140,7 @@ def test_a_discarded_recording_leaves_nothing_running(
     backend: Backend, moment: str, tmp_path: Path
 ) -> None:
     """Whenever it is discarded, the next recording works; discarding twice does no harm."""
-    recording = backend.prepare(a_plan(backend), RANK, Path())
+    recording = backend.prepare(a_plan(backend), RANK, Path)
     if moment != "prepared":
         recording.start()
         recording.begin_step(0)

@@ -52,7 +52,7 @@ def capture(
     backend = TorchBackend()
     backend.offer()
     wait_for("the self-test", lambda: SELF_TEST.answer)
-    recording = backend.prepare(a_plan(backend, **config), RANK, Path())
+    recording = backend.prepare(a_plan(backend, **config), RANK, Path)
     recording.start()
     for number in range(3):
         recording.begin_step(number)

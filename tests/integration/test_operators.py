@@ -273,3 +273,33 @@ def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
     code, _, errors = dynprof("init", job.root)
     assert (code, errors) == (0, "1 live rank(s) take it for a save, and record a step\n")
     assert job.capture()[0].complete
+
+
+def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
+    """Whatever ranks the file names: a cancel is for every process that watches it."""
+    dynprof("arm", job.root, "--start-step", 10**6)
+    job.when("the request", lambda status: status.state == "waiting")
+    config = json.loads(job.config.read_text())
+    job.config.write_text(json.dumps({**config, "ranks": "5"}))
+    code, _, errors = dynprof("cancel", job.root, "--wait")
+    assert (code, "rank 0: cancel: cancel, disarms what there is" in errors) == (0, True)
+
+
+def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The others record; the code says that it was not all."""
+    with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
+        job.when("training", lambda status: status.state == "idle")
+        code, output, errors = dynprof("arm", job.root, "--ranks", "0-1", "--wait")
+        assert (code, "not there, and not asked: rank 1\n" in errors) == (5, True)
+        assert load_manifest(type(job.root)(output.strip())).complete
+
+
+def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
+    """Values that no config can hold end in a sentence, not in a traceback."""
+    code, _, errors = dynprof("arm", job.root, "--metadata", 'a="\\ud800"')
+    assert (code, "half of a surrogate pair is no character" in errors) == (1, True)
+    code, _, errors = dynprof("init", tmp_path / "new", "--activities", "GPU")
+    assert (code, 'Did you mean "CUDA"?' in errors) == (1, True)
+    job.edit(prof_dir="x" * 300)
+    code, output, _ = dynprof("validate", job.root)
+    assert (code, "File name too long" in output) == (1, True)

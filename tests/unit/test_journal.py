@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.cli.log import _Tail
+from dynprof.docket import MOST, Docket
 from dynprof.errors import CaptureError
 from dynprof.journal import Journal, printable
 from dynprof.layout import Layout, host_name, pid_namespace
@@ -20,6 +22,7 @@ from dynprof.pace import Pace
 from dynprof.snapshot import Status, load_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -114,12 +117,76 @@ def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: P
     assert load_status(office.layout.status).state == "stopped"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"state": 1, "profilers": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"state": 1, "profilers": [1]}',
+        '{"state": "idle", "heartbeat": "x"}',
+        "[" * 100_000,
+        "x" * (2 << 20),
+    ],
+    ids=["empty", "list", "half", "types", "text", "deep", "large"],
+)
 def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
     """Rubbish in the place of a status is an error of ours."""
     (tmp_path / "rank_0.json").write_text(text)
     with pytest.raises(CaptureError, match="not a status file"):
         load_status(tmp_path / "rank_0.json")
+
+
+def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
+    """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
+    (tmp_path / "link.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("link.json", "pipe.json"):
+        with pytest.raises(CaptureError, match="not a status file"):
+            load_status(tmp_path / name)
+
+
+def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
+    """What the guard catches costs a status, not the log."""
+    office, caught = Office(tmp_path), threading.Event()
+
+    def guard(_: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except ZeroDivisionError:
+            caught.set()
+
+    office.journal = Journal(office.layout, lambda: 1 / 0, office.ticked.set)  # type: ignore[arg-type,return-value]
+    office.journal.guard = guard
+    office.journal.start()
+    assert caught.wait(10)
+    office.journal.info("still here")
+    office.journal.stop()
+    assert "still here" in office.layout.log.read_text()
+
+
+def test_open_requests_are_remembered_longest() -> None:
+    """Newer edits push out what has ended, not what is still on its way."""
+    docket = Docket()
+    docket.enter(1, "", 0.0)
+    for number in range(2, 40):
+        docket.enter(number, "", 0.0)
+        docket.note(number, "refused")
+    assert len(docket.answers) == MOST
+    assert docket.answers[0].number == 1
+
+
+def test_the_rest_of_a_rotated_log_is_read(tmp_path: Path) -> None:
+    """Who follows a log misses nothing when it is put aside."""
+    path, line = tmp_path / "dp_x.log", "2026-01-31 03:00:00.123 INFO    rank 0  "
+    path.write_text(f"{line}one\n")
+    tail = _Tail(path)
+    assert list(tail.records()) == [f"{line}one"]
+    with path.open("a") as file:
+        file.write(f"{line}two\n")
+    path.rename(f"{path}.1")
+    path.write_text(f"{line}three\n")
+    assert list(tail.records()) == [f"{line}two", f"{line}three"]
 
 
 def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:

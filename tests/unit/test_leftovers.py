@@ -30,15 +30,15 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_nobody_holds_is_removed(tmp_path: Path, folder: Path) -> None:
     """The folder goes, with what is in it; its neighbours stay."""
     (folder.parent / "rank_0.info.json").touch()
-    assert remove_leftovers((tmp_path,), LATER_S) == [folder]
+    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
     assert [path.name for path in folder.parent.iterdir()] == ["rank_0.info.json"]
 
 
 def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None:
     """However old it looks; once let go of, it is a leftover."""
     with occupied(folder):
-        assert remove_leftovers((tmp_path,), LATER_S) == []
-    assert remove_leftovers((tmp_path,), LATER_S) == [folder]
+        assert remove_leftovers((tmp_path,), "h", LATER_S) == []
+    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
 
 
 def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
@@ -47,18 +47,23 @@ def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
     assert done.returncode == -9
-    assert remove_leftovers((tmp_path,), LATER_S) == [folder]
+    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
+
+
+def test_another_machines_work_stays(tmp_path: Path, folder: Path) -> None:
+    """Its locks are not known here."""
+    assert remove_leftovers((tmp_path,), "other", LATER_S) == []
 
 
 def test_what_is_young_stays(tmp_path: Path, folder: Path) -> None:
     """A folder that was made a moment ago may not have got its lock yet."""
     now_s = folder.stat().st_mtime + OLD_S - 1
-    assert remove_leftovers((tmp_path,), now_s) == []
+    assert remove_leftovers((tmp_path,), "h", now_s) == []
 
 
 def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
     """A link by that name leads elsewhere; what lies there is none of ours."""
     (tmp_path / "victim").mkdir()
     (tmp_path / ".h_1.rank0.recording").symlink_to(tmp_path / "victim")
-    assert remove_leftovers((tmp_path,), LATER_S) == []
+    assert remove_leftovers((tmp_path,), "h", LATER_S) == []
     assert (tmp_path / "victim").is_dir()

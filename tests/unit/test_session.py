@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from logging import LogRecord
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +17,7 @@ from dynprof.edits import Edit
 from dynprof.errors import BackendError, Problem
 from dynprof.layout import Layout
 from dynprof.process import Process
-from dynprof.rank import Rank
+from dynprof.rank import SCRIPT, UNKNOWN, Rank
 from dynprof.session import Session
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
 
@@ -397,6 +399,33 @@ def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
     (job.root / "other.json").write_text('{"active": 1}')
     job.session.start(job.root / "other.json")
     assert len(job.backend.recordings) == 2
+
+
+def test_a_backend_that_cannot_be_prepared_leaves_nothing_open(job: Job) -> None:
+    """A later cancel finds nothing to close."""
+    job.backend.fail_at = {"prepare"}
+    job.edit(active=1)
+    job.step()
+    job.log()
+    job.edit(cancel=True)
+    assert "cancel, but nothing is open or waiting" in job.log()
+
+
+def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.distributed says goes before a variable, but not before the script."""
+    group = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 3,
+        get_world_size=lambda: 4,
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    for before, after in (
+        (Rank(0, 1, UNKNOWN), 3),
+        (Rank(1, 2, "SLURM_PROCID"), 3),
+        (Rank(1, 2, SCRIPT), 1),
+    ):
+        assert before.asked_again().number == after
 
 
 def test_start_opens_now(job: Job) -> None:
