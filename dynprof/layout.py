@@ -112,7 +112,11 @@ class Layout:
         below = [
             place for place in (path, *path.parents) if place != base and base in place.parents
         ]
-        if not self.follow_symlinks and (links := [str(p) for p in below if p.is_symlink()]):
+        try:
+            links = [str(place) for place in below if place.is_symlink()]
+        except OSError as error:  # a name that is too long, a loop
+            return f"{path} cannot be used: {error.strerror}"
+        if links and not self.follow_symlinks:
             return f"{links[-1]} is a symbolic link, which is not followed"
         return ""
 
