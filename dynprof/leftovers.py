@@ -50,8 +50,16 @@ def remove_leftovers(places: tuple[Path, ...], host: str, now_s: float | None = 
     """
     now_s = time.time() if now_s is None else now_s
     patterns = [pattern.format(glob.escape(host)) for pattern in _UNFINISHED]
-    found = {path for place in places for pattern in patterns for path in place.glob(pattern)}
+    found = {path for place in places for pattern in patterns for path in _matches(place, pattern)}
     return [path for path in sorted(found) if _is_left(path, now_s) and _remove(path)]
+
+
+def _matches(place: Path, pattern: str) -> list[Path]:
+    """Return what a pattern finds; nothing where folders vanish meanwhile."""
+    try:
+        return list(place.glob(pattern))
+    except OSError:
+        return []
 
 
 def _is_left(folder: Path, now_s: float) -> bool:

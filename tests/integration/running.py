@@ -118,13 +118,18 @@ class RunningJob:
         return manifest, read_trace(path, manifest)
 
     def _manifest_path(self, number: int) -> Path | None:
-        for path in self.root.rglob("rank_*.info.json"):
-            with contextlib.suppress(CaptureError):
-                manifest = load_manifest(path)
-                found = (manifest.request.number, manifest.pid, manifest.cost.save_ms is None)
-                if found == (number, self.process.pid, False):
+        with contextlib.suppress(FileNotFoundError):  # folders come and go while it looks
+            for path in self.root.rglob("rank_*.info.json"):
+                if self._is_saved(path, number):
                     return path
         return None
+
+    def _is_saved(self, path: Path, number: int) -> bool:
+        with contextlib.suppress(CaptureError):
+            manifest = load_manifest(path)
+            found = (manifest.request.number, manifest.pid, manifest.cost.save_ms is None)
+            return found == (number, self.process.pid, False)
+        return False
 
     def log(self, rank: int = 0) -> str:
         """Return the maintenance log of this very process."""
