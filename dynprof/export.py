@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dynprof.diskguard import DiskGuard
@@ -42,6 +42,7 @@ class Export:
         layout: Names the other files.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
         on_end: Called with the manifest's path and the finished manifest.
+        compress: Whether the trace becomes a ``.gz``.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
     """
@@ -53,6 +54,7 @@ class Export:
     layout: Layout
     least_free_mb: float | None
     on_end: Callable[[Path, Manifest], None]
+    compress: bool = True
     copy: int = 0
 
     @property
@@ -197,16 +199,29 @@ def _claim(export: Export) -> None:
 
 def _save_trace(export: Export, recording: Recording) -> Manifest:
     raw = export.workplace / export.trace_name
-    packed = raw.with_name(f"{export.trace_name}.gz")
+    packed = raw.with_name(f"{export.trace_name}.gz" if export.compress else f"{raw.name}.whole")
     guard = DiskGuard(export.workplace, export.least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
+        more = recording.companions.save(export.layout.stem(export.folder, export.copy))
+    saved = replace(saved, lost=(*saved.lost, *more))
     if saved.folder:
         return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
     facts = {**_facts(export.manifest), **saved.facts}
     with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
-        pack(source, sink, name=export.trace_name, first_members=facts, on_chunk=guard.check)
-    return _with_trace(export, packed, raw_bytes=raw.stat().st_size, saved=saved)
+        pack(
+            source,
+            sink,
+            name=export.trace_name,
+            first_members=facts,
+            on_chunk=guard.check,
+            events=recording.companions.events(),
+            compress=export.compress,
+        )
+    raw_bytes = raw.stat().st_size
+    if not export.compress:
+        packed = packed.rename(raw)
+    return _with_trace(export, packed, raw_bytes=raw_bytes, saved=saved)
 
 
 def _with_trace(export: Export, trace: Path, *, raw_bytes: int | None, saved: Saved) -> Manifest:

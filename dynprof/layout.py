@@ -145,14 +145,20 @@ class Layout:
             folder: The window's folder.
             copy: 2 and up where the rank recorded these steps before, or another process did.
         """
-        return folder / INFO_DIR / f"{self._capture(copy)}.info.json"
+        return self._beside(folder, copy, "info.json")
 
     def metadata(self, folder: Path, copy: int = 1) -> Path:
         """Return the file of the user's metadata in a window's folder."""
-        return folder / INFO_DIR / f"{self._capture(copy)}.metadata.json"
+        return self._beside(folder, copy, "metadata.json")
 
-    def _capture(self, copy: int) -> str:
-        return f"rank_{self.rank}.{copy}" if copy > 1 else f"rank_{self.rank}"
+    def stem(self, folder: Path, copy: int = 1) -> Path:
+        """Return what the paths of a capture's other files begin with."""
+        name = f"rank_{self.rank}.{copy}" if copy > 1 else f"rank_{self.rank}"
+        return folder / INFO_DIR / name
+
+    def _beside(self, folder: Path, copy: int, suffix: str) -> Path:
+        stem = self.stem(folder, copy)
+        return stem.with_name(f"{stem.name}.{suffix}")
 
     def workplace(self, folder: Path) -> Path:
         """Return where this process puts a trace together; not there but while it does."""

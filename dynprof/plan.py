@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pydantic import BaseModel
 
@@ -38,6 +38,23 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class Script:
+    """What a script may ask for through :mod:`dynprof.profiler`, and a file cannot.
+
+    Attributes:
+        in_place: Why the recording must be closed where it ran; empty where it need not.
+        experimental_config: Torch's own object of that name.
+        observer: Is started and stopped with the recording.
+        trace_id: Returns the id of the trace.
+    """
+
+    in_place: str = ""
+    experimental_config: Any = None
+    observer: Any = None
+    trace_id: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A window to open.
 
@@ -47,6 +64,7 @@ class Plan:
         activities: What it watches, after what is lacking here was left out.
         start_step: The step at which the window opens; None for the next one.
         remarks: What was downgraded, to be said.
+        script: Given where the script asks itself, and not an operator.
     """
 
     config: ProfilerConfig
@@ -54,6 +72,7 @@ class Plan:
     activities: tuple[str, ...]
     start_step: int | None
     remarks: tuple[Problem, ...]
+    script: Script | None = None
 
 
 @dataclass(frozen=True)

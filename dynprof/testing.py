@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Saved
+from dynprof.companions import Companion, Companions
 from dynprof.export import Export, Exporter
 from dynprof.offer import Offer
 
@@ -119,6 +120,8 @@ class FakeRecording:
         running: Whether it was neither stopped nor discarded.
         closing: What it says of its closing.
         bound_to_thread: As for a real one.
+        results: As for a real one.
+        companions: As for a real one.
     """
 
     backend: FakeBackend
@@ -127,6 +130,8 @@ class FakeRecording:
     running: bool = True
     closing: str = "fake"
     bound_to_thread: bool = True
+    results: object = None
+    companions: Companion = field(default_factory=Companions)
 
     def start(self) -> None:
         """Note it."""

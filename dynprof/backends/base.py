@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from dynprof.companions import Companion
     from dynprof.offer import Offer
     from dynprof.plan import Plan
     from dynprof.rank import Rank
@@ -46,6 +47,14 @@ class Recording(Protocol):
     @property
     def closing(self) -> str:
         """How ``stop`` goes about it, in a few words for the log and the manifest."""
+
+    @property
+    def companions(self) -> Companion:
+        """What records beside it; the window starts and stops it, the exporter saves it."""
+
+    @property
+    def results(self) -> Any:
+        """The profiler's own object that knows the results; None where only the trace does."""
 
     @property
     def bound_to_thread(self) -> bool:

@@ -35,8 +35,17 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
     return None
 
 
-def choose_close(activities: tuple[str, ...]) -> tuple[DetachedClose | None, str]:
-    """Return the detached close where it may be used, and how or why not in words."""
+def choose_close(
+    activities: tuple[str, ...], in_place: str = ""
+) -> tuple[DetachedClose | None, str]:
+    """Return the detached close where it may be used, and how or why not in words.
+
+    Args:
+        activities: What is recorded.
+        in_place: Why the script wants the ordinary close; empty where it does not.
+    """
+    if in_place:
+        return None, f"inline: {in_place}"
     if reason := _why_inline(activities):
         return None, reason
     if SELF_TEST.answer is None:

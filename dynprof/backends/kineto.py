@@ -27,6 +27,7 @@ class KinetoSession:
     Attributes:
         script_has_it: Whether a profiler of the script's own is prepared or running.
         lost: Whether the script took the session from a recording that is open.
+        prepared: How often somebody other than a window of ours took the session.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class KinetoSession:
         self._open = False
         self._ours = threading.local()
         self._watching = False
+        self.prepared = 0
         self._collected = threading.Event()
         self._collected.set()
 
@@ -46,11 +48,16 @@ class KinetoSession:
         import torch.autograd.profiler as module
 
         for name, on_call in (
-            ("_prepare_profiler", self._on_begin),
+            ("_prepare_profiler", self._on_prepare),
             ("_enable_profiler", self._on_begin),
             ("_disable_profiler", self._on_end),
         ):
             setattr(module, name, self._wrapped(getattr(module, name), on_call))
+
+    @property
+    def collecting(self) -> bool:
+        """Whether a thread collects the events of the last recording."""
+        return not self._collected.is_set()
 
     def prepare(self, profiler: profile) -> None:
         """Take the session for a recording."""
@@ -104,6 +111,10 @@ class KinetoSession:
 
         return call
 
+    def _on_prepare(self) -> None:
+        self.prepared += 1
+        self._on_begin()
+
     def _on_begin(self) -> None:
         # Taking the session from a thread that collects would crash; so a script that profiles
         # itself seconds after a window of ours waits for its events.
@@ -117,3 +128,43 @@ class KinetoSession:
 
 KINETO = KinetoSession()
 """The process has one."""
+
+
+class ScriptsClaim:
+    """The same session, for a recording that the script asked for itself.
+
+    A window of the operator's gives way to it, as to any profiler of the script's own.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether another profiler took the session from this recording."""
+        return KINETO.prepared != self._number
+
+    def prepare(self, profiler: profile) -> None:
+        """Take the session; waits while another recording's events are collected."""
+        profiler._prepare_trace()
+        self._number = KINETO.prepared
+
+    def start(self, start_trace: Callable[[], None]) -> None:
+        """Begin to record."""
+        start_trace()
+
+    def stop(self, stop_trace: Callable[[], None]) -> None:
+        """Give the session back."""
+        stop_trace()
+
+    def hand_over(self) -> None:
+        """Leave the session to a thread that collects its events."""
+        KINETO.script_has_it = False
+        KINETO.hand_over()
+
+    def collected(self) -> None:
+        """Give the session back; called by that thread."""
+        KINETO.collected()
+
+    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
+        """Let go of a recording that lost the session: nothing may be touched."""

@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.companions import Companions
 from dynprof.errors import BackendError
 from dynprof.leftovers import occupied
 from dynprof.offer import Offer
@@ -91,10 +92,12 @@ class NpuRecording:
     """One window of ``torch_npu.profiler``."""
 
     bound_to_thread = True
+    results = None
     closing = "inline: torch_npu collects on the training thread"
 
     def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
         config = plan.config
+        self.companions = Companions()
         self._scratch, self._lock = scratch, contextlib.ExitStack()
         self._lock.enter_context(occupied(scratch))
         self._lost: list[str] = []
@@ -225,8 +228,7 @@ def _wanted(
     types = [getattr(vendor.ExportType, name.capitalize()) for name in settings.export_types]
     one = accepted["export_type"].annotation in (str, "str")  # before 2.5 it took no list
     yield "export_type", types[0] if one or len(types) == 1 else types
-    marks = settings.mstx or settings.msprof_tx
-    yield ("mstx" if "mstx" in accepted else "msprof_tx"), marks
+    yield ("mstx" if "mstx" in accepted else "msprof_tx"), settings.marks
     yield "host_sys", [name.lower() for name in settings.host_sys or ()]
     yield "mstx_domain_include", settings.mstx_domain_include
     yield "mstx_domain_exclude", settings.mstx_domain_exclude

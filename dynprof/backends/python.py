@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
     from dynprof.backends.base import MakeFolder
+    from dynprof.companions import Companion
     from dynprof.plan import Plan
     from dynprof.rank import Rank
 
@@ -21,7 +23,16 @@ MAX_EVENTS = 500_000
 """Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
 
 _PACKAGE = Path(__file__).parent.parent
-_OWN_FILES = ("backends", "clock.py", "loop.py", "profiler", "session.py", "wall.py")
+_OWN_FILES = (
+    "backends",
+    "clock.py",
+    "companions",
+    "loop.py",
+    "mstx.py",
+    "profiler",
+    "session.py",
+    "wall.py",
+)
 """What runs inside ``step()`` while a window is open and is not the job's."""
 
 
@@ -66,22 +77,24 @@ class PythonBackend:
             ignore_frozen=True,
             exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
             file_info=False,  # leaves the source code of the job out of the trace
-            log_gc=plan.config.experimental.gc_detect_threshold is not None,
             register_global=False,
             process_name=f"rank {rank.number}",
         )
         tracer.start()
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        return PythonRecording(tracer, {"distributedInfo": place})
+        companions = Companions(companions_for(plan.config.experimental))
+        return PythonRecording(tracer, {"distributedInfo": place}, companions)
 
 
 class PythonRecording:
     """One window of VizTracer."""
 
     closing = "detached"
+    results = None
     bound_to_thread = False
 
-    def __init__(self, tracer: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, tracer: Any, facts: dict[str, Any], companions: Companion) -> None:
+        self.companions = companions
         self._tracer = tracer
         self._facts = facts
         self._step: tuple[int, float] | None = None

@@ -28,6 +28,12 @@ HostSystem = Literal[
 ]  # fmt: skip
 
 
+_HOST = (
+    "counter tracks, ten samples a second: CPU busy, MEM used, DISK and NETWORK MB/s; OSRT and "
+    "NUMA are not sampled"
+)
+
+
 class ExperimentalConfig(Section):
     """Settings beyond what every profiler has; mostly those of the Ascend profiler."""
 
@@ -58,8 +64,8 @@ class ExperimentalConfig(Section):
         float | None,
         Field(ge=0, description="Record garbage collections longer than this, in ms; null: none."),
         Effect(
-            torch="records Python's garbage collections, whatever their length",
-            python="records Python's garbage collections, whatever their length",
+            torch="a track of the collections that took longer",
+            python="a track of the collections that took longer",
         ),
     ] = None
     data_simplification: Annotated[
@@ -72,8 +78,11 @@ class ExperimentalConfig(Section):
     ] = True
     record_op_args: Annotated[
         bool,
-        Field(description="Write the arguments of operators to a folder of their own."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NO_TENSORS)),
+        Field(description="Write the arguments of operators to a file of their own."),
+        Effect(
+            torch="torch's execution trace, `info/rank_<r>.execution_trace.json`",
+            python=NoEffect(NO_TENSORS),
+        ),
     ] = False
     export_type: Annotated[
         ExportType | Annotated[list[ExportType], Field(min_length=1)],
@@ -87,32 +96,37 @@ class ExperimentalConfig(Section):
     msprof_tx: Annotated[
         bool,
         Field(description="The older name of mstx."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch="as mstx", python="as mstx"),
     ] = False
     mstx: Annotated[
         bool,
         Field(description="Collect the marks and ranges that the script sets itself."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch="those of dynprof.mstx", python="those of dynprof.mstx"),
     ] = False
     mstx_domain_include: Annotated[
         list[str] | None,
         Field(description="Keep only marks of these domains."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch="yes", python="yes"),
     ] = []
     mstx_domain_exclude: Annotated[
         list[str] | None,
         Field(description="Leave out marks of these domains."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch="yes", python="yes"),
     ] = []
     host_sys: Annotated[
         list[HostSystem] | None,
         Field(description="Sample these parts of the host while recording."),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch=_HOST, python=_HOST),
     ] = []
     sys_io: Annotated[bool, Field(description="Collect NIC and RoCE data."), ASCEND_ONLY] = False
     sys_interconnection: Annotated[
         bool, Field(description="Collect HCCS and PCIe data."), ASCEND_ONLY
     ] = False
+
+    @property
+    def marks(self) -> bool:
+        """Whether the script's own marks are asked for."""
+        return self.mstx or self.msprof_tx
 
     @property
     def export_types(self) -> frozenset[str]:

@@ -182,6 +182,19 @@ class ProfilerConfig(Section):
         Field(description="Anything you want to find again beside and inside the trace."),
         SAME,
     ] = {}
+    memory_snapshot: Annotated[
+        bool,
+        Field(
+            description="Keep the history of the device's memory over the window, for torch's "
+            "memory viewer; without a device, record tensor memory and draw its timeline."
+        ),
+        Effect(
+            torch="a pickled snapshot for each device whose allocator keeps a history; CPU: "
+            "profile_memory, and the timeline as html and json",
+            python=NoEffect(NO_TENSORS),
+            npu="a pickled snapshot, where this version of torch_npu keeps a history",
+        ),
+    ] = False
     async_mode: Annotated[
         bool,
         Field(description="Let torch_npu analyse in a process of its own."),

@@ -54,17 +54,16 @@ def _top_level_remarks(config: ProfilerConfig) -> Iterator[Problem]:
 def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:
     settings = config.experimental
     here = "/experimental_config"
-    marks = settings.mstx or settings.msprof_tx
     if settings.op_attr and "db" not in settings.export_types:
         yield Problem('has no effect: it needs "export_type": "db".', f"{here}/op_attr")
     if settings.aic_metrics != "AiCoreNone" and settings.profiler_level not in ("Level1", "Level2"):
         text = 'has no effect: it needs "profiler_level": "Level1" or "Level2".'
         yield Problem(text, f"{here}/aic_metrics")
-    if settings.profiler_level == "Level_none" and not marks:
+    if settings.profiler_level == "Level_none" and not settings.marks:
         text = 'Level_none leaves only marks to record: it needs "mstx": true.'
         yield Problem(text, f"{here}/profiler_level")
     domains = settings.mstx_domain_include or settings.mstx_domain_exclude
-    if domains and not marks:
+    if domains and not settings.marks:
         name = "mstx_domain_include" if settings.mstx_domain_include else "mstx_domain_exclude"
         yield Problem('has no effect: it needs "mstx": true.', f"{here}/{name}")
     if settings.mstx_domain_include and settings.mstx_domain_exclude:

@@ -79,6 +79,7 @@ class Window:
         """Stop recording in a child that was just forked."""
         if self._recording:
             self._recording.leave_child()
+            self._recording.companions.leave_child()
 
     def open(self, prepare: Callable[[], Recording], step: int) -> None:
         """Prepare the recording; ``step`` is the job's number of the step that begins."""
@@ -101,6 +102,7 @@ class Window:
         if self._action in _RECORDING:
             if before not in _RECORDING:
                 self._recording.start()
+                self._recording.companions.start()
             self._recording.begin_step(step)
 
     def resume(self, now_s: float) -> None:
@@ -109,16 +111,21 @@ class Window:
 
     def close(self) -> Recording | None:
         """Stop; return the recording, or None where no step was begun that could be kept."""
-        if self._recording is None:
+        recording = self._recording
+        if recording is None:
             return None
         if self._action in _RECORDING:
-            self._recording.stop()
-            return self.abandon()
-        self._recording.discard()
+            recording.stop()
+            recording.companions.stop()
+            self._recording = None
+            return recording
+        recording.discard()
         self.abandon()
         return None
 
     def abandon(self) -> Recording | None:
         """Let go of the recording without touching it."""
         recording, self._recording = self._recording, None
+        if recording:
+            recording.companions.discard()
         return recording

@@ -13,9 +13,22 @@ import dynprof
 
 PACKAGE = Path(dynprof.__file__).parent
 LAYERS = [
-    {"errors", "layout", "clock", "rank", "version", "offer", "switching", "docket", "leftovers"},
+    {
+        "mstx",
+        "npu",
+        "errors",
+        "layout",
+        "clock",
+        "rank",
+        "version",
+        "offer",
+        "switching",
+        "docket",
+        "leftovers",
+    },
     {"config", "capture", "snapshot", "statusfile", "journal", "pace", "wall"},
     {"edits", "editing", "furnish", "watch", "plan", "request"},
+    {"companions"},
     {"backends"},
     {"diskguard", "packing", "profiler", "export"},
     {"bill", "inbox", "ledger", "process", "loop", "reception", "ending", "session", "testing"},
@@ -28,9 +41,10 @@ CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "
 CLI_SEES |= {"version", "journal", "clock", "docket", "editing", "furnish"}
 
 TORCH_MODULES = {
-    f"backends.{name}" for name in ("npu", "torch", "forks", "kineto", "libtorch", "selftest")
+    f"backends.{name}"
+    for name in ("npu", "torch", "torch_recording", "forks", "kineto", "libtorch", "selftest")
 }
-TORCH_MODULES |= {"demo.torch_job"}
+TORCH_MODULES |= {"backends.memory", "backends.operators", "demo.torch_job"}
 
 
 def modules() -> dict[str, Path]:

@@ -1,0 +1,134 @@
+"""What is recorded beside the profiler, in real jobs: the host, collections, marks, arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.running import TORCH_JOB, RunningJob, operators
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOP = """
+import dynprof.mstx as mstx, gc, threading
+dp.init("prof_config")
+while True:
+    crossing = mstx.range_start("crossing", domain="io")
+    with mstx.annotate("training"):
+        train_one_step()
+    mstx.mark("after training")
+    thread = threading.Thread(target=mstx.range_end, args=[crossing])
+    thread.start(); thread.join()
+    kept = [[number] for number in range(50_000)]
+    gc.collect()
+    time.sleep(0.02)
+    dp.step()
+"""
+PYTHON_JOB = """
+import time, dynprof as dp
+def train_one_step():
+    return sum(range(1000))
+"""
+JOBS = {"torch": TORCH_JOB, "python": PYTHON_JOB}
+
+
+@pytest.fixture(params=["torch", "python"])
+def job(request: Any, tmp_path: Path) -> Any:
+    """Run a job with marks, on each backend in turn."""
+    if request.param == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    with RunningJob(tmp_path, JOBS[request.param] + LOOP) as running:
+        running.when("training", lambda status: status.step > 3)
+        yield running
+
+
+def events_of(trace: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
+    """Return the events with these members."""
+    return [e for e in trace["traceEvents"] if all(e.get(k) == v for k, v in wanted.items())]
+
+
+def span_of_steps(trace: dict[str, Any]) -> tuple[float, float]:
+    """Return the begin of the first step and the end of the last, in us."""
+    steps = [e for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")]
+    steps = [e for e in steps if e["ph"] == "X"]
+    return min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+
+
+def test_the_host_is_sampled_on_counter_tracks(job: RunningJob) -> None:
+    """Processor, memory, disk and network are counters within the window; the rest is said."""
+    job.edit(active=20, experimental_config={"host_sys": ["CPU", "mem", "DISK", "NETWORK", "NUMA"]})
+    manifest, trace = job.capture()
+    begin, end = span_of_steps(trace)
+    for name in ("host cpu", "host mem", "host network"):
+        samples = events_of(trace, ph="C", name=name)
+        assert len(samples) >= 3, name
+        assert all(begin <= e["ts"] <= end + 1e6 for e in samples)
+    busy = [e["args"]["busy percent"] for e in events_of(trace, name="host cpu")]
+    assert all(0 <= percent <= 110 for percent in busy)
+    memory = events_of(trace, name="host mem")[0]["args"]
+    assert 10 < memory["this process MB"] < memory["used MB"]
+    assert any("NUMA is not sampled" in text for text in manifest.lost)
+
+
+def test_long_collections_stand_on_a_track(job: RunningJob) -> None:
+    """Each collection above the threshold is there, with its generation; shorter ones are not."""
+    job.edit(active=5, experimental_config={"gc_detect_threshold": 0.2})
+    _, trace = job.capture()
+    begin, end = span_of_steps(trace)
+    found = events_of(trace, cat="gc", name="collection of generation 2")
+    assert len(found) >= 5
+    assert all(e["dur"] >= 200 and begin <= e["ts"] <= end for e in found)
+    job.edit(active=5, experimental_config={"gc_detect_threshold": 60_000})
+    _, trace = job.capture(2)
+    assert events_of(trace, cat="gc") == []
+
+
+def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
+    """Marks, nested ranges and those that another thread ends are there, in their steps."""
+    job.edit(active=3, experimental_config={"mstx": True})
+    _, trace = job.capture()
+    begin, end = span_of_steps(trace)
+    assert len(events_of(trace, name="after training", ph="i")) == 3
+    nested = events_of(trace, name="training", ph="X", cat="user_annotation")
+    assert len(nested) == 3
+    assert all(begin <= e["ts"] and e["ts"] + e["dur"] <= end for e in nested)
+    for operator in operators(trace, "aten::addmm"):
+        assert any(e["ts"] < operator["ts"] < e["ts"] + e["dur"] for e in nested)
+    begun, ended = (events_of(trace, name="crossing", ph=phase) for phase in "be")
+    assert len(begun) == len(ended) == 3
+    assert [e["id"] for e in begun] == [e["id"] for e in ended]
+
+
+def test_domains_are_kept_or_left_out(job: RunningJob) -> None:
+    """Only marks of the domains asked for are in the trace, and none unless they are asked for."""
+    job.edit(active=2, experimental_config={"mstx": True, "mstx_domain_include": ["io"]})
+    _, trace = job.capture()
+    assert events_of(trace, name="crossing")
+    assert not events_of(trace, name="training")
+    job.edit(active=2, experimental_config={"mstx": True, "mstx_domain_exclude": ["io"]})
+    _, trace = job.capture(2)
+    assert events_of(trace, name="training")
+    assert not events_of(trace, name="crossing")
+    job.edit(active=2, experimental_config={})
+    _, trace = job.capture(3)
+    assert not events_of(trace, name="training")
+
+
+def test_arguments_of_operators_are_written(tmp_path: Path) -> None:
+    """Torch's execution trace of just the window lies beside the manifest."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    with RunningJob(tmp_path, TORCH_JOB + LOOP) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=3, experimental_config={"record_op_args": True})
+        manifest, trace = job.capture()
+        (path,) = job.root.rglob("rank_0.execution_trace.json")
+        nodes = json.loads(path.read_text())["nodes"]
+        names = [node["name"] for node in nodes]
+        assert names.count("aten::addmm") == len(operators(trace, "aten::addmm")) == 6
+        shapes = next(node["inputs"]["shapes"] for node in nodes if node["name"] == "aten::addmm")
+        assert shapes[1] == [16, 32]
+        assert manifest.lost == ()
+        assert not list(job.root.glob(".*recording"))
