@@ -2,11 +2,32 @@
 
 The script holds two lines, ``dp.init("prof_config")`` and ``dp.step()``; an operator edits
 ``prof_config/profiler_config.json`` while it runs, and a trace of exactly those steps lies
-beside it.
+beside it. ``dynprof.profiler`` is the API for windows in a script; ``dynprof.acl`` a session for
+the whole process; ``dynprof.mstx`` marks what happens in between.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from dynprof.dynamic_profile import init, set_state, shutdown, start, status, step, stop
 from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from dynprof import mstx as mstx
+    from dynprof import npu as npu
+    from dynprof import profiler as profiler
+
+_ROOMS = ("mstx", "npu", "profiler")
+
+
+def __getattr__(name: str) -> object:
+    """Return one of the modules below, loading it when it is first asked for."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
 
 __all__ = [
     "__version__",

@@ -19,6 +19,7 @@ from dynprof.packing import pack
 from dynprof.switching import brisk_switching
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pydantic import JsonValue
@@ -43,6 +44,8 @@ class Export:
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
         on_end: Called with the manifest's path and the finished manifest.
         compress: Whether the trace becomes a ``.gz``.
+        members: What is added to the trace's JSON object; left out, who recorded it and the
+            user's metadata.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
     """
@@ -55,6 +58,7 @@ class Export:
     least_free_mb: float | None
     on_end: Callable[[Path, Manifest], None]
     compress: bool = True
+    members: Mapping[str, object] | None = None
     copy: int = 0
 
     @property
@@ -122,6 +126,11 @@ class Exporter:
         self._exports.put(None)
         if self._thread.is_alive() and not self._given_up:
             self._thread.join(timeout=5)
+
+    def save_now(self, export: Export) -> None:
+        """Save on the calling thread."""
+        self._newest = export
+        self._export(export)
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
@@ -207,7 +216,7 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.folder:
         return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
-    facts = {**_facts(export.manifest), **saved.facts}
+    facts = {**(export.members or _facts(export.manifest)), **saved.facts}
     with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
         pack(
             source,

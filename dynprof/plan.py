@@ -88,8 +88,16 @@ class Refusal:
     asked: bool = True
 
 
-def plan(config: ProfilerConfig, standing: Standing) -> Plan | Refusal:
-    """Decide what a valid config means for this process."""
+def plan(
+    config: ProfilerConfig, standing: Standing, script: Script | None = None
+) -> Plan | Refusal:
+    """Decide what a valid config means for this process.
+
+    Args:
+        config: What is asked for.
+        standing: Where the process stands.
+        script: Given where the script asks itself.
+    """
     if standing.rank not in config.asked_ranks:
         text = f"rank {standing.rank} is not asked for; the ranks are {config.asked_ranks}."
         return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
@@ -109,6 +117,7 @@ def plan(config: ProfilerConfig, standing: Standing) -> Plan | Refusal:
         activities=activities,
         start_step=config.start_step if config.start_step > 0 else None,
         remarks=(*dropped, *_without_effect(config, offer.backend)),
+        script=script,
     )
 
 

@@ -137,10 +137,11 @@ class FakeRecording:
         """Note it."""
         self._note("start")
 
-    def begin_step(self, number: int) -> None:
+    def begin_step(self, number: int | None) -> None:
         """Note the number."""
         self._note("begin_step")
-        self.steps.append(number)
+        if number is not None:
+            self.steps.append(number)
 
     def stop(self) -> None:
         """Note it."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.journal import Journal
+
+class Notes(Protocol):
+    """What a wall needs of a journal."""
+
+    def remember(self, *, last_error: str) -> None:
+        """Keep it for the status."""
+
+    def error(self, text: str) -> None:
+        """Write it down."""
 
 
 class Wall:
@@ -20,7 +28,7 @@ class Wall:
         journal: Where failures are written down.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Notes) -> None:
         self._journal = journal
         self._last: dict[str, str] = {}
 

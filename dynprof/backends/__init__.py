@@ -6,9 +6,13 @@ from dynprof.backends.python import PythonBackend
 from dynprof.backends.torch import TorchBackend
 
 
-def all_backends() -> tuple[Backend, ...]:
-    """Return every backend; making one imports nothing heavy."""
-    return (NpuBackend(), TorchBackend(), PythonBackend())
+def all_backends(*, for_script: bool = False) -> tuple[Backend, ...]:
+    """Return every backend; making one imports nothing heavy.
+
+    Args:
+        for_script: The script asks itself, and needs no test of the detached close.
+    """
+    return (NpuBackend(), TorchBackend(tests_close=not for_script), PythonBackend())
 
 
 __all__ = ["Backend", "Recording", "all_backends"]

@@ -69,8 +69,11 @@ class Recording(Protocol):
     def start(self) -> None:
         """End the warm-up: from here on everything is kept."""
 
-    def begin_step(self, number: int) -> None:
-        """End the step before, if any, and begin the step that the job calls ``number``."""
+    def begin_step(self, number: int | None) -> None:
+        """End the step before, if any, and begin the step that the job calls ``number``.
+
+        None where steps are not marked in the trace: something begins all the same.
+        """
 
     def stop(self) -> None:
         """End the last step and stop recording; must be fast."""

@@ -103,7 +103,7 @@ class NpuRecording:
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
-        self._left = config.active
+        self._left = None if plan.script else config.active
         self._metadata = config.metadata
         activities = [getattr(vendor.ProfilerActivity, name) for name in plan.activities]
         self._profiler = vendor.profile(
@@ -143,12 +143,14 @@ class NpuRecording:
                 self._lost.append(f"metadata {key!r}: torch_npu takes {MAX_METADATA_CHARS} chars")
             self._profiler.add_metadata_json(key, text)
 
-    def begin_step(self, number: int) -> None:
+    def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step, under the job's number."""
-        self._left -= 1
+        if self._left is not None:
+            self._left -= 1
         last = self._left == 0
         self._action = self._actions.RECORD_AND_SAVE if last else self._actions.RECORD
-        self._profiler.step_num = number - 1  # which the vendor counts from 0
+        if number is not None:
+            self._profiler.step_num = number - 1  # which the vendor counts from 0
         self._vendor("step")
 
     def stop(self) -> None:

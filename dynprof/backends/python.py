@@ -103,10 +103,11 @@ class PythonRecording:
         """Forget the warm-up."""
         self._tracer.clear()
 
-    def begin_step(self, number: int) -> None:
+    def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step."""
         self._end_step()
-        self._step = (number, self._tracer.getts())
+        if number is not None:
+            self._step = (number, self._tracer.getts())
 
     def stop(self) -> None:
         """Switch the tracing of calls off."""

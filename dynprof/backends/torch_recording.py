@@ -56,14 +56,15 @@ class TorchRecording:
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
-    def begin_step(self, number: int) -> None:
+    def begin_step(self, number: int | None) -> None:
         """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
         from torch.autograd.profiler import record_function
 
         self._insist()
         self._end_step()
-        self._step = record_function(f"ProfilerStep#{number}")
-        self._step.__enter__()
+        if number is not None:
+            self._step = record_function(f"ProfilerStep#{number}")
+            self._step.__enter__()
 
     def stop(self) -> None:
         """Stop recording: take the profiler off this thread, or let torch collect its events."""

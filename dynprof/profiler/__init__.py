@@ -1,9 +1,78 @@
-"""The names that users of ``torch_npu.profiler`` and ``torch.profiler`` look for.
+"""Windows in a script: the API of ``torch_npu.profiler`` and ``torch.profiler``.
 
-``from dynprof.profiler import dynamic_profile as dp`` works as it does there.
+``from dynprof.profiler import dynamic_profile as dp`` works as it does there, and costs no more
+than it: the rest is loaded when it is first asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from dynprof import dynamic_profile
 from dynprof.profiler.schedule import ProfilerAction, schedule
 
-__all__ = ["ProfilerAction", "dynamic_profile", "schedule"]
+if TYPE_CHECKING:
+    from dynprof.profiler.experimental import _ExperimentalConfig
+    from dynprof.profiler.handlers import tensorboard_trace_handler
+    from dynprof.profiler.kineto_profile import _KinetoProfile
+    from dynprof.profiler.names import (
+        AiCMetrics,
+        ExportType,
+        HostSystem,
+        ProfilerActivity,
+        ProfilerLevel,
+        supported_activities,
+        supported_ai_core_metrics,
+        supported_export_type,
+        supported_profiler_level,
+    )
+    from dynprof.profiler.offline import analyse
+    from dynprof.profiler.profiles import profile
+
+_HOMES = {
+    "AiCMetrics": "names",
+    "ExportType": "names",
+    "HostSystem": "names",
+    "ProfilerActivity": "names",
+    "ProfilerLevel": "names",
+    "_ExperimentalConfig": "experimental",
+    "_KinetoProfile": "kineto_profile",
+    "analyse": "offline",
+    "profile": "profiles",
+    "supported_activities": "names",
+    "supported_ai_core_metrics": "names",
+    "supported_export_type": "names",
+    "supported_profiler_level": "names",
+    "tensorboard_trace_handler": "handlers",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return one of the names below, loading its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "AiCMetrics",
+    "ExportType",
+    "HostSystem",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "ProfilerLevel",
+    "_ExperimentalConfig",
+    "_KinetoProfile",
+    "analyse",
+    "dynamic_profile",
+    "profile",
+    "schedule",
+    "supported_activities",
+    "supported_ai_core_metrics",
+    "supported_export_type",
+    "supported_profiler_level",
+    "tensorboard_trace_handler",
+]

@@ -22,32 +22,43 @@ class ProfilerAction(Enum):
     """The same, and at the end of this step the capture is closed."""
 
 
+RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+"""The actions that keep what is seen."""
+
+
 def schedule(
-    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0
+    wait: int,
+    active: int,
+    warmup: int = 0,
+    repeat: int = 0,
+    skip_first: int = 0,
+    skip_first_wait: int = 0,
 ) -> Callable[[int], ProfilerAction]:
     """Return a function from step number (from 0) to action, as ``torch.profiler.schedule`` does.
 
     Args:
         wait: Steps to do nothing, at the start of each cycle.
-        warmup: Steps to warm up.
         active: Steps to record.
+        warmup: Steps to warm up.
         repeat: How many cycles; 0 for no end.
         skip_first: Steps to do nothing, once, before the first cycle.
+        skip_first_wait: Not 0: the first cycle leaves out its ``wait``.
 
     Raises:
-        ValueError: A number is negative, or ``active`` is not positive.
+        ValueError: A number is negative or no whole number, or ``active`` is not positive.
     """
-    numbers = {"wait": wait, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
-    for name, number in numbers.items():
-        if number < 0:
-            raise ValueError(f"{name} is {number}; it must be 0 or more")
-    if active < 1:
-        raise ValueError(f"active is {active}; it must be 1 or more")
+    _insist(1, active=active)
+    _insist(0, wait=wait, warmup=warmup, repeat=repeat, skip_first=skip_first)
     cycle = wait + warmup + active
+    ahead = wait if skip_first_wait else 0
 
     def action_at(step: int) -> ProfilerAction:
-        since = step - skip_first
-        if since < 0 or (repeat and since >= repeat * cycle):
+        if step < 0:
+            raise ValueError(f"step is {step}; it must be 0 or more")
+        if step < skip_first:
+            return ProfilerAction.NONE
+        since = step - skip_first + ahead
+        if repeat and since >= repeat * cycle:
             return ProfilerAction.NONE
         within = since % cycle
         if within < wait:
@@ -57,3 +68,9 @@ def schedule(
         return ProfilerAction.RECORD if within < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
 
     return action_at
+
+
+def _insist(least: int, **numbers: object) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, int) or number < least:
+            raise ValueError(f"{name} is {number!r}; it must be a whole number of {least} or more")

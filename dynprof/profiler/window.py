@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dynprof.profiler.schedule import ProfilerAction, schedule
+from dynprof.profiler.schedule import RECORDING, ProfilerAction, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.backends.base import Recording
 
-_RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-
 
 @dataclass
 class Window:
-    """One window over ``warmup + active`` steps.
+    """One window: some steps of warm-up, then the steps to record.
 
     ``open`` begins its first step; then ``end_step`` and ``begin_step`` follow each other until
     ``close``. A step that was not recorded from its begin to its end is not counted.
 
     Attributes:
-        warmup: Steps to warm up.
-        active: Steps to record.
+        warmup: Steps to warm up; where no number was asked for, those that did so far.
+        active: Steps to record; None for as many as come.
         first: The job's number of the first step to record.
+        action_at: Returns the action of the n-th step, from 0; asked once for each, in order.
+            Left out, warm-up and recording follow from the numbers.
+        marks_steps: Whether each step stands in the trace.
         recorded: Whole steps recorded so far.
         durations_s: Duration of each, in seconds, without dynprof's own time between them.
     """
 
     warmup: int
-    active: int
+    active: int | None
     first: int
+    action_at: Callable[[int], ProfilerAction] | None = None
+    marks_steps: bool = True
     recorded: int = 0
     durations_s: list[float] = field(default_factory=list)
     _done: int = 0
@@ -41,17 +44,19 @@ class Window:
     _step_began_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._action_at = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
+        self._action_at = self.action_at or schedule(
+            wait=0, warmup=self.warmup, active=self.active or 1, repeat=1
+        )
 
     @property
     def last(self) -> int:
         """The job's number of the last step to record."""
-        return self.first + self.active - 1
+        return self.first + (self.active or max(self.recorded, 1)) - 1
 
     @property
     def asked(self) -> str:
         """Which steps it is for: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
-        text = f"steps {self.first}-{self.last}" if self.active > 1 else f"step {self.first}"
+        text = f"steps {self.first}-{self.last}" if self.last > self.first else f"step {self.first}"
         return f"{text} after {self.warmup} of warm-up" if self.warmup else text
 
     @property
@@ -63,12 +68,17 @@ class Window:
     @property
     def state(self) -> str:
         """``warmup`` or ``recording``."""
-        return "recording" if self._action in _RECORDING else "warmup"
+        return "recording" if self._action in RECORDING else "warmup"
 
     @property
     def progress(self) -> tuple[int, int]:
         """Steps done and steps asked for, warm-up included."""
-        return self._done, self.warmup + self.active
+        return self._done, self.warmup + (self.active or 0)
+
+    @property
+    def results(self) -> Any:
+        """The profiler's own object, for those that know it; None where it has none."""
+        return self._recording.results if self._recording else None
 
     @property
     def bound_to_thread(self) -> bool:
@@ -89,7 +99,7 @@ class Window:
     def end_step(self, now_s: float) -> bool:
         """Count the step that ends; True if it was the last."""
         self._done += 1
-        if self._action in _RECORDING:
+        if self._action in RECORDING:
             self.recorded += 1
             self.durations_s.append(now_s - self._step_began_s)
         return self._action is ProfilerAction.RECORD_AND_SAVE
@@ -99,11 +109,16 @@ class Window:
         if self._recording is None:
             raise RuntimeError("the window is not open")
         before, self._action = self._action, self._action_at(self._done)
-        if self._action in _RECORDING:
-            if before not in _RECORDING:
-                self._recording.start()
-                self._recording.companions.start()
-            self._recording.begin_step(step)
+        if self._action in RECORDING:
+            if before not in RECORDING:
+                self._begin_recording(self._recording, step)
+            self._recording.begin_step(step if self.marks_steps else None)
+
+    def _begin_recording(self, recording: Recording, step: int) -> None:
+        if self.active is None:
+            self.first, self.warmup = step, self._done
+        recording.start()
+        recording.companions.start()
 
     def resume(self, now_s: float) -> None:
         """Note when the step began, as the last thing before training goes on."""
@@ -114,7 +129,7 @@ class Window:
         recording = self._recording
         if recording is None:
             return None
-        if self._action in _RECORDING:
+        if self._action in RECORDING:
             recording.stop()
             recording.companions.stop()
             self._recording = None

@@ -30,13 +30,14 @@ LAYERS = [
     {"edits", "editing", "furnish", "watch", "plan", "request"},
     {"companions"},
     {"backends"},
-    {"diskguard", "packing", "profiler", "export"},
+    {"diskguard", "packing", "export", "profiler.schedule", "profiler.window"},
     {"bill", "inbox", "ledger", "process", "loop", "reception", "ending", "session", "testing"},
-    {"opening", "dynamic_profile"},
+    {"opening", "dynamic_profile", "profiler", "analysis"},
     {"__init__", "cli", "demo", "profiler.__init__"},
 ]
 """A module imports from its own layer and those before it; cycles are looked for besides."""
 
+ANALYSIS_SEES = {"analysis", "capture", "errors", "layout"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
 CLI_SEES |= {"version", "journal", "clock", "docket", "editing", "furnish"}
 
@@ -106,7 +107,16 @@ def test_the_command_line_changes_files_and_nothing_else() -> None:
             assert {name.split(".")[0] for name in imports(path)} <= CLI_SEES, module
 
 
-@pytest.mark.parametrize("heavy", ["torch", "pydantic", "jsonschema", "watchdog", "psutil"])
+def test_analysis_needs_no_live_process() -> None:
+    """``analysis/`` sees manifests and traces: it runs on another machine, without torch."""
+    for module, path in modules().items():
+        if module.startswith("analysis."):
+            assert {name.split(".")[0] for name in imports(path)} <= ANALYSIS_SEES, module
+
+
+@pytest.mark.parametrize(
+    "heavy", ["torch", "pydantic", "jsonschema", "watchdog", "psutil", "numpy", "msgspec"]
+)
 def test_the_import_is_light(heavy: str) -> None:
     """``import dynprof`` loads none of the heavy packages."""
     code = f"import sys, dynprof; sys.exit({heavy!r} in sys.modules)"

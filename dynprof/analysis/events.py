@@ -1,0 +1,88 @@
+"""One event of a trace, as far as anything here looks at it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments that Kineto gives its events."""
+
+    external_id: int | None = msgspec.field(default=None, name="External id")
+    python_id: int | None = msgspec.field(default=None, name="Python id")
+    python_parent: int | None = msgspec.field(default=None, name="Python parent id")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    sequence: int | None = msgspec.field(default=None, name="Sequence number")
+    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
+    bytes: int | None = msgspec.field(default=None, name="Bytes")
+    total: int | None = msgspec.field(default=None, name="Total Allocated")
+    reserved: int | None = msgspec.field(default=None, name="Total Reserved")
+    address: int | None = msgspec.field(default=None, name="Addr")
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    device_id: int | None = msgspec.field(default=None, name="Device Id")
+    device: int | None = None
+    stream: int | None = None
+    correlation: int | None = None
+    name: str = ""
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event whose times a float holds exactly enough."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    id: int | str | None = None
+    args: Args | None = None
+
+    def start_ns(self) -> int:
+        """Return its begin in whole nanoseconds."""
+        return round(self.ts * 1000)
+
+    def length_ns(self) -> int:
+        """Return its duration in whole nanoseconds."""
+        return round(self.dur * 1000)
+
+
+class ExactEvent(Event, gc=False):
+    """An event of a trace without a base time: its microseconds need more digits than a float."""
+
+    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+
+    def start_ns(self) -> int:
+        """Return its begin in whole nanoseconds."""
+        return int(self.ts * 1000)
+
+
+def decode(frame: bytes, kind: type[Event]) -> list[Event]:
+    """Return the events of a frame.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON.
+    """
+    text = b"".join((b"[", frame, b"]"))
+    try:
+        return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
+    except msgspec.ValidationError:
+        return [_lenient(event, kind) for event in msgspec.json.decode(text)]
+
+
+def _lenient(event: Any, kind: type[Event]) -> Event:
+    """Return an event, without those of its arguments that are of another type than Kineto's."""
+    try:
+        return msgspec.convert(event, kind, strict=False)
+    except msgspec.ValidationError:
+        known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
+        known |= {name: str(event.get(name, 0)) for name in ("pid", "tid")}
+        try:
+            return msgspec.convert(known, kind, strict=False)
+        except msgspec.ValidationError:
+            return kind()

@@ -1,0 +1,165 @@
+"""A trace file cut into pieces of whole events, so that it is never held as one.
+
+Reads what Kineto and VizTracer write, pretty or compact, plain or gzipped; also what was cut off
+in the middle, up to there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FRAME = 16 << 20
+"""Bytes of a piece, about."""
+_TAIL = 256 << 10
+"""The end of the list of events is looked for in this much of the file's end."""
+_LONGEST_HEAD = 64 << 20
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
+"""Between two events. Not in a string: a quote in one has a backslash before it."""
+
+
+class TraceFile:
+    """A trace on disk.
+
+    Args:
+        path: Where it lies.
+
+    Attributes:
+        members: The members of the JSON object before its events, and after them once
+            :meth:`frames` has ended.
+        torn: Where and how the file ends too early; empty where it does not.
+        size: Its bytes, uncompressed, as far as they were read.
+
+    Raises:
+        CaptureError: It is no trace.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.members: dict[str, Any] = {}
+        self.torn = ""
+        self.size = 0
+        self._path = path
+        with self._opened() as file:
+            self.members = self._head(file)[0]
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the events, as many pieces of JSON objects with commas between them."""
+        with self._opened() as file:
+            _, rest = self._head(file)
+            while True:
+                chunk = self._read(file, FRAME)
+                rest += chunk
+                if len(chunk) < FRAME // 2:
+                    break
+                cut = _last_boundary(rest, len(rest) - _TAIL)
+                if cut:
+                    yield rest[:cut]
+                    rest = rest[cut:].lstrip(b", \r\n\t")
+            yield from self._ending(rest)
+
+    def _opened(self) -> Any:
+        try:
+            with self._path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+            return _gzip_reader()(self._path, "rb") if packed else self._path.open("rb")
+        except OSError as error:
+            raise CaptureError(f"{self._path} cannot be read: {error}") from error
+
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        """Read up to ``size`` bytes, fewer only at the end of the file or where it is torn."""
+        parts: list[bytes] = []
+        missing = size
+        while missing and (part := self._part(file, missing)):
+            parts.append(part)
+            missing -= len(part)
+        self.size += size - missing
+        return b"".join(parts)
+
+    def _part(self, file: BinaryIO, size: int) -> bytes:
+        try:
+            return file.read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
+            self.torn = f"the compressed file is torn after {self.size:,} bytes: {error}"
+            return b""
+
+    def _head(self, file: BinaryIO) -> tuple[dict[str, Any], bytes]:
+        """Return the members before the events, and what was read of the latter."""
+        self.size = 0
+        text = self._read(file, 1 << 16)
+        if text.lstrip()[:1] == b"[":
+            return {}, text.lstrip()[1:]
+        while not (match := _EVENTS.search(text)):
+            chunk = self._read(file, 1 << 20)
+            if not chunk or len(text) > _LONGEST_HEAD:
+                raise CaptureError(f"{self._path} is no trace: it has no traceEvents")
+            text += chunk
+        try:
+            head = json.loads(text[: match.start()].rstrip().rstrip(b",") + b"}", strict=False)
+        except ValueError as error:
+            raise CaptureError(f"{self._path} is no trace: {error}") from error
+        return head, text[match.end() :]
+
+    def _ending(self, rest: bytes) -> Iterator[bytes]:
+        """Yield the last events; note what comes after them."""
+        cut = _last_boundary(rest, max(0, len(rest) - _TAIL))
+        if cut:
+            yield rest[:cut]
+        text = rest[cut:].lstrip(b", \r\n\t").decode("utf-8", "replace")
+        decoder, place, whole = json.JSONDecoder(strict=False), 0, 0
+        while text[place : place + 1] == "{":
+            try:
+                _, place = decoder.raw_decode(text, place)
+            except ValueError:
+                break
+            whole = place
+            place = _skip(text, place, ", \r\n\t")
+        yield text[:whole].encode()
+        self._after(text[_skip(text, whole, ", \r\n\t") :])
+
+    def _after(self, text: str) -> None:
+        """Read the members behind the events; what follows instead says that it is torn."""
+        if not text.startswith("]"):
+            self.torn = self.torn or f"the file ends inside an event, after {self.size:,} bytes"
+            return
+        rest = text[1:].strip()
+        if rest in ("", "}"):
+            return
+        try:
+            self.members |= json.loads("{" + rest.lstrip(","), strict=False)
+        except ValueError:
+            self.torn = self.torn or "the file ends after its events"
+
+
+def _last_boundary(text: bytes, since: int) -> int:
+    """Return the end of the last event that another one follows; 0 where there is none."""
+    found = 0
+    for match in _BETWEEN.finditer(text, max(0, since)):
+        found = match.start() + 1
+    if not found and since > 0:
+        return _last_boundary(text, 0)
+    return found
+
+
+def _skip(text: str, place: int, characters: str) -> int:
+    while place < len(text) and text[place] in characters:
+        place += 1
+    return place
+
+
+def _gzip_reader() -> Any:
+    """Return isal's reader, or Python's own on machines that isal is not built for."""
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip.open
+    return igzip.open

@@ -1,0 +1,129 @@
+"""One frame of a trace as columns; what many processes may work on at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.events import Args, Event, ExactEvent, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[np.int64]]
+
+NONE = -1
+"""Stands in a column where an event has nothing to say."""
+TABLES = ("name", "category", "thread", "dims")
+"""Columns that hold places in a table of what they stand for."""
+_NO_ARGS = Args()
+
+
+class Table(dict[Any, int]):
+    """Gives every value that it is asked for a place, from 0."""
+
+    def __missing__(self, value: Any) -> int:
+        place = self[value] = len(self)
+        return place
+
+
+@dataclass
+class Piece:
+    """What was read of a frame.
+
+    Attributes:
+        spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
+        memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
+        marks: Columns of moments and of begins and ends of ranges that cross others.
+        counters: Columns of samples, with the values beside.
+        tables: What the columns of that name stand for.
+        thread_names: What viewers call a thread, by ``(pid, tid)``.
+        values: The values of each sample.
+        unread: How many events were of no use.
+    """
+
+    spans: Columns = field(default_factory=dict)
+    memory: Columns = field(default_factory=dict)
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+    thread_names: dict[Any, str] = field(default_factory=dict)
+    unread: int = 0
+
+
+def digest(frame: bytes, *, exact: bool) -> Piece:
+    """Return the columns of a frame.
+
+    Args:
+        frame: Events, with commas between them.
+        exact: Their times need more digits than a float has.
+    """
+    events = decode(frame, ExactEvent if exact else Event)
+    tables = {name: Table() for name in TABLES}
+    spans = [e for e in events if e.ph == "X"]
+    memory = [e for e in events if e.name == "[memory]" and e.args is not None]
+    names = {
+        (e.pid, e.tid): e.args.name
+        for e in events
+        if e.ph == "M" and e.name == "thread_name" and e.args is not None
+    }
+    return Piece(
+        spans=_spans(spans, tables),
+        memory=_memory(memory),
+        tables={name: list(table) for name, table in tables.items()},
+        thread_names=names,
+        unread=sum(e.ph == "" for e in events),
+    )
+
+
+def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
+    return np.fromiter(values, np.int64, count)
+
+
+def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
+    count = len(events)
+    names, categories, threads = tables["name"], tables["category"], tables["thread"]
+    dims = tables["dims"]
+    args = [e.args or _NO_ARGS for e in events]
+    columns = {
+        "start": _column((e.start_ns() for e in events), count),
+        "length": _column((e.length_ns() for e in events), count),
+        "name": _column((names[e.name] for e in events), count),
+        "category": _column((categories[e.cat] for e in events), count),
+        "thread": _column((threads[e.pid, e.tid] for e in events), count),
+        "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
+    }
+    for name, get in _NUMBERS.items():
+        columns[name] = _column((get(a) for a in args), count)
+    return columns
+
+
+def _number(value: int | None) -> int:
+    return NONE if value is None else value
+
+
+_NUMBERS: dict[str, Callable[[Args], int]] = {
+    "external_id": lambda a: _number(a.external_id),
+    "python_id": lambda a: _number(a.python_id),
+    "python_parent": lambda a: _number(a.python_parent),
+    "sequence": lambda a: _number(a.sequence),
+    "device": lambda a: _number(a.device),
+    "stream": lambda a: _number(a.stream),
+    "correlation": lambda a: _number(a.correlation),
+}
+
+
+def _memory(events: list[Event]) -> Columns:
+    count = len(events)
+    args = [e.args or _NO_ARGS for e in events]
+    return {
+        "time": _column((e.start_ns() for e in events), count),
+        "bytes": _column((a.bytes or 0 for a in args), count),
+        "total": _column((a.total or 0 for a in args), count),
+        "reserved": _column((a.reserved or 0 for a in args), count),
+        "address": _column((_number(a.address) for a in args), count),
+        "device_type": _column((_number(a.device_type) for a in args), count),
+        "device_id": _column((_number(a.device_id) for a in args), count),
+    }

@@ -1,0 +1,91 @@
+"""Folded stacks: a line for each path of frames and operators, with the time spent in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.nesting import ROOT, own_time, parents
+from dynprof.analysis.trace import load_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.trace import Trace
+
+OPERATORS, FRAMES, FUNCTIONS = "cpu_op", "python_function", "FEE"
+"""Categories: Kineto's operators and Python frames, VizTracer's function calls."""
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+_UNSAFE = str.maketrans(" ;\t\n", "____")
+"""What separates frames and counts in the format."""
+
+
+def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
+    """Write the folded stacks of a trace, in microseconds.
+
+    Args:
+        trace: The trace.
+        path: Where to.
+        on_device: Count what operators started on a device, not what they took of the host.
+
+    Raises:
+        CaptureError: It is no trace.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for stack, microseconds in folded(load_trace(trace), on_device=on_device):
+            file.write(f"{stack} {microseconds}\n")
+
+
+def folded(trace: Trace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield each path once, outermost frame first, with its own microseconds."""
+    counted = trace.category(OPERATORS, FUNCTIONS)
+    chosen = np.flatnonzero(counted | trace.category(FRAMES))
+    spans = {name: column[chosen] for name, column in trace.spans.items()}
+    counted = counted[chosen]
+    parent = parents(spans["start"], spans["length"], spans["thread"])
+    time_ns = np.zeros(len(chosen), np.int64)
+    if on_device:
+        time_ns[counted] = _device_time(trace, spans["external_id"][counted])
+    else:
+        operators = {name: column[counted] for name, column in spans.items()}
+        inner = parents(operators["start"], operators["length"], operators["thread"])
+        time_ns[counted] = own_time(operators["length"], inner)
+    path, stacks = _paths(spans["name"], parent, trace.tables["name"])
+    total = np.bincount(path, weights=time_ns, minlength=len(stacks)) // 1000
+    for number in np.flatnonzero(total):
+        yield stacks[number], int(total[number])
+
+
+def _device_time(trace: Trace, external_id: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what each operator started on a device, in ns."""
+    started = trace.category(*ON_DEVICE) & (trace.spans["external_id"] >= 0)
+    ids, places = np.unique(trace.spans["external_id"][started], return_inverse=True)
+    spent = np.bincount(places, weights=trace.spans["length"][started], minlength=len(ids))
+    found = np.searchsorted(ids, external_id)
+    known = np.isin(external_id, ids)
+    result = np.zeros(len(external_id), np.int64)
+    result[known] = spent[found[known]].astype(np.int64)
+    return result
+
+
+def _paths(
+    name: NDArray[np.int64], parent: NDArray[np.int64], names: list[str]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the number of each span's path, and what each path is called."""
+    known: dict[tuple[int, int], int] = {}
+    stacks: list[str] = []
+    path = np.zeros(len(name), np.int64)
+    for span, (own, outer) in enumerate(zip(name.tolist(), parent.tolist(), strict=True)):
+        above = ROOT if outer == ROOT else int(path[outer])
+        number = known.get((above, own))
+        if number is None:
+            number = known[above, own] = len(stacks)
+            text = names[own].translate(_UNSAFE)
+            stacks.append(text if above == ROOT else f"{stacks[above]};{text}")
+        path[span] = number
+    return path, stacks

@@ -1,0 +1,102 @@
+"""A whole trace as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.frames import TraceFile
+from dynprof.analysis.pieces import TABLES, Piece, Table, digest
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.pieces import Columns
+
+
+@dataclass
+class Trace:
+    """What a trace holds; times in whole ns, since its base time.
+
+    Attributes:
+        members: The members of its JSON object beside the events.
+        spans: Columns of the events with a duration, in the order of their begin, longer ones
+            first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims`` and the
+            numbers that Kineto writes; -1 where an event has none.
+        memory: Columns of allocations and releases, in the order of time.
+        tables: What the columns ``name``, ``category``, ``thread`` and ``dims`` stand for.
+        thread_names: What viewers call a thread, by ``(pid, tid)``.
+        torn: Where and how the file ends too early; empty where it does not.
+        size: Its bytes, uncompressed.
+    """
+
+    members: dict[str, Any]
+    spans: Columns
+    memory: Columns
+    tables: dict[str, list[Any]]
+    thread_names: dict[Any, str]
+    torn: str
+    size: int
+
+    def category(self, *names: str) -> NDArray[np.bool_]:
+        """Return which spans are of one of these categories."""
+        found = [i for i, name in enumerate(self.tables["category"]) if name in names]
+        return np.isin(self.spans["category"], found)
+
+    def name(self, span: int) -> str:
+        """Return the name of a span."""
+        return str(self.tables["name"][self.spans["name"][span]])
+
+
+def load_trace(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        CaptureError: It is none, or cannot be read.
+    """
+    import msgspec
+
+    file = TraceFile(path)
+    exact = "baseTimeNanoseconds" not in file.members
+    try:
+        pieces = [digest(frame, exact=exact) for frame in file.frames()]
+    except msgspec.MsgspecError as error:
+        raise CaptureError(f"{path} is damaged: {error}") from error
+    return _joined(file, pieces)
+
+
+def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
+    tables = {name: Table() for name in TABLES}
+    for piece in pieces:
+        for name, table in tables.items():
+            places = np.array([table[value] for value in piece.tables[name]], np.int64)
+            if places.size:
+                piece.spans[name] = places[piece.spans[name]]
+    spans = _concatenated(piece.spans for piece in pieces)
+    memory = _concatenated(piece.memory for piece in pieces)
+    order = np.lexsort((-spans["length"], spans["start"]))
+    return Trace(
+        members=file.members,
+        spans={name: column[order] for name, column in spans.items()},
+        memory=_sorted_by_time(memory),
+        tables={name: list(table) for name, table in tables.items()},
+        thread_names={k: v for piece in pieces for k, v in piece.thread_names.items()},
+        torn=file.torn,
+        size=file.size,
+    )
+
+
+def _concatenated(parts: Iterable[Columns]) -> Columns:
+    columns = list(parts) or [digest(b"", exact=False).spans]
+    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+
+
+def _sorted_by_time(memory: Columns) -> Columns:
+    order = np.argsort(memory["time"], kind="stable")
+    return {name: column[order] for name, column in memory.items()}

@@ -1,0 +1,14 @@
+"""Warnings that name the script's own line, however deep in dynprof they are given."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+def caution(text: str) -> None:
+    """Warn whoever called into dynprof."""
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("dynprof."):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, stacklevel=depth)

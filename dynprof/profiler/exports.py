@@ -1,0 +1,118 @@
+"""What can be had from a profile after its window: files, events, averages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.profiler.caution import caution
+
+if TYPE_CHECKING:
+    import os
+
+    from dynprof.profiler.recorded import Recorded
+
+STACK_METRICS = (
+    "self_cpu_time_total",
+    "self_cuda_time_total",
+    "self_xpu_time_total",
+    "self_npu_time_total",
+)
+
+
+class Exports(ABC):
+    """The newest trace of a profile, and torch's view of it."""
+
+    @abstractmethod
+    def _recorded_now(self) -> Recorded:
+        """Return what the newest window recorded.
+
+        Raises:
+            RuntimeError: It is open still, or there was none.
+        """
+
+    def export_chrome_trace(
+        self, path: str | os.PathLike[str], use_python_export: bool = False
+    ) -> None:
+        """Write the trace; compressed where the name ends with ``.gz``.
+
+        Args:
+            path: Where to; its folder is made.
+            use_python_export: Taken as torch does; the trace is the same.
+
+        Raises:
+            BackendError: It could not be written whole.
+            OSError: The place cannot be written.
+            RuntimeError: Nothing was recorded yet, or the profiler is still running.
+        """
+        del use_python_export
+        self._recorded_now().write(Path(path))
+
+    def export_stacks(
+        self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
+    ) -> None:
+        """Write folded stacks, which FlameGraph and speedscope read: frames, then microseconds.
+
+        Args:
+            path: Where to; its folder is made.
+            metric: Of which processor the operators' own time counts: one of
+                ``self_cpu_time_total``, ``self_cuda_time_total``, ``self_xpu_time_total``,
+                ``self_npu_time_total``.
+
+        Raises:
+            RuntimeError: Nothing was recorded yet, or without stacks.
+            ValueError: There is no such metric.
+        """
+        from dynprof.analysis.stacks import write_folded
+
+        if metric not in STACK_METRICS:
+            raise ValueError(f"metric={metric!r} is none of {', '.join(STACK_METRICS)}")
+        recorded = self._recorded_now()
+        if not recorded.has_stacks:
+            raise RuntimeError("export_stacks() needs a profile with with_stack=True")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_folded(recorded.file(), Path(path), on_device=metric != "self_cpu_time_total")
+
+    def export_memory_timeline(
+        self, path: str | os.PathLike[str], device: str | None = None
+    ) -> None:
+        """Write tensor memory over time by category, as torch does; torch calls this deprecated.
+
+        Args:
+            path: Where to: ``.html`` draws it (with matplotlib), ``.json`` and ``.json.gz`` hold
+                the points, ``.raw.json.gz`` the single events.
+            device: Whose memory, such as ``cuda:0``; left out, the first device's, else the CPU's.
+
+        Raises:
+            RuntimeError: Torch has no results to ask for.
+            ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
+        """
+        results = self._recorded_now().results
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        results.export_memory_timeline(str(path), device)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+    ) -> Any:
+        """Return torch's averages of the events; see ``torch.profiler.profile.key_averages``."""
+        results = self._recorded_now().results
+        return results.key_averages(group_by_input_shape, group_by_stack_n, group_by_overload_name)
+
+    def events(self) -> Any:
+        """Return torch's list of events; see ``torch.profiler.profile.events``."""
+        return self._recorded_now().results.events()
+
+    @property
+    def profiler(self) -> Any:
+        """Torch's ``torch.autograd.profiler.profile`` of the newest window."""
+        return self._recorded_now().results.profiler
+
+    def _say_no_effect(self, **settings: Any) -> None:
+        """Warn of arguments of torch's that mean nothing here."""
+        for name, value in settings.items():
+            if value:
+                caution(f"{name}={value!r} has no effect: each window is kept apart, and whole")

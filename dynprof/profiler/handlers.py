@@ -1,0 +1,148 @@
+"""What becomes of a trace when it is ready."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import CaptureError
+from dynprof.export import Export, Exporter
+from dynprof.layout import Layout
+from dynprof.wall import Wall
+
+if TYPE_CHECKING:
+    from dynprof.capture import Manifest
+    from dynprof.profiler.kineto_profile import _KinetoProfile
+    from dynprof.profiler.recorded import Recorded
+
+EXIT_WAIT_S = 600.0
+"""For so long the end of the process waits for traces that are being saved."""
+
+
+class TraceHandler:
+    """What :func:`tensorboard_trace_handler` returns: call it with a profile whose trace is ready.
+
+    Attributes:
+        folder: Where the traces go.
+        async_mode: Whether they are saved on another thread.
+    """
+
+    def __init__(self, folder: Path, worker: str, *, async_mode: bool, use_gzip: bool) -> None:
+        self.folder, self.async_mode = folder, async_mode
+        self._worker, self._use_gzip = worker, use_gzip
+
+    def __call__(self, profiler: _KinetoProfile) -> None:
+        """Save the trace.
+
+        Raises:
+            CaptureError: It could not be saved; not raised where another thread saves it.
+        """
+        recorded = profiler._recorded_now()
+        export = self._export(recorded)
+        if self.async_mode:
+            _background().submit(export)
+            return
+        ended: list[Manifest] = []
+        export.on_end = lambda _, manifest: ended.append(manifest)
+        Exporter(Wall(_Notes()).attempt).save_now(export)
+        if ended[0].trace is None:
+            raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
+        recorded.saved_as(export.folder / ended[0].trace)
+
+    def _export(self, recorded: Recorded) -> Export:
+        folder = self.folder.expanduser().resolve()
+        manifest = recorded.manifest
+        return Export(
+            recording=recorded.hand_over(),
+            manifest=manifest,
+            folder=folder,
+            trace_name=f"{self._worker}.{time.time_ns()}.{recorded.suffix}",
+            layout=Layout.here(folder, manifest.rank),
+            least_free_mb=None,
+            on_end=lambda _path, _manifest: None,
+            compress=self._use_gzip,
+            members=recorded.members,
+        )
+
+
+def tensorboard_trace_handler(
+    dir_name: str | os.PathLike[str] | None = None,
+    worker_name: str | None = None,
+    analyse_flag: bool = True,
+    async_mode: bool = False,
+    *,
+    use_gzip: bool = False,
+) -> TraceHandler:
+    """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
+
+    Beside the traces, ``info/`` holds their manifests and the metadata.
+
+    Args:
+        dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
+            working directory.
+        worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
+        analyse_flag: Make tables from the trace; this version of dynprof does not yet.
+        async_mode: Let another thread save, and the training go on; the profile then has no
+            results to ask for. Where torch allows it, closing costs the loop microseconds.
+        use_gzip: Compress, and add ``.gz`` to the name.
+
+    Raises:
+        ValueError: ``worker_name`` cannot be part of a file's name.
+    """
+    flags = {"analyse_flag": (analyse_flag, True), "async_mode": (async_mode, False)}
+    taken = {}
+    for name, (value, default) in flags.items():
+        taken[name] = value if isinstance(value, bool) else default
+        if not isinstance(value, bool):
+            text = f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken"
+            warnings.warn(text, stacklevel=2)
+    if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
+        raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
+    worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+    if dir_name is None:
+        work_path = os.environ.get("ASCEND_WORK_PATH")
+        dir_name = Path(work_path, "profiling_data") if work_path else "."
+    return TraceHandler(Path(dir_name), worker, async_mode=taken["async_mode"], use_gzip=use_gzip)
+
+
+class _Notes:
+    """Where a wall writes failures down: on the process's standard error."""
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it: there is no status file."""
+
+    def error(self, text: str) -> None:
+        """Print it."""
+        print(f"dynprof: {text}", file=sys.stderr, flush=True)
+
+
+_exporter: Exporter | None = None
+
+
+def _background() -> Exporter:
+    """Return the thread that saves, starting it when it is first needed."""
+    global _exporter
+    if _exporter is None:
+        _exporter = Exporter(Wall(_Notes()).attempt)
+        _exporter.start()
+        atexit.register(_wait_at_exit, _exporter)
+    return _exporter
+
+
+def _wait_at_exit(exporter: Exporter) -> None:
+    if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.give_up("the process ended")):
+        print(f"dynprof: {manifest.reason}", file=sys.stderr, flush=True)
+
+
+def _forget_in_child() -> None:
+    global _exporter
+    _exporter = None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,208 @@
+"""``_KinetoProfile``: one window of a script, from ``start()`` to ``stop()``."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from dynprof.profiler.arguments import config_from, script_from
+from dynprof.profiler.caution import caution
+from dynprof.profiler.exports import Exports
+from dynprof.profiler.metadata import Metadata
+from dynprof.profiler.recorder import Recorder
+from dynprof.profiler.schedule import ProfilerAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from dynprof.profiler.recorded import Recorded
+
+
+class _KinetoProfile(Exports):
+    """Records from :meth:`start` to :meth:`stop`, or within ``with``.
+
+    Args:
+        activities: What to watch, of :class:`ProfilerActivity` or torch's own; left out, all
+            that the machine has. What it lacks is left out with a warning.
+        record_shapes: Record the shapes and types of operator inputs.
+        profile_memory: Record allocations and releases of tensor memory.
+        with_stack: Record the Python call stack of operators.
+        experimental_config: More settings: an :class:`_ExperimentalConfig`, or torch's own.
+        with_flops: Estimate floating point operations of matrix products.
+        with_modules: Record the module hierarchy of operators.
+        execution_trace_observer: Is started and stopped with the recording.
+        custom_trace_id_callback: Returns the id of a trace.
+        memory_snapshot: Keep the history of the device's memory, beside the trace.
+        backend: ``torch``, ``npu``, ``python``, or ``auto``: the first that the script has loaded.
+        acc_events: Torch's; has no effect here.
+        post_processing_timeout_s: Torch's; has no effect here.
+
+    Raises:
+        BackendError: No profiler can serve here, or nothing is left to watch.
+        ValueError: An argument is not one of its values.
+    """
+
+    _in_place = "the script may ask for the results"
+    _marks_steps = False
+
+    def __init__(
+        self,
+        activities: Iterable[Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        experimental_config: Any = None,
+        *,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        execution_trace_observer: Any = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        memory_snapshot: bool = False,
+        backend: str = "auto",
+        acc_events: bool = False,
+        post_processing_timeout_s: float | None = None,
+    ) -> None:
+        config = config_from(
+            experimental_config,
+            activities=activities,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            with_modules=with_modules,
+            memory_snapshot=memory_snapshot,
+            backend=backend,
+        )
+        self._say_no_effect(
+            acc_events=acc_events, post_processing_timeout_s=post_processing_timeout_s
+        )
+        self._make_trace_id, self._trace_id = custom_trace_id_callback, ""
+        self._metadata = Metadata()
+        self._recorded: Recorded | None = None
+        self._running = False
+        self._recorder = Recorder(
+            config,
+            script_from(
+                experimental_config,
+                in_place=self._in_place,
+                observer=execution_trace_observer,
+                trace_id=self.get_trace_id,
+            ),
+            marks_steps=self._marks_steps,
+        )
+        _alive.add(self)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._running:
+            self.stop()
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            BackendError: Another profiler is active, or this one cannot start now.
+            RuntimeError: It is running already.
+        """
+        if self._running:
+            raise RuntimeError("start(): the profiler is running already; stop() it first")
+        self._begin()
+        self._running = True
+
+    def stop(self) -> None:
+        """End, and keep what was recorded.
+
+        Raises:
+            BackendError: The profiler failed; what it recorded is lost.
+            RuntimeError: It is not running, or only another thread may stop it.
+        """
+        if not self._running:
+            raise RuntimeError("stop(): the profiler is not running; start() it first")
+        self._finish()
+        self._running = False
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Write a string into the trace and the metadata beside it.
+
+        To be called before the end of what it belongs to. A key or value of more than 4096
+        characters, and what goes beyond 50 KiB in all, is left out with a warning.
+        """
+        if self._takes_metadata(key):
+            self._metadata.add(key, value)
+
+    def add_metadata_json(self, key: str, value: Any) -> None:
+        """Do the same with a value of JSON, written as JSON or as Python has it."""
+        if self._takes_metadata(key):
+            self._metadata.add_json(key, value)
+
+    preset_metadata_json = add_metadata_json
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
+        """Set what returns the id of the next trace."""
+        self._make_trace_id = callback
+
+    def get_trace_id(self) -> str:
+        """Return the id of the newest trace."""
+        return self._trace_id
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
+        """Switch kinds of events on or off while recording, as torch does."""
+        if self._recorder.window and self._recorder.window.results:
+            self._recorder.window.results.toggle_collection_dynamic(enable, activities)
+
+    def _begin(self) -> None:
+        self._open(lambda _step: ProfilerAction.RECORD, 0)
+
+    def _finish(self) -> None:
+        self._close()
+
+    def _open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
+        self._trace_id = str(self._make_trace_id()) if self._make_trace_id else uuid.uuid4().hex
+        self._recorder.open(action_at, step)
+
+    def _close(self) -> None:
+        self._recorded = self._recorder.close(dict(self._metadata.values))
+
+    def _recorded_now(self) -> Recorded:
+        if self._recorder.window:
+            raise RuntimeError("the profiler is still recording; stop() it first")
+        if self._recorded is None:
+            raise RuntimeError("nothing was recorded yet")
+        return self._recorded
+
+    def _takes_metadata(self, key: str) -> bool:
+        late = self._recorded is not None and not self._running
+        if late:
+            caution(f"metadata {key!r} is left out: it comes after the end of the recording")
+        return not late
+
+    def _abandon(self) -> None:
+        """Let go of what is recorded, at the end of the process."""
+        if self._recorder.window:
+            print("dynprof: a profile was never stopped; it is lost", file=sys.stderr, flush=True)
+            self._recorder.discard()
+
+
+_alive: weakref.WeakSet[_KinetoProfile] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for profiler in list(_alive):
+        profiler._abandon()
+
+
+atexit.register(_abandon_all)

@@ -1,0 +1,54 @@
+"""What a script writes about its capture, within the vendor's limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dynprof.profiler.caution import caution
+
+MAX_CHARS = 4096
+"""Of a key or a value."""
+MAX_BYTES = 50 * 1024
+"""Of all together."""
+
+
+class Metadata:
+    """Keys and values; what breaks a limit is left out, with a warning.
+
+    Attributes:
+        values: What was taken.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def add(self, key: str, value: str) -> None:
+        """Take a string."""
+        if isinstance(value, str):
+            self._take(key, value, value)
+        else:
+            caution(f"metadata {key!r} is left out: its value is no string")
+
+    def add_json(self, key: str, value: Any) -> None:
+        """Take a value of JSON, written as JSON or as Python has it."""
+        try:
+            text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+            parsed = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            caution(f"metadata {key!r} is left out: its value is no JSON ({error})")
+        else:
+            self._take(key, text, parsed)
+
+    def _take(self, key: str, text: str, value: Any) -> None:
+        others = {k: v for k, v in self.values.items() if k != key}
+        if not isinstance(key, str):
+            caution(f"metadata {key!r} is left out: its key is no string")
+        elif max(len(key), len(text)) > MAX_CHARS:
+            caution(f"metadata {key[:40]!r} is left out: it has more than {MAX_CHARS} characters")
+        elif len(json.dumps({**others, key: value})) > MAX_BYTES:
+            caution(f"metadata {key!r} is left out: all together may have {MAX_BYTES} bytes")
+        else:
+            if key in self.values:
+                caution(f"metadata {key!r} was given before; the newer value is taken")
+            self.values[key] = value

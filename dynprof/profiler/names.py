@@ -1,0 +1,96 @@
+"""The enumerations of the Ascend profiler's API, and which of their members serve here."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dynprof.offer import Offer
+
+
+class ProfilerActivity(Enum):
+    """What to watch."""
+
+    CPU = "CPU"
+    CUDA = "CUDA"
+    XPU = "XPU"
+    NPU = "NPU"
+
+
+class ProfilerLevel(str, Enum):
+    """How deep to look."""
+
+    Level_none = "Level_none"
+    Level0 = "Level0"
+    Level1 = "Level1"
+    Level2 = "Level2"
+
+
+class AiCMetrics(str, Enum):
+    """Which metrics of an NPU's AI cores to sample."""
+
+    AiCoreNone = "AiCoreNone"
+    PipeUtilization = "PipeUtilization"
+    ArithmeticUtilization = "ArithmeticUtilization"
+    Memory = "Memory"
+    MemoryL0 = "MemoryL0"
+    MemoryUB = "MemoryUB"
+    ResourceConflictRatio = "ResourceConflictRatio"
+    L2Cache = "L2Cache"
+    MemoryAccess = "MemoryAccess"
+
+
+class ExportType(str, Enum):
+    """The form of the tables that analysis makes."""
+
+    Text = "text"
+    Db = "db"
+
+
+class HostSystem(str, Enum):
+    """Parts of the host to sample."""
+
+    CPU = "cpu"
+    MEM = "mem"
+    DISK = "disk"
+    NETWORK = "network"
+    OSRT = "osrt"
+    NUMA = "numa"
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """Return what can be watched in this process, now."""
+    return {ProfilerActivity(name) for name in _offer().activities}
+
+
+def supported_profiler_level() -> set[ProfilerLevel]:
+    """Return the levels that differ in something here; a Python trace has one only."""
+    reason = _why_none("profiler_level")
+    return {ProfilerLevel.Level0} if reason else set(ProfilerLevel)
+
+
+def supported_ai_core_metrics() -> set[AiCMetrics]:
+    """Return the metrics that can be sampled here; without an NPU that is none of them."""
+    return {AiCMetrics.AiCoreNone} if _why_none("aic_metrics") else set(AiCMetrics)
+
+
+def supported_export_type() -> set[ExportType]:
+    """Return the forms of tables that can be made here."""
+    return set() if _why_none("export_type") else set(ExportType)
+
+
+def _why_none(setting: str) -> str | None:
+    from dynprof.config import ExperimentalConfig
+    from dynprof.plan import effects
+
+    return effects(ExperimentalConfig)[setting].why_none(_offer().backend)
+
+
+def _offer() -> Offer:
+    """Return what the profiler that would serve now can do."""
+    from dynprof.backends import all_backends
+    from dynprof.offer import Offer
+
+    offers = (backend.offer() for backend in all_backends(for_script=True))
+    return next((offer for offer in offers if not offer.missing), Offer("none"))

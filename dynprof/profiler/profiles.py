@@ -1,0 +1,132 @@
+"""``profile``: the windows that a schedule names, with the API of torch and torch_npu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynprof.profiler.caution import caution
+from dynprof.profiler.handlers import TraceHandler
+from dynprof.profiler.kineto_profile import _KinetoProfile
+from dynprof.profiler.schedule import RECORDING, ProfilerAction
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+NONE, RECORD, SAVE = ProfilerAction.NONE, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
+
+
+class profile(_KinetoProfile):  # noqa: N801 - torch's name
+    """Records the steps that a schedule names, and hands each trace to a callback.
+
+    Args:
+        activities: See :class:`_KinetoProfile`, as for all arguments not named here.
+        schedule: Returns the action of a step, from 0; see :func:`schedule`. Left out, everything
+            is recorded, and steps are not marked in the trace.
+        on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
+            all if it comes within one; see :func:`tensorboard_trace_handler`.
+        use_cuda: Torch's, deprecated: adds or removes CUDA.
+
+    Attributes:
+        step_num: The number of the step that is running, from 0.
+        current_action: What it does.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[Any] | None = None,
+        schedule: Callable[[int], Any] | None = None,
+        on_trace_ready: Callable[[Any], Any] | None = None,
+        use_cuda: bool | None = None,
+        **settings: Any,
+    ) -> None:
+        if schedule is not None and not callable(schedule):
+            caution(f"schedule={schedule!r} cannot be called; everything is recorded")
+            schedule = None
+        if on_trace_ready is not None and not callable(on_trace_ready):
+            caution(f"on_trace_ready={on_trace_ready!r} cannot be called; nothing is done")
+            on_trace_ready = None
+        if isinstance(on_trace_ready, TraceHandler) and on_trace_ready.async_mode:
+            self._in_place = ""
+        self.schedule, self.on_trace_ready = schedule, on_trace_ready
+        self._marks_steps = schedule is not None
+        self.step_num = 0
+        self.current_action = self._action_at(0)
+        super().__init__(activities=_with_cuda(activities, use_cuda), **settings)
+
+    def step(self) -> None:
+        """End a step and begin the next.
+
+        Raises:
+            BackendError: The profiler failed.
+            ValueError: The schedule returned no action; nothing has changed.
+        """
+        if not self._running:
+            caution("step() has no effect: the profiler is not running")
+            return
+        before, action = self.current_action, self._action_at(self.step_num + 1)
+        self.step_num, self.current_action = self.step_num + 1, action
+        if self._recorder.window:
+            self._recorder.end_step()
+            if _ends(before, action):
+                self._end_window(before, action)
+        self._begin_step()
+
+    def export_chrome_trace(
+        self, path: str | os.PathLike[str], use_python_export: bool = False
+    ) -> None:
+        """Write the trace, unless a :func:`tensorboard_trace_handler` does so already."""
+        if isinstance(self.on_trace_ready, TraceHandler):
+            caution("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
+            return
+        super().export_chrome_trace(path, use_python_export)
+
+    def _action_at(self, step: int) -> ProfilerAction:
+        action = self.schedule(step) if self.schedule else RECORD
+        found = getattr(ProfilerAction, getattr(action, "name", ""), None)
+        if not isinstance(found, ProfilerAction):
+            raise ValueError(f"the schedule returned {action!r} for step {step}, not an action")  # noqa: TRY004
+        return found
+
+    def _begin(self) -> None:
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        if self._recorder.window:
+            self._recorder.begin_step(self.step_num)
+        elif self.current_action is not NONE:
+            self._open(lambda _step: self.current_action, self.step_num)
+
+    def _end_window(self, before: ProfilerAction, action: ProfilerAction) -> None:
+        if before is not SAVE:
+            caution(f"incorrect schedule: {before.name} is followed by {action.name}")
+        self._close()
+        if before is SAVE:
+            self._trace_ready()
+
+    def _finish(self) -> None:
+        if self._recorder.window:
+            self._close()
+            if self.current_action in RECORDING:
+                self._trace_ready()
+
+    def _trace_ready(self) -> None:
+        if self.on_trace_ready and self._recorded:
+            self.on_trace_ready(self)
+
+
+def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:
+    """Return whether a window ends between two steps."""
+    if before in RECORDING:
+        return before is SAVE or action not in RECORDING
+    return action is NONE
+
+
+def _with_cuda(activities: Iterable[Any] | None, use_cuda: bool | None) -> Iterable[Any] | None:
+    if use_cuda is None:
+        return activities
+    caution("use_cuda is deprecated; name CUDA among the activities, or leave it out")
+    named = ["CPU"] if activities is None else list(activities)
+    others = [activity for activity in named if getattr(activity, "name", activity) != "CUDA"]
+    return [*others, "CUDA"] if use_cuda else others

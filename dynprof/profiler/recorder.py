@@ -1,0 +1,171 @@
+"""Windows that a script opens itself: from its arguments to a closed recording."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends import all_backends
+from dynprof.bill import OpenWindow, draw_up
+from dynprof.errors import BackendError
+from dynprof.layout import Layout
+from dynprof.plan import Refusal, Standing, plan
+from dynprof.process import Process
+from dynprof.profiler.caution import caution
+from dynprof.profiler.recorded import Recorded
+from dynprof.profiler.window import Window
+from dynprof.rank import find_rank
+from dynprof.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.backends import Recording
+    from dynprof.config import ProfilerConfig
+    from dynprof.errors import Problem
+    from dynprof.plan import Plan, Script
+    from dynprof.profiler.schedule import ProfilerAction
+
+
+class Recorder:
+    """Opens one window after the other for a script, all with the same settings.
+
+    Args:
+        config: What to record.
+        script: What of it no file could say.
+        marks_steps: Whether each step stands in the trace.
+
+    Raises:
+        BackendError: No profiler can serve here, or none of what was asked for.
+    """
+
+    def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
+        self._layout = Layout.here(Path.cwd(), find_rank().number)
+        self._process = Process(
+            self._layout, find_rank(), all_backends(for_script=bool(script.in_place))
+        )
+        self._plan = self._planned(config, script)
+        self._marks_steps = marks_steps
+        self._windows = 0
+        self._current: OpenWindow | None = None
+        if self._plan.remarks:
+            caution("; ".join(_in_script(remark) for remark in self._plan.remarks))
+
+    def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
+        outcome = plan(
+            config,
+            Standing(0, self._process.rank.number, self._process.offers(), float("inf")),
+            script,
+        )
+        if isinstance(outcome, Refusal):
+            raise BackendError("; ".join(map(_in_script, outcome.problems)))
+        return outcome
+
+    @property
+    def window(self) -> Window | None:
+        """The open window."""
+        return self._current.window if self._current else None
+
+    def open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
+        """Open a window.
+
+        Args:
+            action_at: Returns the action of its n-th step, from 0; asked once for each.
+            step: The script's number of the step that begins.
+
+        Raises:
+            BackendError: It cannot be opened now, with the reason.
+        """
+        backend = self._process.backend(self._plan.backend)
+        if obstacle := backend.obstacle():
+            raise BackendError(f"the profiler cannot start: {obstacle}")
+        self._process.learn_rank()
+        self._windows += 1
+        window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
+        began_s = time.perf_counter()
+        current = OpenWindow(
+            window=window,
+            request=Request(self._windows, self._plan, time.time(), "", self._plan.remarks),
+            backend=backend,
+            thread=threading.current_thread(),
+            opened_s=began_s,
+            opened_step=step,
+            opened_wall_s=time.time(),
+            memory_mb=0.0,
+            step_before_ms=None,
+        )
+        window.open(self._prepare, step)
+        window.resume(time.perf_counter())
+        current.open_ms = (time.perf_counter() - began_s) * 1e3
+        self._current = current
+
+    def _prepare(self) -> Recording:
+        backend = self._process.backend(self._plan.backend)
+        scratch = functools.partial(self._layout.make_scratch, self._layout.root)
+        return backend.prepare(self._plan, self._process.rank, scratch)
+
+    def close(self, metadata: dict[str, Any]) -> Recorded | None:
+        """Close the window; return what it recorded, None where nothing was to be kept.
+
+        Raises:
+            BackendError: The profiler failed; what it recorded is lost.
+        """
+        current = self._insist("stop")
+        began_s = time.perf_counter()
+        try:
+            recording = current.window.close()
+        finally:
+            self._current = None
+        if recording is None:
+            return None
+        current.closing = recording.closing
+        close_ms = (time.perf_counter() - began_s) * 1e3
+        manifest = draw_up(
+            current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()
+        )
+        config = {**manifest.request.config, "metadata": metadata}
+        request = manifest.request.model_copy(update={"config": config})
+        manifest = manifest.model_copy(update={"request": request})
+        return Recorded(recording, manifest, current.backend.trace_suffix, recording.results)
+
+    def end_step(self) -> None:
+        """End a step."""
+        self._insist("step").window.end_step(time.perf_counter())
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step."""
+        window = self._insist("step").window
+        window.begin_step(step)
+        window.resume(time.perf_counter())
+
+    def discard(self) -> None:
+        """Drop the open window, if there is one, and what it recorded."""
+        current, self._current = self._current, None
+        if current and os.getpid() == self._layout.pid:
+            recording = current.window.abandon()
+            if recording and current.thread is threading.current_thread():
+                recording.discard()
+
+    def _insist(self, call: str) -> OpenWindow:
+        """Return the open window.
+
+        Raises:
+            RuntimeError: There is none, or only another thread may touch it.
+        """
+        if self._current is None:
+            raise RuntimeError(f"{call}(): nothing is being recorded")
+        elsewhere = self._current.thread is not threading.current_thread()
+        if elsewhere and self._current.window.bound_to_thread:
+            name = self._current.thread.name
+            raise RuntimeError(f"{call}(): only the thread that started the profiler may: {name}")
+        return self._current
+
+
+def _in_script(problem: Problem) -> str:
+    """Return a problem in words for a script, which knows arguments and no JSON pointers."""
+    name = problem.pointer.rpartition("/")[2]
+    return f"{name}: {problem.text}".rstrip(".")
