@@ -83,6 +83,7 @@ class _KinetoProfile(Exports):
             acc_events=acc_events, post_processing_timeout_s=post_processing_timeout_s
         )
         self._make_trace_id, self._trace_id = custom_trace_id_callback, ""
+        self._observer = execution_trace_observer
         self._metadata = Metadata()
         self._recorded: Recorded | None = None
         self._running = False
@@ -110,6 +111,8 @@ class _KinetoProfile(Exports):
     ) -> None:
         if self._running:
             self.stop()
+        if hasattr(self._observer, "cleanup"):
+            self._observer.cleanup()
 
     def start(self) -> None:
         """Begin.

@@ -38,8 +38,19 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         activities: Iterable[Any] | None = None,
         schedule: Callable[[int], Any] | None = None,
         on_trace_ready: Callable[[Any], Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: Any = None,
+        execution_trace_observer: Any = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        memory_snapshot: bool = False,
+        backend: str = "auto",
+        acc_events: bool = False,
+        post_processing_timeout_s: float | None = None,
         use_cuda: bool | None = None,
-        **settings: Any,
     ) -> None:
         if schedule is not None and not callable(schedule):
             caution(f"schedule={schedule!r} cannot be called; everything is recorded")
@@ -53,7 +64,21 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         self._marks_steps = schedule is not None
         self.step_num = 0
         self.current_action = self._action_at(0)
-        super().__init__(activities=_with_cuda(activities, use_cuda), **settings)
+        super().__init__(
+            _with_cuda(activities, use_cuda),
+            record_shapes,
+            profile_memory,
+            with_stack,
+            experimental_config,
+            with_flops=with_flops,
+            with_modules=with_modules,
+            execution_trace_observer=execution_trace_observer,
+            custom_trace_id_callback=custom_trace_id_callback,
+            memory_snapshot=memory_snapshot,
+            backend=backend,
+            acc_events=acc_events,
+            post_processing_timeout_s=post_processing_timeout_s,
+        )
 
     def step(self) -> None:
         """End a step and begin the next.

@@ -6,7 +6,8 @@ import gzip
 import secrets
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedI
 """Members of a trace that a script's metadata may not take the place of."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorded:
     """What a window recorded.
 
@@ -39,7 +40,6 @@ class Recorded:
     torch_results: Any
     _file: Path | None = None
     _handed_over: bool = False
-    _scratch: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     @property
     def results(self) -> Any:
@@ -91,8 +91,9 @@ class Recorded:
     def file(self) -> Path:
         """Return where the trace lies, writing it to a temporary place if it lies nowhere."""
         if self._file is None or not self._file.exists():
-            self._scratch = tempfile.TemporaryDirectory(prefix="dynprof-")
-            self.write(Path(self._scratch.name, f"trace.{self.suffix}.gz"))
+            place = tempfile.mkdtemp(prefix="dynprof-")
+            weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+            self.write(Path(place, f"trace.{self.suffix}.gz"))
         return self._file or Path()
 
     def _save(self, path: Path) -> None:

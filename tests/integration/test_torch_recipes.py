@@ -1,0 +1,218 @@
+"""What torch's documentation of its profiler shows, with ``dynprof.profiler`` in its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from tests.integration.running import operators, steps_in
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+inputs = torch.randn(8, 16)
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, with coverage and debuggers out of the way."""
+    monkeypatch.chdir(tmp_path)
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(tracer)
+
+
+def test_execution_time_by_operator() -> None:
+    """``key_averages().table()``, with the script's own label among the operators."""
+    label = torch.autograd.profiler.record_function("model_inference")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof, label:
+        model(inputs)
+    table = prof.key_averages().table(sort_by="cpu_time_total", row_limit=10)
+    assert "model_inference" in table
+    assert "aten::addmm" in table
+    by_shape = prof.key_averages(group_by_input_shape=True).table(row_limit=30)
+    assert "[8, 16]" in by_shape
+
+
+def test_averages_are_those_of_torch() -> None:
+    """Counts by operator equal those of ``torch.profiler.profile`` over the same work."""
+
+    def counts(kind: Any) -> dict[str, int]:
+        model.zero_grad()
+        with kind(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+            model(inputs).sum().backward()
+        return {row.key: row.count for row in prof.key_averages()}
+
+    assert counts(profile) == counts(torch.profiler.profile)
+
+
+def test_memory_by_operator() -> None:
+    """``profile_memory`` fills the memory columns."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        model(inputs)
+    rows = {row.key: row for row in prof.key_averages()}
+    assert rows["aten::addmm"].cpu_memory_usage == 8 * (32 + 4) * 4
+    assert "CPU Mem" in prof.key_averages().table(sort_by="self_cpu_memory_usage")
+
+
+def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
+    """The callback comes once a cycle, in time to export under the step's number."""
+    ready: list[int] = []
+
+    def trace_handler(prof: profile) -> None:
+        ready.append(prof.step_num)
+        assert prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=-1)
+        prof.export_chrome_trace(f"test_trace_{prof.step_num}.json")
+
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=1, warmup=1, active=2, repeat=2),
+        on_trace_ready=trace_handler,
+    ) as prof:
+        for _ in range(10):
+            model(inputs)
+            prof.step()
+    assert ready == [4, 8]
+    for step in ready:
+        trace = json.loads((tmp_path / f"test_trace_{step}.json").read_text())
+        assert steps_in(trace) == [step - 2, step - 1]
+
+
+def test_torchs_own_parts_fit(tmp_path: Path) -> None:
+    """Its activities, schedule and actions, and its handler, are taken as ours are."""
+    theirs = torch.profiler
+    with profile(
+        activities=[theirs.ProfilerActivity.CPU],
+        schedule=theirs.schedule(wait=0, warmup=1, active=1, repeat=1),
+        on_trace_ready=theirs.tensorboard_trace_handler("log", use_gzip=True),
+    ) as prof:
+        for _ in range(3):
+            model(inputs)
+            prof.step()
+    (path,) = (tmp_path / "log").glob("*.pt.trace.json.gz")
+    with gzip.open(path) as file:
+        assert steps_in(json.load(file)) == [1]
+
+
+def test_torchs_experimental_config() -> None:
+    """An ``_ExperimentalConfig`` of torch's own reaches torch."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    with profile(experimental_config=_ExperimentalConfig(capture_overload_names=True)) as prof:
+        torch.add(inputs, 1)
+    assert any(event.overload_name == "Tensor" for event in prof.events())
+
+
+def test_tensorboards_folder(tmp_path: Path) -> None:
+    """A file for each cycle, named as TensorBoard's plugin splits them; gzipped where asked for."""
+    handler = tensorboard_trace_handler("log", worker_name="worker0", use_gzip=True)
+    with profile(
+        schedule=schedule(wait=0, warmup=1, active=1, repeat=2), on_trace_ready=handler
+    ) as prof:
+        for _ in range(5):
+            model(inputs)
+            prof.step()
+    paths = sorted((tmp_path / "log").glob("worker0.*.pt.trace.json.gz"))
+    assert len(paths) == 2
+    with gzip.open(paths[0]) as file:
+        assert steps_in(json.load(file)) == [1]
+    assert len(list((tmp_path / "log" / "info").glob("*.info.json"))) == 2
+    assert prof.key_averages()
+
+
+def test_an_execution_trace_observer(tmp_path: Path) -> None:
+    """Torch's observer is started and stopped with the window, and cleaned up with the profile."""
+    path = tmp_path / "execution_trace.json"
+    observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
+    model(inputs)
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=1, warmup=1, active=2, repeat=1),
+        execution_trace_observer=observer,
+    ) as prof:
+        for _ in range(6):
+            model(inputs)
+            prof.step()
+    nodes = json.loads(path.read_text())["nodes"]
+    assert [node["name"] for node in nodes].count("aten::addmm") == 2 * 2
+    assert not observer.is_registered
+
+
+@pytest.mark.filterwarnings("ignore:.*export_memory_timeline:FutureWarning")
+def test_the_memory_timeline(tmp_path: Path) -> None:
+    """Torch's timeline by category, from a profile with shapes, memory and stacks."""
+    with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        model(inputs).sum().backward()
+    prof.export_memory_timeline("timeline/points.json", device="cpu")
+    times, sizes = json.loads((tmp_path / "timeline" / "points.json").read_text())
+    assert len(times) == len(sizes) > 5
+
+
+def test_the_id_of_a_trace(tmp_path: Path) -> None:
+    """The callback's id is in the trace, and is what ``get_trace_id`` returns."""
+    numbers = iter(range(10))
+    with profile(custom_trace_id_callback=lambda: f"ID{next(numbers)}") as prof:
+        model(inputs)
+    prof.export_chrome_trace("trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert prof.get_trace_id() == trace["trace_id"] == "ID0"
+    prof.set_custom_trace_id_callback(lambda: "other")
+    with prof:
+        model(inputs)
+    assert prof.get_trace_id() == "other"
+
+
+def test_collection_is_switched_off_and_on(tmp_path: Path) -> None:
+    """``toggle_collection_dynamic`` leaves out what runs in between."""
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with profile(activities=cpu) as prof:
+        torch.add(inputs, 1)
+        prof.toggle_collection_dynamic(False, cpu)
+        torch.mul(inputs, 2)
+        prof.toggle_collection_dynamic(True, cpu)
+        torch.sub(inputs, 3)
+    names = {event.name for event in prof.events()}
+    assert {"aten::add", "aten::sub"} <= names
+    assert "aten::mul" not in names
+
+
+def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
+    """Without torch's profiler the same calls give a trace of Python's calls."""
+    with profile(
+        backend="python",
+        schedule=schedule(wait=1, warmup=1, active=2, repeat=1),
+        on_trace_ready=tensorboard_trace_handler("log"),
+    ) as prof:
+        for _ in range(5):
+            json.dumps({"a": [1, 2, 3]})
+            prof.step()
+    (path,) = (tmp_path / "log").glob("*.py.trace.json")
+    trace = json.loads(path.read_text())
+    assert steps_in(trace) == [2, 3]
+    assert sum("dumps" in event["name"] for event in trace["traceEvents"]) == 2
+    with pytest.raises(RuntimeError, match="recorded by python"):
+        prof.key_averages()
+
+
+def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
+    """The same trace goes to many places, gzipped or not, in any order with stacks."""
+    with profile(with_stack=True) as prof:
+        model(inputs)
+    prof.export_stacks("stacks.txt")
+    prof.export_chrome_trace("deep/down/one.json")
+    prof.export_chrome_trace("two.json.gz")
+    one = json.loads((tmp_path / "deep" / "down" / "one.json").read_text())
+    with gzip.open(tmp_path / "two.json.gz") as file:
+        assert json.load(file) == one
+    assert len(operators(one, "aten::addmm")) == 2
+    assert len(prof.events()) > 2

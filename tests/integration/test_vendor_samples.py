@@ -1,0 +1,231 @@
+"""Each code sample of the Ascend PyTorch Profiler document, with ``dynprof`` for ``torch_npu``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dynprof as torch_npu
+from tests.integration.running import RunningJob, operators, steps_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+STEPS = 4
+CPU, NPU = torch_npu.profiler.ProfilerActivity.CPU, torch_npu.profiler.ProfilerActivity.NPU
+NO_NPU = "NPU is left out: backend torch on this machine has CPU only"
+
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train_one_step() -> None:
+    """Train a little."""
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, with coverage and debuggers out of the way."""
+    monkeypatch.chdir(tmp_path)
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(tracer)
+
+
+def traces(folder: Path) -> list[dict[str, Any]]:
+    """Return the traces in a folder, the oldest first."""
+    paths = sorted(folder.glob("*.pt.trace.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_a_context_with_a_schedule_and_a_handler(tmp_path: Path) -> None:
+    """The first sample: step 1 alone is recorded, and lies in ``result`` for TensorBoard."""
+    experimental = torch_npu.profiler._ExperimentalConfig
+    with pytest.warns(UserWarning, match="aic_metrics needs Level1"):
+        experimental_config = experimental(
+            aic_metrics=torch_npu.profiler.AiCMetrics.PipeUtilization,
+            profiler_level=torch_npu.profiler.ProfilerLevel.Level0,
+            l2_cache=False,
+            data_simplification=False,
+        )
+    with pytest.warns(UserWarning, match=NO_NPU):
+        profile = torch_npu.profiler.profile(
+            activities=[CPU, NPU],
+            schedule=torch_npu.profiler.schedule(
+                wait=0, warmup=0, active=1, repeat=1, skip_first=1
+            ),
+            on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result"),
+            record_shapes=False,
+            profile_memory=False,
+            with_stack=False,
+            with_flops=False,
+            experimental_config=experimental_config,
+        )
+    with profile as prof:
+        for _ in range(STEPS):
+            train_one_step()
+            prof.step()
+    (trace,) = traces(tmp_path / "result")
+    assert steps_in(trace) == [1]
+    assert len(operators(trace, "aten::addmm")) == 1
+
+
+def test_start_and_stop_with_a_schedule(tmp_path: Path) -> None:
+    """The second sample: the same without ``with``."""
+    with pytest.warns(UserWarning, match="aic_metrics needs Level1"):
+        experimental_config = torch_npu.profiler._ExperimentalConfig(
+            aic_metrics=torch_npu.profiler.AiCMetrics.ArithmeticUtilization,
+            profiler_level=torch_npu.profiler.ProfilerLevel.Level0,
+        )
+    with pytest.warns(UserWarning, match=NO_NPU):
+        prof = torch_npu.profiler.profile(
+            activities=[CPU, NPU],
+            schedule=torch_npu.profiler.schedule(
+                wait=0, warmup=0, active=1, repeat=1, skip_first=1
+            ),
+            on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result"),
+            experimental_config=experimental_config,
+        )
+    prof.start()
+    for _ in range(STEPS):
+        train_one_step()
+        prof.step()
+    prof.stop()
+    (trace,) = traces(tmp_path / "result")
+    assert steps_in(trace) == [1]
+
+
+def test_everything_and_one_file(tmp_path: Path) -> None:
+    """The third sample: no schedule, and ``export_chrome_trace`` after the end."""
+    with torch_npu.profiler.profile() as prof:
+        for _ in range(STEPS):
+            train_one_step()
+    prof.export_chrome_trace("./chrome_trace_14.json")
+    trace = json.loads((tmp_path / "chrome_trace_14.json").read_text())
+    assert steps_in(trace) == []
+    assert len(operators(trace, "aten::addmm")) == STEPS
+
+
+def test_a_file_for_each_process(tmp_path: Path) -> None:
+    """Its sample for many devices: the process in the file's name."""
+    with torch_npu.profiler.profile() as prof:
+        train_one_step()
+    pid = os.getpid()
+    prof.export_chrome_trace(f"./chrome_trace_{pid}.json")
+    assert (tmp_path / f"chrome_trace_{pid}.json").exists()
+
+
+def test_dynamic_profile(tmp_path: Path) -> None:
+    """The sample of ``dynamic_profile``: imported from ``profiler``, edited while it runs."""
+    script = """
+    import time, torch, dynprof as torch_npu
+    from dynprof.profiler import dynamic_profile as dp
+    dp.init("prof_config")
+    while True:
+        torch.ones(4, 4).mm(torch.ones(4, 4))
+        time.sleep(0.002)
+        dp.step()
+    """
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=2)
+        manifest, trace = job.capture()
+    assert steps_in(trace) == [manifest.steps.first, manifest.steps.first + 1]
+
+
+def test_a_kineto_profile_over_an_epoch(tmp_path: Path) -> None:
+    """The sample of ``_KinetoProfile``: arguments by place, from the first epoch to the second."""
+    experimental_config = torch_npu.profiler._ExperimentalConfig()
+    prof = torch_npu.profiler._KinetoProfile([CPU], True, True, True, experimental_config)
+    for epoch in range(3):
+        train_one_step()
+        if epoch == 0:
+            prof.start()
+        if epoch == 1:
+            prof.stop()
+    prof.export_chrome_trace("result_dir/trace.json")
+    trace = json.loads((tmp_path / "result_dir" / "trace.json").read_text())
+    (operator,) = operators(trace, "aten::addmm")
+    assert operator["args"]["Input Dims"][1] == [8, 16]
+    assert any(event.get("cat") == "python_function" for event in trace["traceEvents"])
+
+
+def test_marks_of_the_script(tmp_path: Path) -> None:
+    """The sample of ``mstx``: marks within the recorded steps, and no others, are in the traces."""
+    mstx = torch_npu.npu.mstx()
+    experimental_config = torch_npu.profiler._ExperimentalConfig(
+        profiler_level=torch_npu.profiler.ProfilerLevel.Level0,
+        msprof_tx=True,
+        export_type=torch_npu.profiler.ExportType.Text,
+    )
+    with pytest.warns(UserWarning, match=NO_NPU):
+        profile = torch_npu.profiler.profile(
+            activities=[CPU, NPU],
+            schedule=torch_npu.profiler.schedule(
+                wait=1, warmup=1, active=2, repeat=2, skip_first=1
+            ),
+            on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result"),
+            experimental_config=experimental_config,
+        )
+    with profile as prof:
+        for _ in range(2):
+            mstx.mark("train epoch start")
+            for _ in range(5):
+                mstx.mark("forward_start")
+                train_one_step()
+                mstx.mark("forward_stop")
+                prof.step()
+    first, second = traces(tmp_path / "result")
+    assert [steps_in(first), steps_in(second)] == [[3, 4], [7, 8]]
+    for trace in (first, second):
+        marks = [e["name"] for e in trace["traceEvents"] if e.get("cat") == "mstx"]
+        assert marks == ["forward_start", "forward_stop"] * 2
+
+
+@pytest.mark.parametrize("kind", ["profile", "_KinetoProfile"])
+def test_metadata(tmp_path: Path, kind: str) -> None:
+    """The samples of metadata: a string, and a list for JSON, in the trace as torch writes them."""
+    with getattr(torch_npu.profiler, kind)() as prof:
+        train_one_step()
+        prof.add_metadata("test_key1", "test_value1")
+        prof.add_metadata_json("test_key2", [1, 2, 3])
+    prof.export_chrome_trace("trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert (trace["test_key1"], trace["test_key2"]) == ("test_value1", [1, 2, 3])
+    assert trace["metadata"] == {"test_key1": "test_value1", "test_key2": [1, 2, 3]}
+
+
+def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
+    """The sample of ``export_stacks``: without a device its file is empty, the CPU's is not."""
+    with torch_npu.profiler.profile(with_stack=True) as prof:
+        train_one_step()
+    prof.export_stacks("result_dir/stack.log", metric="self_npu_time_total")
+    prof.export_stacks("result_dir/host.log")
+    assert (tmp_path / "result_dir" / "stack.log").read_text() == ""
+    assert "train_one_step;" in (tmp_path / "result_dir" / "host.log").read_text()
+
+
+def test_one_step_between_start_and_stop(tmp_path: Path) -> None:
+    """The sample of ``start`` and ``stop``: the handler gets what lies between them."""
+    prof = torch_npu.profiler.profile(
+        on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result")
+    )
+    for step in range(8):
+        if step == 5:
+            prof.start()
+        train_one_step()
+        if step == 5:
+            prof.stop()
+    (trace,) = traces(tmp_path / "result")
+    assert len(operators(trace, "aten::addmm")) == 1
