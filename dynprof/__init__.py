@@ -15,11 +15,12 @@ from dynprof.dynamic_profile import init, set_state, shutdown, start, status, st
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
+    from dynprof import acl as acl
     from dynprof import mstx as mstx
     from dynprof import npu as npu
     from dynprof import profiler as profiler
 
-_ROOMS = ("mstx", "npu", "profiler")
+_ROOMS = ("acl", "mstx", "npu", "profiler")
 
 
 def __getattr__(name: str) -> object:

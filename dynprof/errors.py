@@ -6,7 +6,8 @@
     ├── ConfigError        a config that cannot be used; carries every Problem found in it
     ├── UnusablePathError  ``init()`` was given a directory it cannot work in
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
-    └── CaptureError       a capture cannot be read, or its files cannot be written
+    ├── CaptureError       a capture cannot be read, or its files cannot be written
+    └── SessionError       a call of ``dynprof.acl`` came out of order
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class BackendError(DynprofError):
 
 class CaptureError(DynprofError):
     """A capture cannot be read, or its files cannot be written."""
+
+
+class SessionError(DynprofError):
+    """A call of :mod:`dynprof.acl` came out of order; it changed nothing."""
 
 
 def describe(error: Exception) -> str:

@@ -139,6 +139,11 @@ def range_pop(domain: str = "default") -> int:
     return len(stack)
 
 
+def is_open(domain: str = "default") -> bool:
+    """Return whether a range of :func:`range_push` is open on this thread."""
+    return bool(_stacks.by_domain.get(domain))
+
+
 class annotate:  # noqa: N801 - the vendor's name
     """A range as a context manager or a decorator.
 

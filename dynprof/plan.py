@@ -46,12 +46,14 @@ class Script:
         experimental_config: Torch's own object of that name.
         observer: Is started and stopped with the recording.
         trace_id: Returns the id of the trace.
+        all_threads: Record all threads; any of them may start and stop.
     """
 
     in_place: str = ""
     experimental_config: Any = None
     observer: Any = None
     trace_id: Callable[[], str] | None = None
+    all_threads: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,17 @@ class Notes(Protocol):
 
     def error(self, text: str) -> None:
         """Write it down."""
+
+
+class StderrNotes:
+    """What takes a journal's place where there is none: the process's standard error."""
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it: there is no status."""
+
+    def error(self, text: str) -> None:
+        """Print it."""
+        print(f"dynprof: {text}", file=sys.stderr, flush=True)
 
 
 class Wall:

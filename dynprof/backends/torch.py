@@ -94,7 +94,10 @@ class TorchBackend:
         )
         companions = Companions(_companions(plan, scratch))
         facts = _rank_facts(rank)
-        return TorchRecording(profiler, session, facts, functions, closing, companions)
+        all_threads = bool(plan.script and plan.script.all_threads)
+        return TorchRecording(
+            profiler, session, facts, functions, closing, companions, all_threads=all_threads
+        )
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:
@@ -178,6 +181,7 @@ def _experimental(plan: Plan) -> Any:
     asked = {
         "enable_cuda_sync_events": level in ("Level1", "Level2") and "CUDA" in plan.activities,
         "capture_overload_names": level == "Level2",
+        "profile_all_threads": bool(plan.script and plan.script.all_threads),
     }
     wanted: dict[str, Any] = {name: True for name, is_wanted in asked.items() if is_wanted}
     return _ExperimentalConfig(**wanted)

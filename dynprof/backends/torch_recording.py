@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 class TorchRecording:
     """One window of ``torch.profiler``."""
 
-    bound_to_thread = True
-
     def __init__(
         self,
         profiler: Any,
@@ -33,7 +31,10 @@ class TorchRecording:
         functions: DetachedClose | None,
         closing: str,
         companions: Companion,
+        *,
+        all_threads: bool = False,
     ) -> None:
+        self.bound_to_thread = not all_threads
         self.closing = closing
         self.companions = companions
         self._profiler, self._session = profiler, session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError
 from dynprof.export import Export, Exporter
 from dynprof.layout import Layout
-from dynprof.wall import Wall
+from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from dynprof.capture import Manifest
@@ -44,31 +44,45 @@ class TraceHandler:
             CaptureError: It could not be saved; not raised where another thread saves it.
         """
         recorded = profiler._recorded_now()
-        export = self._export(recorded)
         if self.async_mode:
-            _background().submit(export)
-            return
-        ended: list[Manifest] = []
-        export.on_end = lambda _, manifest: ended.append(manifest)
-        Exporter(Wall(_Notes()).attempt).save_now(export)
-        if ended[0].trace is None:
-            raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
-        recorded.saved_as(export.folder / ended[0].trace)
+            _background().submit(_export(recorded, self.folder, self._worker, self._use_gzip))
+        else:
+            save_now(recorded, self.folder, self._worker, use_gzip=self._use_gzip)
 
-    def _export(self, recorded: Recorded) -> Export:
-        folder = self.folder.expanduser().resolve()
-        manifest = recorded.manifest
-        return Export(
-            recording=recorded.hand_over(),
-            manifest=manifest,
-            folder=folder,
-            trace_name=f"{self._worker}.{time.time_ns()}.{recorded.suffix}",
-            layout=Layout.here(folder, manifest.rank),
-            least_free_mb=None,
-            on_end=lambda _path, _manifest: None,
-            compress=self._use_gzip,
-            members=recorded.members,
-        )
+
+def save_now(recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool) -> None:
+    """Save a trace with its manifest in a folder.
+
+    Raises:
+        CaptureError: It could not be saved.
+    """
+    ended: list[Manifest] = []
+    export = _export(recorded, folder, worker, use_gzip)
+    export.on_end = lambda _, manifest: ended.append(manifest)
+    Exporter(Wall(StderrNotes()).attempt).save_now(export)
+    if ended[0].trace is None:
+        raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
+    recorded.saved_as(export.folder / ended[0].trace)
+
+
+def worker_here() -> str:
+    """Return the first part of the names of this process's traces."""
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
+def _export(recorded: Recorded, folder: Path, worker: str, use_gzip: bool) -> Export:
+    place = folder.expanduser().resolve()
+    return Export(
+        recording=recorded.hand_over(),
+        manifest=recorded.manifest,
+        folder=place,
+        trace_name=f"{worker}.{time.time_ns()}.{recorded.suffix}",
+        layout=Layout.here(place, recorded.manifest.rank),
+        least_free_mb=None,
+        on_end=lambda _path, _manifest: None,
+        compress=use_gzip,
+        members=recorded.members,
+    )
 
 
 def tensorboard_trace_handler(
@@ -104,22 +118,11 @@ def tensorboard_trace_handler(
             warnings.warn(text, stacklevel=2)
     if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
         raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
-    worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+    worker = worker_name or worker_here()
     if dir_name is None:
         work_path = os.environ.get("ASCEND_WORK_PATH")
         dir_name = Path(work_path, "profiling_data") if work_path else "."
     return TraceHandler(Path(dir_name), worker, async_mode=taken["async_mode"], use_gzip=use_gzip)
-
-
-class _Notes:
-    """Where a wall writes failures down: on the process's standard error."""
-
-    def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status file."""
-
-    def error(self, text: str) -> None:
-        """Print it."""
-        print(f"dynprof: {text}", file=sys.stderr, flush=True)
 
 
 _exporter: Exporter | None = None
@@ -129,7 +132,7 @@ def _background() -> Exporter:
     """Return the thread that saves, starting it when it is first needed."""
     global _exporter
     if _exporter is None:
-        _exporter = Exporter(Wall(_Notes()).attempt)
+        _exporter = Exporter(Wall(StderrNotes()).attempt)
         _exporter.start()
         atexit.register(_wait_at_exit, _exporter)
     return _exporter

@@ -66,6 +66,11 @@ class Recorder:
         return outcome
 
     @property
+    def activities(self) -> tuple[str, ...]:
+        """What is watched, after what is lacking here was left out."""
+        return self._plan.activities
+
+    @property
     def window(self) -> Window | None:
         """The open window."""
         return self._current.window if self._current else None

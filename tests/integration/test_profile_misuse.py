@@ -64,7 +64,7 @@ def recorded(**settings: Any) -> profile:
         (lambda: profile(activities=[]), ValueError, "activities"),
         (lambda: profile(activities=["TPU"]), ValueError, "TPU"),
         (lambda: profile(activities=[ProfilerActivity.CUDA]), BackendError, "nothing is left"),
-        (lambda: profile(record_shapes="yes"), ValueError, "record_shapes"),
+        (lambda: profile(record_shapes=some("yes")), ValueError, "record_shapes"),
         (lambda: profile(backend="vtune"), ValueError, "backend"),
         (lambda: profile(schedule=lambda _: None), ValueError, "schedule returned None"),
         (lambda: some(_KinetoProfile)(schedule=schedule(wait=0, active=1)), TypeError, "schedule"),

@@ -32,7 +32,7 @@ LAYERS = [
     {"backends"},
     {"diskguard", "packing", "export", "profiler.schedule", "profiler.window"},
     {"bill", "inbox", "ledger", "process", "loop", "reception", "ending", "session", "testing"},
-    {"opening", "dynamic_profile", "profiler", "analysis"},
+    {"opening", "dynamic_profile", "profiler", "analysis", "acl"},
     {"__init__", "cli", "demo", "profiler.__init__"},
 ]
 """A module imports from its own layer and those before it; cycles are looked for besides."""
@@ -45,7 +45,12 @@ TORCH_MODULES = {
     f"backends.{name}"
     for name in ("npu", "torch", "torch_recording", "forks", "kineto", "libtorch", "selftest")
 }
-TORCH_MODULES |= {"backends.memory", "backends.operators", "demo.torch_job"}
+TORCH_MODULES |= {
+    "backends.memory",
+    "backends.operators",
+    "backends.operator_stream",
+    "demo.torch_job",
+}
 
 
 def modules() -> dict[str, Path]:

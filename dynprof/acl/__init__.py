@@ -1,0 +1,53 @@
+"""A profiling session of the whole process, in the manner of Ascend's pyACL.
+
+::
+
+    from dynprof import acl
+
+    acl.init()
+    with acl.prof.session("profiles"):
+        config = acl.prof.Config(devices=[0, 1])
+        with acl.prof.recording(config):
+            work()
+    acl.finalize()
+
+It holds for all threads, whichever calls. Where pyACL returns an error code,
+:class:`~dynprof.errors.SessionError` says what was out of order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.acl import prof
+from dynprof.acl.session import SESSION
+
+if TYPE_CHECKING:
+    import os
+
+
+def init(config_path: str | os.PathLike[str] | None = None) -> None:
+    """Begin; once in a process.
+
+    Args:
+        config_path: A JSON file whose ``profiler`` object says what to record, from now to
+            :func:`finalize`; the functions of :mod:`dynprof.acl.prof` are then out of order.
+
+    Raises:
+        ConfigError: The file cannot be used.
+        SessionError: It was called before.
+    """
+    SESSION.init(config_path)
+
+
+def finalize() -> None:
+    """End, and save what a JSON file asked for.
+
+    Raises:
+        CaptureError: It could not be saved.
+        SessionError: :func:`init` was not called, or ``prof`` was not finalised.
+    """
+    SESSION.finalize()
+
+
+__all__ = ["finalize", "init", "prof"]

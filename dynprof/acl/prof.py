@@ -1,0 +1,230 @@
+"""The calls of ``acl.prof``: sessions, recordings, stamps, and operators as they run.
+
+What pyACL tells by a return code, :class:`~dynprof.errors.SessionError` says in words. Nothing
+changes when a call raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dynprof.mstx as mstx
+from dynprof.acl.config import Config
+from dynprof.acl.session import SESSION
+from dynprof.acl.subscription import Operator, Subscription
+from dynprof.errors import SessionError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+DOMAIN = "msproftx"
+"""The domain of stamps among the marks of a trace."""
+
+
+def init(path: str | os.PathLike[str]) -> None:
+    """Begin a session whose traces go into ``path``; again after :func:`finalize`, if need be.
+
+    Raises:
+        SessionError: Out of order: before ``acl.init``, twice, beside a subscription, or where
+            a file given to ``acl.init`` says what is recorded.
+    """
+    SESSION.prof_init(path)
+
+
+def start(config: Config) -> None:
+    """Record, on all threads, until :func:`stop` comes with the same config.
+
+    Raises:
+        BackendError: No profiler can serve now.
+        SessionError: Out of order, or the config or one of its devices was started before.
+    """
+    SESSION.start(config)
+
+
+def stop(config: Config) -> None:
+    """Record no more for a config; with the last one, save the trace.
+
+    Raises:
+        CaptureError: It could not be saved.
+        SessionError: :func:`start` did not come with this config.
+    """
+    SESSION.stop(config)
+
+
+def finalize() -> None:
+    """End the session.
+
+    Raises:
+        SessionError: Out of order, or something is still being recorded.
+    """
+    SESSION.prof_finalize()
+
+
+@contextlib.contextmanager
+def session(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Do :func:`init` and :func:`finalize`."""
+    init(path)
+    try:
+        yield
+    finally:
+        finalize()
+
+
+@contextlib.contextmanager
+def recording(config: Config) -> Iterator[None]:
+    """Do :func:`start` and :func:`stop`."""
+    start(config)
+    try:
+        yield
+    finally:
+        stop(config)
+
+
+# stamps
+
+
+@dataclass(eq=False)
+class Stamp:
+    """A message to set into the trace."""
+
+    message: str = "stamp"
+    _alive: bool = True
+
+
+_ranges: dict[int, int] = {}
+_numbers = itertools.count(1)
+
+
+def create_stamp(message: str = "stamp") -> Stamp:
+    """Return a stamp.
+
+    Raises:
+        SessionError: Nothing is being recorded.
+    """
+    SESSION.insist_started("create_stamp()")
+    return Stamp(message)
+
+
+def set_stamp_trace_message(stamp: Stamp, message: str) -> None:
+    """Change what a stamp says."""
+    _insist("set_stamp_trace_message()", stamp)
+    stamp.message = message
+
+
+def destroy_stamp(stamp: Stamp) -> None:
+    """End a stamp's life."""
+    _insist("destroy_stamp()", stamp)
+    stamp._alive = False
+
+
+def mark(stamp: Stamp) -> None:
+    """Mark this moment."""
+    _insist("mark()", stamp)
+    mstx.mark(stamp.message, domain=DOMAIN)
+
+
+def push(stamp: Stamp) -> None:
+    """Begin a range inside those that are open on this thread."""
+    _insist("push()", stamp)
+    mstx.range_push(stamp.message, domain=DOMAIN)
+
+
+def pop() -> None:
+    """End the newest open range of this thread.
+
+    Raises:
+        SessionError: None is open, or nothing is being recorded.
+    """
+    SESSION.insist_started("pop()")
+    if not mstx.is_open(DOMAIN):
+        raise SessionError("pop(): no push() came before on this thread")
+    mstx.range_pop(DOMAIN)
+
+
+def range_start(stamp: Stamp) -> int:
+    """Begin a range that any thread may end; return its number."""
+    _insist("range_start()", stamp)
+    number = next(_numbers)
+    _ranges[number] = mstx.range_start(stamp.message, domain=DOMAIN)
+    return number
+
+
+def range_stop(number: int) -> None:
+    """End a range.
+
+    Raises:
+        SessionError: It was not begun or has ended, or nothing is being recorded.
+    """
+    SESSION.insist_started("range_stop()")
+    if number not in _ranges:
+        raise SessionError(f"range_stop(): there is no open range {number!r}")
+    mstx.range_end(_ranges.pop(number), DOMAIN)
+
+
+def _insist(call: str, stamp: Stamp) -> None:
+    SESSION.insist_started(call)
+    if not stamp._alive:
+        raise SessionError(f"{call}: the stamp was destroyed")
+
+
+# operators as they run
+
+
+def subscribe(callback: Callable[[Operator], object] | None = None) -> Subscription:
+    """Deliver the operators that this thread runs from now on, and the backward of its graphs.
+
+    Each comes with its name, the time it began, and how long the host took for it; on a device
+    the work itself may take longer. It costs each operator some microseconds.
+
+    Args:
+        callback: Gets each one, on the thread that ran it. Left out, iterate over what is
+            returned, on any other thread; the iteration ends with the subscription.
+
+    Returns:
+        The subscription, as a context manager too; end it with :func:`unsubscribe`.
+
+    Raises:
+        BackendError: The script has not imported torch.
+        SessionError: Out of order: in a session, or beside another subscription.
+    """
+    subscription = Subscription(callback, on_end=SESSION.unsubscribe)
+    SESSION.subscribe(subscription)
+    subscription.begin()
+    return subscription
+
+
+def unsubscribe(subscription: Subscription) -> None:
+    """Deliver no more; on the thread that subscribed.
+
+    Raises:
+        SessionError: It has ended, or another thread subscribed.
+    """
+    subscription.end()
+
+
+__all__ = [
+    "Config",
+    "Operator",
+    "Stamp",
+    "Subscription",
+    "create_stamp",
+    "destroy_stamp",
+    "finalize",
+    "init",
+    "mark",
+    "pop",
+    "push",
+    "range_start",
+    "range_stop",
+    "recording",
+    "session",
+    "set_stamp_trace_message",
+    "start",
+    "stop",
+    "subscribe",
+    "unsubscribe",
+]

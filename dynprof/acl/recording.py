@@ -1,0 +1,56 @@
+"""One stretch of recording, over all threads of the process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.config import ProfilerConfig
+from dynprof.plan import Script
+from dynprof.profiler.caution import caution
+from dynprof.profiler.handlers import save_now, worker_here
+from dynprof.profiler.recorder import Recorder
+from dynprof.profiler.schedule import ProfilerAction
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.acl.config import Config
+
+
+class Stretch:
+    """From the first start to the last stop.
+
+    Args:
+        folder: Where its trace goes.
+        config: What to record.
+        unknown: Keys of a file that mean nothing here.
+    """
+
+    def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
+        if unknown:
+            caution(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
+        self._folder, self._first = folder, config
+        self._devices = list(config.devices)
+        script = Script(in_place="the session ends on any thread", all_threads=True)
+        model = ProfilerConfig.model_validate(config.settings())
+        self._recorder = Recorder(model, script, marks_steps=False)
+        if self._recorder.activities == ("CPU",):
+            numbers = ", ".join(map(str, config.devices))
+            caution(f"there is no device {numbers} here; the host is recorded")
+        self._recorder.open(lambda _step: ProfilerAction.RECORD, 0)
+
+    def join(self, config: Config) -> None:
+        """Let another config be recorded from here on; one profiler serves all."""
+        self._devices += config.devices
+        if config.settings() != self._first.settings():
+            caution("one profiler serves all configs, with the settings of the first")
+
+    def end(self) -> None:
+        """Stop, and save the trace.
+
+        Raises:
+            CaptureError: It could not be saved.
+        """
+        recorded = self._recorder.close({"devices": self._devices})
+        if recorded:
+            save_now(recorded, self._folder, worker_here(), use_gzip=True)

@@ -1,0 +1,167 @@
+"""The one session of a process, and the order in which its calls may come."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.acl.config import Config, read_json
+from dynprof.errors import SessionError
+
+if TYPE_CHECKING:
+    import os
+
+    from dynprof.acl.recording import Stretch
+    from dynprof.acl.subscription import Subscription
+
+
+class Session:
+    """What was called so far; every wrong order raises and changes nothing.
+
+    Any thread may call: a lock keeps the calls apart.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._begun = False
+        self._ended = False
+        self._folder: Path | None = None
+        self._by_file: Stretch | None = None
+        self._started: list[Config] = []
+        self._stretch: Stretch | None = None
+        self._subscription: Subscription | None = None
+
+    # acl
+
+    def init(self, config_path: str | os.PathLike[str] | None) -> None:
+        """``acl.init``."""
+        with self._lock:
+            if self._begun:
+                raise SessionError("acl.init() was called before; it is called once in a process")
+            asked = None if config_path is None else read_json(config_path)
+            if asked:
+                self._by_file = self._record(Path(asked.output), asked.config(), asked.unknown)
+            self._begun = True
+
+    def finalize(self) -> None:
+        """``acl.finalize``."""
+        with self._lock:
+            self._insist_begun("acl.finalize()")
+            if self._folder:
+                raise SessionError("acl.finalize() comes after acl.prof.finalize()")
+            if self._subscription:
+                raise SessionError("acl.finalize() comes after the end of the subscription")
+            self._ended = True
+            stretch, self._by_file = self._by_file, None
+            if stretch:
+                stretch.end()
+
+    # acl.prof
+
+    def prof_init(self, folder: str | os.PathLike[str]) -> None:
+        """``acl.prof.init``."""
+        with self._lock:
+            self._insist_begun("acl.prof.init()")
+            self._insist_no_file("acl.prof.init()")
+            if self._folder:
+                raise SessionError("acl.prof.init() was called before; acl.prof.finalize() first")
+            if self._subscription:
+                raise SessionError("acl.prof.init(): operators are subscribed; end that first")
+            self._folder = Path(folder)
+
+    def prof_finalize(self) -> None:
+        """``acl.prof.finalize``."""
+        with self._lock:
+            self._insist_init("acl.prof.finalize()")
+            if self._started:
+                text = "acl.prof.finalize(): acl.prof.stop() is missing for devices "
+                raise SessionError(text + "; ".join(_devices(config) for config in self._started))
+            self._folder = None
+
+    def start(self, config: Config) -> None:
+        """``acl.prof.start``."""
+        with self._lock:
+            folder = self._insist_init("acl.prof.start()")
+            if config in self._started:
+                raise SessionError(
+                    "acl.prof.start(): this config was started before; stop it first"
+                )
+            taken = {number for other in self._started for number in other.devices}
+            if twice := sorted(taken.intersection(config.devices)):
+                numbers = ", ".join(map(str, twice))
+                raise SessionError(f"acl.prof.start(): device {numbers} is being profiled already")
+            if self._stretch is None:
+                self._stretch = self._record(folder, config, ())
+            else:
+                self._stretch.join(config)
+            self._started.append(config)
+
+    def stop(self, config: Config) -> None:
+        """``acl.prof.stop``."""
+        with self._lock:
+            self._insist_init("acl.prof.stop()")
+            if config not in self._started:
+                text = "acl.prof.stop(): no acl.prof.start() came with this config"
+                raise SessionError(f"{text} (devices {_devices(config)})")
+            self._started.remove(config)
+            if not self._started and self._stretch:
+                stretch, self._stretch = self._stretch, None
+                stretch.end()
+
+    def insist_started(self, call: str) -> None:
+        """Raise unless something records: stamps stand between start and stop."""
+        with self._lock:
+            self._insist_init(call)
+            if not self._started:
+                raise SessionError(f"{call} stands between acl.prof.start() and acl.prof.stop()")
+
+    # subscription
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Let operators be delivered."""
+        with self._lock:
+            self._insist_begun("acl.prof.subscribe()")
+            self._insist_no_file("acl.prof.subscribe()")
+            if self._folder:
+                text = "acl.prof.subscribe() may not come between acl.prof.init() and finalize()"
+                raise SessionError(text)
+            if self._subscription:
+                raise SessionError("acl.prof.subscribe(): there is a subscription already")
+            self._subscription = subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Deliver no more."""
+        with self._lock:
+            if self._subscription is not subscription:
+                raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
+            self._subscription = None
+
+    def _record(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> Stretch:
+        from dynprof.acl.recording import Stretch
+
+        return Stretch(folder, config, unknown)
+
+    def _insist_begun(self, call: str) -> None:
+        if not self._begun or self._ended:
+            when = "after acl.finalize()" if self._ended else "before acl.init()"
+            raise SessionError(f"{call} was called {when}")
+
+    def _insist_no_file(self, call: str) -> None:
+        if self._by_file:
+            raise SessionError(f"{call}: the file given to acl.init() says what is recorded")
+
+    def _insist_init(self, call: str) -> Path:
+        self._insist_begun(call)
+        self._insist_no_file(call)
+        if self._folder is None:
+            raise SessionError(f"{call} was called before acl.prof.init()")
+        return self._folder
+
+
+def _devices(config: Config) -> str:
+    return ", ".join(map(str, config.devices))
+
+
+SESSION = Session()
+"""The process has one."""

@@ -1,0 +1,119 @@
+"""Operators, delivered while they run."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.errors import BackendError, SessionError
+from dynprof.wall import StderrNotes, Wall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from dynprof.backends.operator_stream import OperatorStream
+
+MOST_PENDING = 100_000
+"""Operators that wait for whoever iterates; what comes beyond them is counted as lost."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator that ran.
+
+    Attributes:
+        name: Its name, such as ``aten::mm``.
+        began_ns: When it began, in ns since the epoch.
+        duration_ns: How long the host took for it, in ns, without the delivery.
+    """
+
+    name: str
+    began_ns: int
+    duration_ns: int
+
+
+class Subscription:
+    """Takes operators and hands them on; made by :func:`dynprof.acl.prof.subscribe`.
+
+    Attributes:
+        lost: How many came while too many waited.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Operator], object] | None,
+        on_end: Callable[[Subscription], None],
+    ) -> None:
+        if "torch" not in sys.modules:
+            raise BackendError(
+                "acl.prof.subscribe() needs torch, which the script has not imported"
+            )
+        self.lost = 0
+        self._callback, self._on_end = callback, on_end
+        self._pending: queue.Queue[Operator | None] = queue.Queue(MOST_PENDING)
+        self._wall = Wall(StderrNotes())
+        self._thread = threading.get_ident()
+        self._stream: OperatorStream | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def __iter__(self) -> Iterator[Operator]:
+        """Yield operators as they come, until the subscription ends."""
+        while (operator := self._pending.get()) is not None:
+            yield operator
+
+    def begin(self) -> None:
+        """Take what this thread runs from now on."""
+        from dynprof.backends.operator_stream import OperatorStream
+
+        self._stream = OperatorStream(self._take)
+        self._stream.__enter__()
+
+    def end(self) -> None:
+        """Take no more.
+
+        Raises:
+            SessionError: It has ended, or another thread subscribed.
+        """
+        if self._thread != threading.get_ident():
+            raise SessionError("only the thread that subscribed may end the subscription")
+        self._on_end(self)
+        if self._stream:
+            self._stream.__exit__(None, None, None)
+        self._put(None)
+
+    def _take(self, name: str, began_ns: int, duration_ns: int) -> None:
+        operator = Operator(name, began_ns, duration_ns)
+        callback = self._callback
+        if callback is None:
+            self._put(operator)
+        elif self._wall.attempt("the subscriber", lambda: callback(operator)):
+            self._callback = _ignore  # one that fails is not called again
+
+    def _put(self, operator: Operator | None) -> None:
+        try:
+            self._pending.put_nowait(operator)
+        except queue.Full:
+            self.lost += 1
+            if operator is None:  # the end must arrive
+                self._pending.get_nowait()
+                self._pending.put_nowait(None)
+
+
+def _ignore(_: Operator) -> None:
+    """Take an operator and do nothing."""

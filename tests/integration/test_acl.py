@@ -1,0 +1,375 @@
+"""The process-wide session: the pyACL document's sequences, its rules, stamps, subscription."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.capture import load_manifest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRELUDE = """
+import threading, warnings
+import torch
+from dynprof import acl
+from dynprof.errors import SessionError
+warnings.filterwarnings("ignore", "there is no device")
+def model(size):
+    return torch.ones(size, size).mm(torch.ones(size, size))
+def refused(call, *args):
+    try:
+        call(*args)
+    except SessionError as error:
+        print(error)
+    else:
+        raise AssertionError(f"{call} was not refused")
+"""
+HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\n"
+
+
+def run(folder: Path, script: str, prelude: str = PRELUDE) -> list[str]:
+    """Run a script in a process of its own, for there is one session in each; return its lines."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", prelude + textwrap.dedent(script)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def traces(folder: Path) -> list[dict[str, Any]]:
+    """Return the traces in a folder, the oldest first."""
+    found = []
+    for path in sorted(folder.glob("*.trace.json.gz"), key=lambda p: p.stat().st_mtime_ns):
+        with gzip.open(path) as file:
+            found.append(json.load(file))
+    return found
+
+
+def products(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the matrix products in a trace."""
+    return [e for e in trace["traceEvents"] if e["name"] == "aten::mm"]
+
+
+def test_the_right_sequence(tmp_path: Path) -> None:
+    """The document's: two starts of two devices each, one after the other, a model in each."""
+    run(
+        tmp_path,
+        """
+        acl.init()
+        acl.prof.init("profiles")
+        first = acl.prof.Config(devices=[0, 1])
+        acl.prof.start(first)
+        model(8)
+        acl.prof.stop(first)
+        model(9)
+        second = acl.prof.Config(devices=[1, 2], record_shapes=True)
+        acl.prof.start(second)
+        model(10); model(10)
+        acl.prof.stop(second)
+        acl.prof.finalize()
+        model(11)
+        acl.finalize()
+        """,
+    )
+    one, two = traces(tmp_path / "profiles")
+    assert [len(products(one)), len(products(two))] == [1, 2]
+    assert products(two)[0]["args"]["Input Dims"] == [[10, 10], [10, 10]]
+    assert [one["devices"], two["devices"]] == [[0, 1], [1, 2]]
+    manifests = sorted((tmp_path / "profiles" / "info").glob("*.info.json"))
+    assert all(load_manifest(path).complete for path in manifests)
+    assert len(manifests) == 2
+
+
+def test_the_wrong_sequence(tmp_path: Path) -> None:
+    """The document's: device 1 started twice is an error, and what runs goes on."""
+    said = run(
+        tmp_path,
+        HERE
+        + """
+        acl.prof.start(one)
+        refused(acl.prof.start, acl.prof.Config(devices=[1, 2]))
+        model(8)
+        acl.prof.stop(one)
+        refused(acl.prof.stop, acl.prof.Config(devices=[1, 2]))
+        acl.prof.finalize()
+        acl.finalize()
+        """.replace("\n        ", "\n"),
+    )
+    assert said == [
+        "acl.prof.start(): device 1 is being profiled already",
+        "acl.prof.stop(): no acl.prof.start() came with this config (devices 1, 2)",
+    ]
+    (trace,) = traces(tmp_path / "out")
+    assert len(products(trace)) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("refused(acl.prof.init, 'out')", "before acl.init()"),
+        ("refused(acl.finalize)", "before acl.init()"),
+        ("acl.init(); refused(acl.init)", "was called before"),
+        ("acl.init(); refused(acl.prof.start, acl.prof.Config())", "before acl.prof.init()"),
+        ("acl.init(); refused(acl.prof.stop, acl.prof.Config())", "before acl.prof.init()"),
+        ("acl.init(); refused(acl.prof.finalize)", "before acl.prof.init()"),
+        (HERE + "refused(acl.prof.init, 'b')", "acl.prof.finalize() first"),
+        (HERE + "refused(acl.finalize)", "after acl.prof.finalize()"),
+        (HERE + "refused(acl.prof.stop, one)", "no acl.prof.start() came"),
+        (HERE + "acl.prof.start(one); refused(acl.prof.start, one)\nacl.prof.stop(one)", "stop it"),
+        (
+            HERE + "acl.prof.start(one); refused(acl.prof.finalize)\nacl.prof.stop(one)",
+            "acl.prof.stop() is missing for devices 0, 1",
+        ),
+        (HERE + "refused(acl.prof.create_stamp)", "between acl.prof.start()"),
+        (HERE + "refused(acl.prof.pop)", "between acl.prof.start()"),
+        (HERE + "refused(acl.prof.subscribe)", "between acl.prof.init() and finalize()"),
+        ("acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.init, 'out')", "subscribed"),
+        ("acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.subscribe)", "already"),
+        (
+            "acl.init(); s = acl.prof.subscribe(print); s.end()\nrefused(s.end)",
+            "this subscription has ended",
+        ),
+        ("acl.init(); acl.finalize(); refused(acl.prof.init, 'out')", "after acl.finalize()"),
+    ],
+)
+def test_every_wrong_order_is_an_error(tmp_path: Path, script: str, words: str) -> None:
+    """It is refused in words."""
+    (said,) = run(tmp_path, script)
+    assert words in said
+
+
+def test_init_again_changes_the_folder(tmp_path: Path) -> None:
+    """Pairs of init and finalize may follow each other; context managers do the pairing."""
+    run(
+        tmp_path,
+        """
+        acl.init()
+        for name in ("one", "two"):
+            with acl.prof.session(name):
+                for _ in range(2):
+                    with acl.prof.recording(acl.prof.Config()):
+                        model(4)
+        acl.finalize()
+        """,
+    )
+    assert [len(traces(tmp_path / name)) for name in ("one", "two")] == [2, 2]
+
+
+def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
+    """Start and stop on threads of their own; what others run meanwhile is in the trace."""
+    run(
+        tmp_path,
+        HERE
+        + """
+        def on_a_thread(call, *args):
+            thread = threading.Thread(target=call, args=args)
+            thread.start()
+            thread.join()
+        on_a_thread(acl.prof.start, one)
+        model(4)
+        on_a_thread(model, 5)
+        on_a_thread(acl.prof.stop, one)
+        acl.prof.finalize()
+        """.replace("\n        ", "\n"),
+    )
+    (trace,) = traces(tmp_path / "out")
+    assert len({event["tid"] for event in products(trace)}) == 2
+
+
+def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
+    """One profiler serves both, from the first start to the last stop."""
+    run(
+        tmp_path,
+        HERE
+        + """
+        two = acl.prof.Config(devices=[2])
+        acl.prof.start(one)
+        model(4)
+        acl.prof.start(two)
+        acl.prof.stop(one)
+        model(4)
+        acl.prof.stop(two)
+        acl.prof.finalize()
+        """.replace("\n        ", "\n"),
+    )
+    (trace,) = traces(tmp_path / "out")
+    assert len(products(trace)) == 2
+    assert trace["devices"] == [0, 1, 2]
+
+
+def test_stamps(tmp_path: Path) -> None:
+    """A mark, a nested range, and a range that another thread ends; then they are no more."""
+    said = run(
+        tmp_path,
+        HERE
+        + """
+        prof = acl.prof
+        prof.start(one)
+        refused(prof.pop)
+        stamp = prof.create_stamp("loading")
+        prof.mark(stamp)
+        prof.push(stamp); model(4); prof.pop()
+        prof.set_stamp_trace_message(stamp, "crossing")
+        number = prof.range_start(stamp)
+        thread = threading.Thread(target=prof.range_stop, args=[number])
+        thread.start(); thread.join()
+        refused(prof.range_stop, number)
+        prof.destroy_stamp(stamp)
+        refused(prof.mark, stamp)
+        prof.stop(one)
+        prof.finalize()
+        """.replace("\n        ", "\n"),
+    )
+    assert said[0].startswith("pop(): no push()")
+    assert said[1:] == ["range_stop(): there is no open range 1", "mark(): the stamp was destroyed"]
+    (trace,) = traces(tmp_path / "out")
+    events = [e for e in trace["traceEvents"] if e.get("args", {}).get("domain") == "msproftx"]
+    found = sorted((e["ph"], e["name"]) for e in events)
+    assert found == [("X", "loading"), ("b", "crossing"), ("e", "crossing"), ("i", "loading")]
+
+
+def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
+    """From ``acl.init`` to ``acl.finalize``; the functions of ``prof`` are then out of order."""
+    asked = {"switch": "on", "output": "by_file", "host_sys": "cpu,mem", "task_time": "on"}
+    (tmp_path / "acl.json").write_text(json.dumps({"profiler": asked}))
+    said = run(
+        tmp_path,
+        """
+        warnings.filterwarnings("ignore", "these keys of the profiler object")
+        acl.init("acl.json")
+        model(4)
+        refused(acl.prof.init, "out")
+        for call in (acl.prof.start, acl.prof.stop):
+            refused(call, acl.prof.Config())
+        refused(acl.prof.finalize)
+        refused(acl.prof.subscribe)
+        import time
+        time.sleep(0.3)
+        acl.finalize()
+        """,
+    )
+    assert all("the file given to acl.init()" in line for line in said)
+    assert len(said) == 5
+    (trace,) = traces(tmp_path / "by_file")
+    assert len(products(trace)) == 1
+    assert any(event["name"] == "host cpu" for event in trace["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1]", "cannot be read as a JSON object"),
+        ("{torn", "cannot be read as a JSON object"),
+        ('{"profiler": {"switch": "yes"}}', "/profiler/switch"),
+        ('{"profiler": {"switch": "on", "device_id": "a"}}', "/profiler/device_id"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
+    """It is refused with the place of the error, and a better one may follow."""
+    (tmp_path / "acl.json").write_text(text)
+    (said,) = run(
+        tmp_path,
+        """
+        from dynprof.errors import ConfigError
+        try:
+            acl.init("acl.json")
+        except ConfigError as error:
+            print(str(error).replace("\\n", " "))
+        acl.init()
+        """,
+    )
+    assert words in said
+
+
+def test_operators_are_delivered_while_they_run(tmp_path: Path) -> None:
+    """To a callback, forward and backward, with times; none after the end."""
+    said = run(
+        tmp_path,
+        """
+        acl.init()
+        found = []
+        weight = torch.ones(64, 64, requires_grad=True)
+        with acl.prof.subscribe(found.append):
+            (weight @ weight).sum().backward()
+            assert found, "delivered later"
+        count = len(found)
+        model(4)
+        assert len(found) == count
+        print([operator.name for operator in found].count("aten::mm"))
+        print(all(operator.duration_ns > 0 for operator in found))
+        """,
+    )
+    assert said == ["3", "True"]
+
+
+def test_operators_are_iterated_on_another_thread(tmp_path: Path) -> None:
+    """The iteration ends with the subscription."""
+    said = run(
+        tmp_path,
+        """
+        acl.init()
+        names = []
+        subscription = acl.prof.subscribe()
+        reader = threading.Thread(target=lambda: names.extend(o.name for o in subscription))
+        reader.start()
+        model(4)
+        acl.prof.unsubscribe(subscription)
+        reader.join(timeout=30)
+        print(names, subscription.lost)
+        """,
+    )
+    assert said == ["['aten::ones', 'aten::ones', 'aten::mm'] 0"]
+
+
+def test_a_subscriber_that_fails_does_not_hurt(tmp_path: Path) -> None:
+    """It is said once, it is not called again, and the job goes on."""
+    said = run(
+        tmp_path,
+        """
+        import io, sys
+        acl.init()
+        sys.stderr = io.StringIO()
+        with acl.prof.subscribe(lambda operator: 1 / 0):
+            assert model(4).sum() == 64
+        print(sys.stderr.getvalue().splitlines()[0])
+        """,
+    )
+    assert said == ["dynprof: the subscriber failed: ZeroDivisionError: division by zero"]
+
+
+def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
+    """The session works in plain Python; a subscription says that it needs torch."""
+    prelude = "import json\nfrom dynprof import acl\nfrom dynprof.errors import BackendError\n"
+    (said,) = run(
+        tmp_path,
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        acl.init()
+        with acl.prof.session("out"), acl.prof.recording(acl.prof.Config()):
+            json.dumps([1])
+        try:
+            acl.prof.subscribe(print)
+        except BackendError as error:
+            print(error)
+        """,
+        prelude,
+    )
+    assert "needs torch" in said
+    (trace,) = traces(tmp_path / "out")
+    assert any("dumps" in event["name"] for event in trace["traceEvents"])
