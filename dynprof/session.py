@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.aftermath import Analyses, wants_memory_timeline
 from dynprof.edits import GONE, Edit, Reading, read
 from dynprof.ending import Ending
 from dynprof.errors import ConfigError
@@ -67,6 +68,7 @@ class Session:
         self.inbox = Inbox(on_due=self._turn)
         self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
         self._wall = Wall(self._journal)
+        self._analyses = Analyses(self._journal)
         self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
         self._at_start = self._read(self._process.layout.config)
@@ -247,6 +249,9 @@ class Session:
         self.inbox.knock()
         shown = _relative(path, self._process.layout.root)
         folder = path.parent.parent
+        if wants_memory_timeline(manifest):
+            trace_path = folder / str(manifest.trace)
+            self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path))
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:
@@ -262,6 +267,7 @@ class Session:
 
     def _tick(self) -> None:
         self._reception.learn_rank()
+        self._wall.attempt("analysis", self._analyses.look)
         self._ledger.sample(self._clock.now_s(), self.inbox.step)
         self._wall.attempt("settling the bill", lambda: self._settle(final=False))
         waiting = self.inbox.waiting

@@ -42,8 +42,12 @@ def analyse_all(path: Path) -> list[Path]:
     return [made for trace in traces_in(path) for made in analyse_trace(trace)]
 
 
-def analyse_trace(path: Path) -> Iterator[Path]:
+def analyse_trace(path: Path, only: str | None = None) -> Iterator[Path]:
     """Make what can be made from a trace; yield the files.
+
+    Args:
+        path: The trace.
+        only: ``memory`` for the memory timeline alone.
 
     Raises:
         CaptureError: It cannot be read.
@@ -52,8 +56,9 @@ def analyse_trace(path: Path) -> Iterator[Path]:
     folder = path.parent / FOLDER
     make_dir(folder)
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
-    stacks = folder / f"{name}.folded"
-    with stacks.open("w", encoding="utf-8") as file:
-        file.writelines(f"{stack} {us}\n" for stack, us in folded(trace))
-    yield stacks
+    if only is None:
+        stacks = folder / f"{name}.folded"
+        with stacks.open("w", encoding="utf-8") as file:
+            file.writelines(f"{stack} {us}\n" for stack, us in folded(trace))
+        yield stacks
     yield from write_memory_timeline(trace, folder / name)

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.aftermath import draw_memory, wants_memory_timeline
 from dynprof.errors import CaptureError
 from dynprof.export import Export, Exporter
 from dynprof.layout import Layout
@@ -62,7 +63,10 @@ def save_now(recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool) -
     Exporter(Wall(StderrNotes()).attempt).save_now(export)
     if ended[0].trace is None:
         raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
-    recorded.saved_as(export.folder / ended[0].trace)
+    trace = export.folder / ended[0].trace
+    recorded.saved_as(trace)
+    if wants_memory_timeline(ended[0]):
+        draw_memory(trace)
 
 
 def worker_here() -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.aftermath import draw_memory, wants_memory_timeline
 from dynprof.errors import BackendError
 from dynprof.layout import open_private
 from dynprof.packing import pack
@@ -87,6 +88,8 @@ class Recorded:
         self._handed_over = True
         self._save(path)
         self._file = path
+        if wants_memory_timeline(self.manifest.model_copy(update={"trace": path.name})):
+            draw_memory(path)
 
     def file(self) -> Path:
         """Return where the trace lies, writing it to a temporary place if it lies nowhere."""

@@ -30,7 +30,7 @@ LAYERS = [
     {"edits", "editing", "furnish", "watch", "plan", "request"},
     {"companions"},
     {"backends"},
-    {"diskguard", "packing", "export", "profiler.schedule", "profiler.window"},
+    {"diskguard", "packing", "export", "aftermath", "profiler.schedule", "profiler.window"},
     {"bill", "inbox", "ledger", "process", "loop", "reception", "ending", "session", "testing"},
     {"opening", "dynamic_profile", "profiler", "analysis", "acl"},
     {"__init__", "cli", "demo", "profiler.__init__"},
