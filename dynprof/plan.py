@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pydantic import BaseModel
 
@@ -46,6 +46,7 @@ class Script:
         experimental_config: Torch's own object of that name.
         observer: Is started and stopped with the recording.
         trace_id: Returns the id of the trace.
+        metadata: What the script writes about its recording; may grow until the end.
         all_threads: Record all threads; any of them may start and stop.
     """
 
@@ -53,6 +54,7 @@ class Script:
     experimental_config: Any = None
     observer: Any = None
     trace_id: Callable[[], str] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     all_threads: bool = False
 
 

@@ -22,7 +22,7 @@ from dynprof.leftovers import occupied
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
@@ -105,6 +105,7 @@ class NpuRecording:
         self._action = self._actions.WARMUP
         self._left = None if plan.script else config.active
         self._metadata = config.metadata
+        self._scripts_metadata = plan.script.metadata if plan.script else {}
         activities = [getattr(vendor.ProfilerActivity, name) for name in plan.activities]
         self._profiler = vendor.profile(
             activities=activities,
@@ -137,7 +138,10 @@ class NpuRecording:
 
     def start(self) -> None:
         """Leave the warm-up; the vendor's profiler does so with its next step."""
-        for key, value in self._metadata.items():
+        self._add_metadata(self._metadata)
+
+    def _add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        for key, value in metadata.items():
             text = json.dumps(value)
             if len(text) > MAX_METADATA_CHARS:
                 self._lost.append(f"metadata {key!r}: torch_npu takes {MAX_METADATA_CHARS} chars")
@@ -155,6 +159,7 @@ class NpuRecording:
 
     def stop(self) -> None:
         """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
+        self._add_metadata(self._scripts_metadata)
         if self._action is self._actions.RECORD_AND_SAVE:
             self._action = self._actions.NONE
             self._vendor("step")

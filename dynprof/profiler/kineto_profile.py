@@ -94,6 +94,7 @@ class _KinetoProfile(Exports):
                 in_place=self._in_place,
                 observer=execution_trace_observer,
                 trace_id=self.get_trace_id,
+                metadata=self._metadata.values,
             ),
             marks_steps=self._marks_steps,
         )

@@ -15,6 +15,7 @@ from dynprof.aftermath import draw_memory, wants_memory_timeline
 from dynprof.errors import BackendError
 from dynprof.layout import open_private
 from dynprof.packing import pack
+from dynprof.profiler.caution import caution
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
@@ -87,7 +88,7 @@ class Recorded:
             raise BackendError("the trace was handed to a handler that did not keep it")
         self._handed_over = True
         self._save(path)
-        self._file = path
+        self._file = path if path.exists() else None
         if wants_memory_timeline(self.manifest.model_copy(update={"trace": path.name})):
             draw_memory(path)
 
@@ -105,7 +106,9 @@ class Recorded:
             saved = self.recording.save(raw)
             self.recording.companions.save(_stem(path))
             if saved.folder:
-                shutil.move(raw.with_name(saved.folder), path)
+                folder = Path(shutil.move(raw.with_name(saved.folder), path.parent))
+                text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
+                caution(f"{text} makes traces and tables from it")
                 return
             with raw.open("rb") as source, open_private(whole) as sink:
                 pack(

@@ -65,11 +65,11 @@ NEWER = {"host_sys", "mstx_domain_include", "sys_io", "sys_interconnection"}
 class NpuJob(RunningJob):
     """A job on the stub, with the Python layer of one version."""
 
-    def __init__(self, folder: Path, version: str, **env: str) -> None:
+    def __init__(self, folder: Path, version: str, script: str = JOB, **env: str) -> None:
         self.calls_path = folder / "calls.jsonl"
         super().__init__(
             folder,
-            JOB,
+            script,
             PYTHONPATH=os.pathsep.join([str(STUB), os.environ.get("PYTHONPATH", "")]),
             TORCH_NPU_WHEEL=str(WHEELS_DIR / version),
             TORCH_DEVICE_BACKEND_AUTOLOAD="0",
@@ -160,6 +160,55 @@ def test_a_driver_that_fails_at_the_end(tmp_path: Path, version: str) -> None:
         job.end()
     assert "torch_npu.profiler failed in step(): the driver is gone" in manifest.reason
     assert manifest.trace is None
+
+
+STATIC = (
+    TORCH_JOB.replace("import sys", "import torch_npu, sys")
+    + """
+import json
+from dynprof import profiler as p
+assert p.ProfilerActivity.NPU in p.supported_activities()
+assert p.supported_ai_core_metrics() == set(p.AiCMetrics)
+settings = p._ExperimentalConfig(
+    profiler_level=p.ProfilerLevel.Level1, aic_metrics=p.AiCMetrics.L2Cache, l2_cache=True,
+    mstx=True, export_type=p.ExportType.Db, op_attr=True,
+)
+both = [p.ProfilerActivity.CPU, p.ProfilerActivity.NPU]
+with p.profile(
+    activities=both, record_shapes=True, with_stack=True, experimental_config=settings,
+    schedule=p.schedule(wait=1, warmup=1, active=2, repeat=2),
+    on_trace_ready=p.tensorboard_trace_handler("result"),
+) as prof:
+    prof.add_metadata("run", "7")
+    for _ in range(9):
+        train_one_step()
+        prof.step()
+with p._KinetoProfile(activities=both) as prof:
+    train_one_step()
+prof.export_chrome_trace("alone/trace.json")
+"""
+)
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None:
+    """Each cycle of ``profile`` is one of the vendor's, with its settings, folder and metadata."""
+    with NpuJob(tmp_path, version, STATIC) as job:
+        _, errors = job.process.communicate(timeout=120)
+        assert job.process.returncode == 0, errors
+        calls = job.calls()
+    starts = [call for call in calls if call[0] == "start"]
+    assert len(starts) == 3
+    assert starts[0][1][1:6] == [True, False, True, False, False]
+    assert starts[0][1][6]["l2_cache"] is starts[0][1][6]["op_attr"] is True
+    folders = list((tmp_path / "result").glob("*_ascend_pt"))
+    assert len(folders) == 2
+    for folder in folders:
+        assert list(folder.glob("profiler_info*.json"))
+        assert json.loads((folder / "profiler_metadata.json").read_text())["run"] == "7"
+    assert len(list((tmp_path / "result" / "info").glob("*.info.json"))) == 2
+    assert len(list((tmp_path / "alone").glob("*_ascend_pt"))) == 1
+    assert "what an NPU recorded is the folder" in errors
 
 
 def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
