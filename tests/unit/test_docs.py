@@ -52,6 +52,18 @@ def test_the_readmes_script_runs(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_scripts_of_the_profilers_page_run(tmp_path: Path, number: int) -> None:
+    """They run as they stand, and leave traces where they say."""
+    if number == 0:
+        pytest.importorskip("torch", reason="torch is not installed")
+    scripts = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "profiler.md").read_text(), re.S)
+    command = [sys.executable, "-W", "error", "-c", scripts[number]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / ("result", "profiles")[number]).glob("*.trace.json*"))) == 1
+
+
 def test_the_readmes_config_is_valid() -> None:
     """The config shown is accepted without a remark."""
     (text,) = blocks("json")

@@ -1,0 +1,179 @@
+"""The whole public API, as a type checker sees it: mypy checks this file, a test runs it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dynprof as dp
+from dynprof import acl, mstx, npu, profiler
+from dynprof.profiler import (
+    AiCMetrics,
+    ExportType,
+    HostSystem,
+    ProfilerAction,
+    ProfilerActivity,
+    ProfilerLevel,
+    _ExperimentalConfig,
+    _KinetoProfile,
+    analyse,
+    profile,
+    schedule,
+    supported_activities,
+    supported_ai_core_metrics,
+    supported_export_type,
+    supported_profiler_level,
+    tensorboard_trace_handler,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE = (Path(__file__).parents[2] / "docs" / "profiler.md").read_text()
+
+
+def use_the_dynamic_profiler(folder: Path) -> str:
+    """Call all of it."""
+    dp.init(folder, watch="poll", rank=0, exit_wait_s=1.0, prof_dirs=[folder], follow_symlinks=True)
+    dp.set_state({"cur_step": 7})
+    dp.start(folder / "profiler_config.json")
+    dp.step()
+    dp.stop()
+    state: str = dp.status().state
+    dp.shutdown()
+    return state
+
+
+def use_the_profiler(folder: Path) -> dict[str, object]:
+    """Call all of it but what needs torch's results."""
+    settings = _ExperimentalConfig(
+        profiler_level=ProfilerLevel.Level0,
+        aic_metrics=AiCMetrics.AiCoreNone,
+        export_type=[ExportType.Text],
+        host_sys=[HostSystem.CPU],
+        mstx=True,
+        gc_detect_threshold=1.5,
+    )
+    action_at: Callable[[int], ProfilerAction] = schedule(
+        wait=0, warmup=1, active=1, repeat=1, skip_first=0, skip_first_wait=0
+    )
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=action_at,
+        on_trace_ready=tensorboard_trace_handler(
+            folder, worker_name="w", analyse_flag=False, async_mode=False, use_gzip=True
+        ),
+        experimental_config=settings,
+        custom_trace_id_callback=lambda: "id",
+        memory_snapshot=False,
+        backend="python",
+    ) as prof:
+        prof.add_metadata("who", "me")
+        prof.add_metadata_json("what", [1, 2])
+        for _ in range(3):
+            prof.step()
+    number: int = prof.step_num
+    current: ProfilerAction = prof.current_action
+    identity: str = prof.get_trace_id()
+    alone = _KinetoProfile([ProfilerActivity.CPU], backend="python")
+    alone.start()
+    alone.stop()
+    alone.export_chrome_trace(folder / "trace.json")
+    alone.export_stacks(folder / "stacks.txt", metric="self_cpu_time_total")
+    made: list[Path] = analyse(folder, max_process_number=1)
+    return {"step": number, "action": current, "id": identity, "made": made}
+
+
+def use_marks() -> int:
+    """Call all of it."""
+    mstx.mark("a", None, "domain")
+    number: int = mstx.range_start("a")
+    mstx.range_end(number)
+    mstx.range_push("b")
+    left: int = mstx.range_pop()
+    with mstx.annotate("c"):
+        npu.mstx().mark("d")
+
+    @mstx.mstx_range("e")
+    def double(value: int) -> int:
+        return 2 * value
+
+    return double(left)
+
+
+def use_the_session(folder: Path) -> list[str]:
+    """Call all of it; checked, and run by the tests of the session."""
+    names: list[str] = []
+    acl.init()
+    with acl.prof.session(folder):
+        config = acl.prof.Config(devices=(0,), record_shapes=True, host_sys=("cpu",))
+        with acl.prof.recording(config):
+            stamp: acl.prof.Stamp = acl.prof.create_stamp("a")
+            acl.prof.push(stamp)
+            acl.prof.pop()
+            acl.prof.range_stop(acl.prof.range_start(stamp))
+            acl.prof.destroy_stamp(stamp)
+    with acl.prof.subscribe(lambda operator: names.append(operator.name)) as subscription:
+        lost: int = subscription.lost
+    acl.finalize()
+    return [*names, str(lost)]
+
+
+def test_the_dynamic_profiler(tmp_path: Path) -> None:
+    """Every call runs."""
+    assert use_the_dynamic_profiler(tmp_path) in ("idle", "saving", "recording", "warmup")
+
+
+def test_the_profiler(tmp_path: Path) -> None:
+    """Every call runs, without torch's profiler."""
+    done: Any = use_the_profiler(tmp_path)
+    assert (done["step"], done["id"]) == (3, "id")
+    assert {path.suffix for path in done["made"]} == {".folded"}
+    assert (tmp_path / "stacks.txt").exists()
+
+
+def test_marks() -> None:
+    """Every call runs."""
+    assert use_marks() == 0
+
+
+def test_what_is_supported_is_of_the_enumerations() -> None:
+    """Each query answers with members of its enumeration."""
+    assert supported_activities() <= set(ProfilerActivity)
+    assert supported_profiler_level() <= set(ProfilerLevel)
+    assert supported_ai_core_metrics() == {AiCMetrics.AiCoreNone}
+    assert supported_export_type() <= set(ExportType)
+
+
+def rows() -> list[list[str]]:
+    """Return the cells of the table of names."""
+    section = PAGE.split("## Names")[1].split("\n\nWhat each field")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_table_of_names_has_no_empty_cell() -> None:
+    """Each row says what stands for a name, and what differs."""
+    assert all(len(row) == 4 and all(row) for row in rows())
+
+
+def test_the_table_of_names_is_complete() -> None:
+    """Every public name is in it, and each of its names is there."""
+    shown = {name for row in rows() for name in re.findall(r"^`([\w.]+)`$", row[2])}
+    for name in shown - {"npu.mstx"}:
+        found: Any = profiler
+        for part in name.split("."):
+            found = getattr(found, part)
+    assert set(profiler.__all__) <= shown
+
+
+@pytest.mark.parametrize("torch_name", ["profile", "_KinetoProfile"])
+def test_the_table_has_all_of_torchs_calls(torch_name: str) -> None:
+    """What is public in torch's classes is in the table."""
+    torch_profiler = pytest.importorskip("torch.profiler", reason="torch is not installed")
+    there = {name for name in dir(getattr(torch_profiler, torch_name)) if not name.startswith("_")}
+    shown = {name for row in rows() for name in re.findall(r"`profile\.(\w+)`", row[1])}
+    assert there - shown <= {"prepare_trace", "start_trace", "stop_trace"}
