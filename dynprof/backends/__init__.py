@@ -6,13 +6,15 @@ from dynprof.backends.python import PythonBackend
 from dynprof.backends.torch import TorchBackend
 
 
-def all_backends(*, for_script: bool = False) -> tuple[Backend, ...]:
+def all_backends(*, for_script: bool = False, detaches: bool = True) -> tuple[Backend, ...]:
     """Return every backend; making one imports nothing heavy.
 
     Args:
-        for_script: The script asks itself, and needs no test of the detached close.
+        for_script: The script asks itself, and rather waits than be put off.
+        detaches: Whether a recording may be closed in the detached way, which is tested first.
     """
-    return (NpuBackend(), TorchBackend(tests_close=not for_script), PythonBackend())
+    torch = TorchBackend(for_script=for_script, detaches=detaches)
+    return (NpuBackend(), torch, PythonBackend())
 
 
 __all__ = ["Backend", "Recording", "all_backends"]

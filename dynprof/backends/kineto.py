@@ -55,6 +55,11 @@ class KinetoSession:
             setattr(module, name, self._wrapped(getattr(module, name), on_call))
 
     @property
+    def has_window(self) -> bool:
+        """Whether a window of the operator's is open, and was not disturbed."""
+        return self._open and not self.lost
+
+    @property
     def collecting(self) -> bool:
         """Whether a thread collects the events of the last recording."""
         return not self._collected.is_set()

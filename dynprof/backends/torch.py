@@ -35,14 +35,15 @@ class TorchBackend:
     """Records with ``torch.profiler``.
 
     Args:
-        tests_close: Whether its first offer begins the test of the detached close.
+        for_script: The script asks itself, and rather waits than be put off.
+        detaches: Whether a recording may be closed in the detached way, which is tested first.
     """
 
     name = "torch"
     trace_suffix = "pt.trace.json"
 
-    def __init__(self, *, tests_close: bool = True) -> None:
-        self._tests_close = tests_close
+    def __init__(self, *, for_script: bool = False, detaches: bool = True) -> None:
+        self._for_script, self._detaches = for_script, detaches
 
     def offer(self) -> Offer:
         """Offer CPU, and the devices that this process can see."""
@@ -53,7 +54,7 @@ class TorchBackend:
         if not torch.profiler.kineto_available():
             return Offer(self.name, missing="this build of torch has no Kineto")
         KINETO.watch()
-        if self._tests_close:
+        if self._detaches:
             SELF_TEST.begin()
         return Offer(self.name, activities=device_activities(torch))
 
@@ -71,7 +72,8 @@ class TorchBackend:
 
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
-        return "the events of the last one are being collected" if KINETO.collecting else None
+        put_off = KINETO.collecting and not self._for_script
+        return "the events of the last one are being collected" if put_off else None
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Wait for the self-test, which takes seconds once for each build of torch."""
@@ -81,7 +83,10 @@ class TorchBackend:
         """Turn ``torch.profiler`` on."""
         import torch
 
-        if KINETO.script_has_it or torch.autograd._profiler_enabled():
+        enabled = torch.autograd._profiler_enabled()
+        if plan.script and KINETO.has_window:
+            enabled = False  # by an operator's window, which gives way to the script
+        if KINETO.script_has_it or enabled:
             raise BackendError("another torch.profiler is active in this process; stop it first")
         if plan.config.with_stack and sys.getprofile():
             text = "with_stack would take the place of the job's own sys.setprofile()"

@@ -92,5 +92,5 @@ def _offer() -> Offer:
     from dynprof.backends import all_backends
     from dynprof.offer import Offer
 
-    offers = (backend.offer() for backend in all_backends(for_script=True))
+    offers = (backend.offer() for backend in all_backends(for_script=True, detaches=False))
     return next((offer for offer in offers if not offer.missing), Offer("none"))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.backends.selftest import SELF_TEST
+from dynprof.capture import Manifest, load_manifest
 from dynprof.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
-from tests.integration.running import operators, steps_in
+from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -216,3 +218,67 @@ def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
         assert json.load(file) == one
     assert len(operators(one, "aten::addmm")) == 2
     assert len(prof.events()) > 2
+
+
+def test_another_thread_saves(tmp_path: Path) -> None:
+    """With ``async_mode`` the close is the detached one, cycle after cycle, and nothing is lost."""
+    SELF_TEST.begin()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    handler = tensorboard_trace_handler("log", async_mode=True)
+    with profile(
+        schedule=schedule(wait=0, warmup=1, active=2, repeat=3), on_trace_ready=handler
+    ) as prof:
+        for _ in range(10):
+            model(inputs)
+            prof.step()
+
+    def manifests() -> list[Manifest] | None:
+        found = [load_manifest(path) for path in (tmp_path / "log" / "info").glob("*.info.json")]
+        return found if sum(manifest.complete for manifest in found) == 3 else None
+
+    found = wait_for("three captures", manifests)
+    assert {manifest.closing for manifest in found} == {"detached"}
+    paths = sorted((tmp_path / "log").glob("*.json"))
+    assert [steps_in(json.loads(path.read_text())) for path in paths] == [[1, 2], [4, 5], [7, 8]]
+    assert [m.steps.first for m in sorted(found, key=lambda m: m.request.number)] == [1, 4, 7]
+    with pytest.raises(RuntimeError, match="closed detached"):
+        prof.key_averages()
+    assert "aten::addmm" in {row.key for row in run_again().key_averages()}
+
+
+def run_again() -> profile:
+    """Return a profile in the ordinary way: it waits for what is being collected."""
+    with profile() as prof:
+        model(inputs)
+    return prof
+
+
+def test_an_operators_window_gives_way(tmp_path: Path) -> None:
+    """A script's profile goes before a window that is open, and is whole itself."""
+    script = (
+        TORCH_JOB
+        + """
+from dynprof.profiler import profile
+dp.init("prof_config")
+step = 0
+while True:
+    state = dp.status().state
+    if state == "recording" and step == 0:
+        with profile() as prof:
+            train_one_step()
+        prof.export_chrome_trace("scripts.json")
+        step = 1
+    train_one_step()
+    dp.step()
+"""
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=1000)
+        manifest, _ = job.capture()
+        assert "the script started a torch.profiler of its own" in manifest.reason
+        job.edit(active=2)
+        _, trace = job.capture(2)
+        assert len(steps_in(trace)) == 2
+    scripts = json.loads((tmp_path / "scripts.json").read_text())
+    assert len(operators(scripts, "aten::addmm")) == 2
