@@ -45,9 +45,8 @@ class Recorder:
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
         self._layout = Layout.here(Path.cwd(), find_rank().number)
-        self._process = Process(
-            self._layout, find_rank(), all_backends(for_script=bool(script.in_place))
-        )
+        backends = all_backends(for_script=True, detaches=not script.in_place)
+        self._process = Process(self._layout, find_rank(), backends)
         self._plan = self._planned(config, script)
         self._marks_steps = marks_steps
         self._windows = 0
