@@ -21,10 +21,17 @@ MAX_WORDS = 2000
 """Characters kept of what a failing analysis says."""
 
 
-def wants_memory_timeline(manifest: Manifest) -> bool:
-    """Return whether a capture's memory must be drawn from its trace: no device told its own."""
-    asked = bool(manifest.request.config.get("memory_snapshot"))
-    return asked and manifest.trace is not None and manifest.activities == ("CPU",)
+def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | None:
+    """Return how a capture is to be analysed; None where it is not.
+
+    Its memory is drawn from the trace where it was asked for and no device told its own.
+    """
+    if manifest.trace is None or manifest.backend == "npu":
+        return None
+    if analyse:
+        return ()
+    draws = manifest.request.config.get("memory_snapshot") and manifest.activities == ("CPU",)
+    return ("--only", "memory") if draws else None
 
 
 @dataclass
@@ -68,14 +75,18 @@ class Aftermath:
         return "" if code == 0 else said.rpartition("\n")[2] or f"it ended with code {code}"
 
 
-def draw_memory(trace: Path) -> None:
-    """Draw the memory of a trace now, and wait for it.
+def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
+    """Analyse a trace, and wait for it.
+
+    Args:
+        trace: The trace.
+        arguments: As :func:`arguments_for` returns them.
 
     Raises:
         CaptureError: It could not be done.
     """
-    if reason := Aftermath.begin(trace, "--only", "memory").outcome(wait=True):
-        raise CaptureError(f"the memory timeline could not be made: {reason}")
+    if reason := Aftermath.begin(trace, *arguments, "--nice", "0").outcome(wait=True):
+        raise CaptureError(f"{trace} could not be analysed: {reason}")
 
 
 class Analyses:
@@ -89,13 +100,13 @@ class Analyses:
         self._journal = journal
         self._running: list[Aftermath] = []
 
-    def begin(self, trace: Path) -> None:
+    def begin(self, trace: Path, arguments: tuple[str, ...]) -> None:
         """Begin one.
 
         Raises:
             OSError: No process can be started.
         """
-        self._running.append(Aftermath.begin(trace, "--only", "memory"))
+        self._running.append(Aftermath.begin(trace, *arguments))
 
     def look(self) -> None:
         """Write down those that have ended."""

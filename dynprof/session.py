@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.aftermath import Analyses, wants_memory_timeline
+from dynprof.aftermath import Analyses, arguments_for
 from dynprof.edits import GONE, Edit, Reading, read
 from dynprof.ending import Ending
 from dynprof.errors import ConfigError
@@ -249,9 +249,10 @@ class Session:
         self.inbox.knock()
         shown = _relative(path, self._process.layout.root)
         folder = path.parent.parent
-        if wants_memory_timeline(manifest):
+        wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
+        if wanted is not None:
             trace_path = folder / str(manifest.trace)
-            self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path))
+            self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path, wanted))
         self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:

@@ -53,4 +53,4 @@ class Stretch:
         """
         recorded = self._recorder.close({"devices": self._devices})
         if recorded:
-            save_now(recorded, self._folder, worker_here(), use_gzip=True)
+            save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)

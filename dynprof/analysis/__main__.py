@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from dynprof.analysis.captures import analyse_trace
+from dynprof.analysis.captures import analyse_trace, draw_memory
 from dynprof.errors import DynprofError
 
 
@@ -20,10 +20,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m dynprof.analysis")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--only", choices=["memory"], help="leave the rest out")
+    parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
     asked = parser.parse_args()
-    os.nice(19)
+    os.nice(asked.nice)
     try:
-        for made in analyse_trace(asked.trace, only=asked.only):
+        for made in draw_memory(asked.trace) if asked.only else analyse_trace(asked.trace):
             print(made)
     except (DynprofError, OSError) as error:
         sys.exit(str(error))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.database import write_database
 from dynprof.analysis.memory import write_memory_timeline
 from dynprof.analysis.stacks import folded
-from dynprof.analysis.trace import load_trace
+from dynprof.analysis.tables import write_tables
+from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
 from dynprof.layout import make_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 FOLDER = "analysis"
-"""Beside a trace; what is made from it lies there."""
+"""Beside a trace; what is made from it lies there, in a folder of the trace's name."""
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+"""What the vendor calls the folder of its tables."""
+EXPORT_TYPES = ("text", "db")
 _ENDINGS = (".trace.json", ".trace.json.gz")
 
 
@@ -33,32 +39,59 @@ def traces_in(path: Path) -> list[Path]:
     return found
 
 
-def analyse_all(path: Path) -> list[Path]:
-    """Make what can be made from every trace in a folder; return what was written.
+def export_types(capture: Capture) -> tuple[str, ...]:
+    """Return the forms of tables that the config of a capture asks for; text unless it says."""
+    config = capture.manifest.request.config if capture.manifest else {}
+    inner = config.get("experimental_config")
+    asked = inner.get("export_type", "text") if isinstance(inner, dict) else "text"
+    named = asked if isinstance(asked, list) else [asked]
+    return tuple(str(kind) for kind in named)
 
-    Raises:
-        CaptureError: There is no trace, or one cannot be read.
-    """
-    return [made for trace in traces_in(path) for made in analyse_trace(trace)]
 
-
-def analyse_trace(path: Path, only: str | None = None) -> Iterator[Path]:
+def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[Path]:
     """Make what can be made from a trace; yield the files.
 
     Args:
         path: The trace.
-        only: ``memory`` for the memory timeline alone.
+        types: The forms of tables; left out, those that its config asks for.
 
     Raises:
         CaptureError: It cannot be read.
+        OSError: The place cannot be written.
     """
-    trace = load_trace(path)
-    folder = path.parent / FOLDER
+    capture = Capture(path)
+    folder = folder_of(path)
+    wanted = export_types(capture) if types is None else types
+    make_dir(folder / OUTPUT)
+    if "text" in wanted:
+        yield from write_tables(capture, folder / OUTPUT)
+        yield from write_text_files(capture, folder / OUTPUT)
+    if "db" in wanted:
+        database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
+        write_database(capture, database)
+        yield database
+    stacks = folder / "stacks.folded"
+    with stacks.open("w", encoding="utf-8") as file:
+        file.writelines(f"{stack} {us}\n" for stack, us in folded(capture.trace))
+    yield stacks
+    yield from write_memory_timeline(capture.trace, folder, path.name)
+
+
+def draw_memory(path: Path) -> Iterator[Path]:
+    """Draw the memory of a trace alone; yield the files.
+
+    Raises:
+        CaptureError: It cannot be read.
+        OSError: The place cannot be written.
+    """
+    folder = folder_of(path)
     make_dir(folder)
-    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
-    if only is None:
-        stacks = folder / f"{name}.folded"
-        with stacks.open("w", encoding="utf-8") as file:
-            file.writelines(f"{stack} {us}\n" for stack, us in folded(trace))
-        yield stacks
-    yield from write_memory_timeline(trace, folder / name)
+    yield from write_memory_timeline(Capture(path).trace, folder, path.name)
+
+
+def folder_of(path: Path) -> Path:
+    """Return where what is made from a trace lies."""
+    name = path.name
+    for suffix in (".gz", ".json", ".trace"):
+        name = name.removesuffix(suffix)
+    return path.parent / FOLDER / name

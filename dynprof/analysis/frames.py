@@ -6,12 +6,11 @@ in the middle, up to there.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from dynprof.analysis.inflate import Readable, Torn, opened
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -49,12 +48,12 @@ class TraceFile:
         self.torn = ""
         self.size = 0
         self._path = path
-        with self._opened() as file:
+        with opened(path) as file:
             self.members = self._head(file)[0]
 
     def frames(self) -> Iterator[bytes]:
         """Yield the events, as many pieces of JSON objects with commas between them."""
-        with self._opened() as file:
+        with opened(self._path) as file:
             _, rest = self._head(file)
             while True:
                 chunk = self._read(file, FRAME)
@@ -67,15 +66,7 @@ class TraceFile:
                     rest = rest[cut:].lstrip(b", \r\n\t")
             yield from self._ending(rest)
 
-    def _opened(self) -> Any:
-        try:
-            with self._path.open("rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
-            return _gzip_reader()(self._path, "rb") if packed else self._path.open("rb")
-        except OSError as error:
-            raise CaptureError(f"{self._path} cannot be read: {error}") from error
-
-    def _read(self, file: BinaryIO, size: int) -> bytes:
+    def _read(self, file: Readable, size: int) -> bytes:
         """Read up to ``size`` bytes, fewer only at the end of the file or where it is torn."""
         parts: list[bytes] = []
         missing = size
@@ -85,14 +76,14 @@ class TraceFile:
         self.size += size - missing
         return b"".join(parts)
 
-    def _part(self, file: BinaryIO, size: int) -> bytes:
+    def _part(self, file: Readable, size: int) -> bytes:
         try:
             return file.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
+        except (Torn, OSError) as error:
             self.torn = f"the compressed file is torn after {self.size:,} bytes: {error}"
             return b""
 
-    def _head(self, file: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and what was read of the latter."""
         self.size = 0
         text = self._read(file, 1 << 16)
@@ -154,12 +145,3 @@ def _skip(text: str, place: int, characters: str) -> int:
     while place < len(text) and text[place] in characters:
         place += 1
     return place
-
-
-def _gzip_reader() -> Any:
-    """Return isal's reader, or Python's own on machines that isal is not built for."""
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip.open
-    return igzip.open

@@ -24,6 +24,12 @@ _WIDTH, _HEIGHT = 1000, 240
 Timeline = dict[str, tuple["NDArray[np.int64]", "NDArray[np.int64]"]]
 
 
+def device_label(kind: int, number: int) -> str:
+    """Return what torch calls a device, such as ``cuda:0``."""
+    name = _DEVICES.get(kind, f"device type {kind}")
+    return name if number < 0 else f"{name}:{number}"
+
+
 def memory_timeline(trace: Trace) -> Timeline:
     """Return, by device, times in ns since the first event and allocated bytes from then on."""
     memory, found = trace.memory, Timeline()
@@ -33,13 +39,11 @@ def memory_timeline(trace: Trace) -> Timeline:
     devices = np.stack([memory["device_type"], memory["device_id"]])
     for kind, number in np.unique(devices, axis=1).T.tolist():
         here = (devices[0] == kind) & (devices[1] == number)
-        name = _DEVICES.get(kind, f"device type {kind}")
-        label = name if number < 0 else f"{name}:{number}"
-        found[label] = memory["time"][here] - begin, memory["total"][here]
+        found[device_label(kind, number)] = memory["time"][here] - begin, memory["total"][here]
     return found
 
 
-def write_memory_timeline(trace: Trace, stem: Path) -> Iterator[Path]:
+def write_memory_timeline(trace: Trace, folder: Path, title: str) -> Iterator[Path]:
     """Write the points as json and a drawing of them as html; nothing without memory events."""
     timeline = memory_timeline(trace)
     if not timeline:
@@ -48,11 +52,11 @@ def write_memory_timeline(trace: Trace, stem: Path) -> Iterator[Path]:
         device: {"time_ns": times.tolist(), "allocated_bytes": totals.tolist()}
         for device, (times, totals) in timeline.items()
     }
-    path = stem.with_name(f"{stem.name}.memory_timeline.json")
+    path = folder / "memory_timeline.json"
     path.write_text(json.dumps(points), encoding="utf-8")
     yield path
-    page = stem.with_name(f"{stem.name}.memory_timeline.html")
-    page.write_text(_page(stem.name, timeline), encoding="utf-8")
+    page = folder / "memory_timeline.html"
+    page.write_text(_page(title, timeline), encoding="utf-8")
     yield page
 
 

@@ -26,36 +26,21 @@ def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
         length: Durations, in ns.
         thread: Numbers of the threads.
     """
-    found = np.full(len(start), ROOT, np.int64)
-    for number in np.unique(thread):
-        mine = np.flatnonzero(thread == number)
-        inner = _parents(start[mine], start[mine] + length[mine])
-        inside = inner != ROOT
-        found[mine[inside]] = mine[inner[inside]]
-    return found
-
-
-def _parents(start: Numbers, end: Numbers) -> Numbers:
-    end = end.copy()
-    while True:
-        found = _innermost(start, end)
-        outer = np.where(found == ROOT, np.iinfo(np.int64).max, end[found])
-        if not (end > outer).any():
-            return found
-        end = np.minimum(end, outer)
-
-
-def _innermost(start: Numbers, end: Numbers) -> Numbers:
-    """Return each span's parent: the newest earlier one that is one level less deep."""
-    ended = np.searchsorted(np.sort(end), start, side="right")
-    depth = np.arange(len(start)) - ended + (end == start)
-    found = np.full(len(start), ROOT, np.int64)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        here = np.flatnonzero(depth == level)
-        found[here] = above[np.searchsorted(above, here) - 1]
-        above = here
-    return found
+    found: list[int] = []
+    open_: dict[int, list[tuple[int, int]]] = {}
+    columns = (start.tolist(), (start + length).tolist(), thread.tolist())
+    for place, (begin, end, number) in enumerate(zip(*columns, strict=True)):
+        stack = open_.setdefault(number, [])
+        while stack and stack[-1][1] <= begin:
+            stack.pop()
+        if stack:
+            outer, limit = stack[-1]
+            found.append(outer)
+            stack.append((place, min(end, limit)))
+        else:
+            found.append(ROOT)
+            stack.append((place, end))
+    return np.array(found, np.int64)
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:

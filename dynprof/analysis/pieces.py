@@ -38,11 +38,8 @@ class Piece:
     Attributes:
         spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
-        marks: Columns of moments and of begins and ends of ranges that cross others.
-        counters: Columns of samples, with the values beside.
         tables: What the columns of that name stand for.
         thread_names: What viewers call a thread, by ``(pid, tid)``.
-        values: The values of each sample.
         unread: How many events were of no use.
     """
 
@@ -71,7 +68,7 @@ def digest(frame: bytes, *, exact: bool) -> Piece:
     }
     return Piece(
         spans=_spans(spans, tables),
-        memory=_memory(memory),
+        memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
         thread_names=names,
         unread=sum(e.ph == "" for e in events),
@@ -115,11 +112,12 @@ _NUMBERS: dict[str, Callable[[Args], int]] = {
 }
 
 
-def _memory(events: list[Event]) -> Columns:
-    count = len(events)
+def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
+    count, threads = len(events), tables["thread"]
     args = [e.args or _NO_ARGS for e in events]
     return {
         "time": _column((e.start_ns() for e in events), count),
+        "thread": _column((threads[e.pid, e.tid] for e in events), count),
         "bytes": _column((a.bytes or 0 for a in args), count),
         "total": _column((a.total or 0 for a in args), count),
         "reserved": _column((a.reserved or 0 for a in args), count),

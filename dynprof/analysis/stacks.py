@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.nesting import ROOT, own_time, parents
+from dynprof.analysis.operators import CALLS, OPERATORS, started_on_device
 from dynprof.analysis.trace import load_trace
 
 if TYPE_CHECKING:
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.trace import Trace
 
-OPERATORS, FRAMES, FUNCTIONS = "cpu_op", "python_function", "FEE"
-"""Categories: Kineto's operators and Python frames, VizTracer's function calls."""
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+FRAMES = "python_function"
+"""The category of Kineto's Python frames."""
 
 _UNSAFE = str.maketrans(" ;\t\n", "____")
 """What separates frames and counts in the format."""
@@ -43,14 +43,14 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
 
 def folded(trace: Trace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
-    counted = trace.category(OPERATORS, FUNCTIONS)
+    counted = trace.category(OPERATORS, CALLS)
     chosen = np.flatnonzero(counted | trace.category(FRAMES))
     spans = {name: column[chosen] for name, column in trace.spans.items()}
     counted = counted[chosen]
     parent = parents(spans["start"], spans["length"], spans["thread"])
     time_ns = np.zeros(len(chosen), np.int64)
     if on_device:
-        time_ns[counted] = _device_time(trace, spans["external_id"][counted])
+        time_ns[counted] = started_on_device(trace, spans["external_id"][counted])
     else:
         operators = {name: column[counted] for name, column in spans.items()}
         inner = parents(operators["start"], operators["length"], operators["thread"])
@@ -59,18 +59,6 @@ def folded(trace: Trace, *, on_device: bool = False) -> Iterator[tuple[str, int]
     total = np.bincount(path, weights=time_ns, minlength=len(stacks)) // 1000
     for number in np.flatnonzero(total):
         yield stacks[number], int(total[number])
-
-
-def _device_time(trace: Trace, external_id: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what each operator started on a device, in ns."""
-    started = trace.category(*ON_DEVICE) & (trace.spans["external_id"] >= 0)
-    ids, places = np.unique(trace.spans["external_id"][started], return_inverse=True)
-    spent = np.bincount(places, weights=trace.spans["length"][started], minlength=len(ids))
-    found = np.searchsorted(ids, external_id)
-    known = np.isin(external_id, ids)
-    result = np.zeros(len(external_id), np.int64)
-    result[known] = spent[found[known]].astype(np.int64)
-    return result
 
 
 def _paths(

@@ -45,8 +45,8 @@ class Trace:
     size: int
 
     def category(self, *names: str) -> NDArray[np.bool_]:
-        """Return which spans are of one of these categories."""
-        found = [i for i, name in enumerate(self.tables["category"]) if name in names]
+        """Return which spans are of one of these categories, in lower case."""
+        found = [i for i, name in enumerate(self.tables["category"]) if name.lower() in names]
         return np.isin(self.spans["category"], found)
 
     def name(self, span: int) -> str:
@@ -76,8 +76,10 @@ def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
     for piece in pieces:
         for name, table in tables.items():
             places = np.array([table[value] for value in piece.tables[name]], np.int64)
-            if places.size:
-                piece.spans[name] = places[piece.spans[name]]
+            for columns in (piece.spans, piece.memory):
+                if places.size and name in columns:
+                    columns[name] = places[columns[name]]
+    pieces = pieces or [digest(b"", exact=False)]
     spans = _concatenated(piece.spans for piece in pieces)
     memory = _concatenated(piece.memory for piece in pieces)
     order = np.lexsort((-spans["length"], spans["start"]))
@@ -93,7 +95,7 @@ def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
 
 
 def _concatenated(parts: Iterable[Columns]) -> Columns:
-    columns = list(parts) or [digest(b"", exact=False).spans]
+    columns = list(parts)
     return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dynprof.cli.analyse import analyse, top
 from dynprof.cli.arm import arm, cancel
 from dynprof.cli.demo import demo
 from dynprof.cli.init import init
@@ -26,6 +27,8 @@ app.command()(arm)
 app.command()(cancel)
 app.command()(status)
 app.command()(log)
+app.command()(analyse)
+app.command()(top)
 app.command()(demo)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dynprof.config.effects import ASCEND_ONLY, NO_TENSORS, NOT_YET, Effect, NoEffect
+from dynprof.config.effects import ASCEND_ONLY, NO_TENSORS, Effect, NoEffect
 from dynprof.config.section import Section
 
 ExportType = Literal["text", "db"]
@@ -91,7 +91,7 @@ class ExperimentalConfig(Section):
             "db (SQLite), or a list of both.",
             examples=["text", ["text", "db"]],
         ),
-        Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET)),
+        Effect(torch="yes", python="yes"),
     ] = "text"
     msprof_tx: Annotated[
         bool,

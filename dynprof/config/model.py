@@ -88,7 +88,11 @@ class ProfilerConfig(Section):
     analyse: Annotated[
         bool,
         Field(description="Make tables from the trace once it is saved."),
-        NOBODY_YET,
+        Effect(
+            torch="in a process beside the training, into `analysis/`",
+            python="in a process beside the training, into `analysis/`",
+            npu=NoEffect("torch_npu's own analyse() makes them, on a machine with its toolkit"),
+        ),
     ] = False
     record_shapes: Annotated[
         bool,

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.aftermath import draw_memory, wants_memory_timeline
+from dynprof.aftermath import Aftermath, analyse_now, arguments_for
 from dynprof.errors import CaptureError
 from dynprof.export import Export, Exporter
 from dynprof.layout import Layout
@@ -34,9 +34,11 @@ class TraceHandler:
         async_mode: Whether they are saved on another thread.
     """
 
-    def __init__(self, folder: Path, worker: str, *, async_mode: bool, use_gzip: bool) -> None:
+    def __init__(
+        self, folder: Path, worker: str, *, analyse: bool, async_mode: bool, use_gzip: bool
+    ) -> None:
         self.folder, self.async_mode = folder, async_mode
-        self._worker, self._use_gzip = worker, use_gzip
+        self._worker, self._analyse, self._use_gzip = worker, analyse, use_gzip
 
     def __call__(self, profiler: _KinetoProfile) -> None:
         """Save the trace.
@@ -45,17 +47,28 @@ class TraceHandler:
             CaptureError: It could not be saved; not raised where another thread saves it.
         """
         recorded = profiler._recorded_now()
-        if self.async_mode:
-            _background().submit(_export(recorded, self.folder, self._worker, self._use_gzip))
-        else:
-            save_now(recorded, self.folder, self._worker, use_gzip=self._use_gzip)
+        if not self.async_mode:
+            gzip, analyse = self._use_gzip, self._analyse
+            save_now(recorded, self.folder, self._worker, use_gzip=gzip, analyse=analyse)
+            return
+        export = _export(recorded, self.folder, self._worker, self._use_gzip)
+        export.on_end = self._analyse_beside
+        _background().submit(export)
+
+    def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
+        arguments = arguments_for(manifest, analyse=self._analyse)
+        if arguments is not None:
+            trace = path.parent.parent / str(manifest.trace)
+            _analyses.append(Aftermath.begin(trace, *arguments))
 
 
-def save_now(recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool) -> None:
+def save_now(
+    recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool, analyse: bool
+) -> None:
     """Save a trace with its manifest in a folder.
 
     Raises:
-        CaptureError: It could not be saved.
+        CaptureError: It could not be saved, or not be analysed.
     """
     ended: list[Manifest] = []
     export = _export(recorded, folder, worker, use_gzip)
@@ -65,8 +78,9 @@ def save_now(recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool) -
         raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
-    if wants_memory_timeline(ended[0]):
-        draw_memory(trace)
+    arguments = arguments_for(ended[0], analyse=analyse)
+    if arguments is not None:
+        analyse_now(trace, arguments)
 
 
 def worker_here() -> str:
@@ -105,7 +119,8 @@ def tensorboard_trace_handler(
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
             working directory.
         worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
-        analyse_flag: Make tables from the trace; this version of dynprof does not yet.
+        analyse_flag: Make tables from the trace, into ``analysis/`` beside it, in a process of its
+            own; it is waited for unless ``async_mode`` is on. On an NPU the vendor's tools do.
         async_mode: Let another thread save, and the training go on; the profile then has no
             results to ask for. Where torch allows it, closing costs the loop microseconds.
         use_gzip: Compress, and add ``.gz`` to the name.
@@ -126,10 +141,18 @@ def tensorboard_trace_handler(
     if dir_name is None:
         work_path = os.environ.get("ASCEND_WORK_PATH")
         dir_name = Path(work_path, "profiling_data") if work_path else "."
-    return TraceHandler(Path(dir_name), worker, async_mode=taken["async_mode"], use_gzip=use_gzip)
+    return TraceHandler(
+        Path(dir_name),
+        worker,
+        analyse=taken["analyse_flag"],
+        async_mode=taken["async_mode"],
+        use_gzip=use_gzip,
+    )
 
 
 _exporter: Exporter | None = None
+_analyses: list[Aftermath] = []
+"""Those that nobody waits for: kept, or the interpreter would complain of them."""
 
 
 def _background() -> Exporter:

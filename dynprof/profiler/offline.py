@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.errors import CaptureError
 from dynprof.profiler.caution import caution
 
 if TYPE_CHECKING:
@@ -19,31 +20,56 @@ def analyse(
     max_process_number: int | None = None,
     export_type: ExportType | str | Sequence[ExportType | str] | None = None,
 ) -> list[Path]:
-    """Make what can be made from captures that were saved: folded stacks, memory timelines.
+    """Make tables, folded stacks and memory timelines from captures that were saved.
+
+    Several captures are analysed by as many processes, started afresh: a script that calls this at
+    its top level guards it with ``if __name__ == "__main__"``, as :mod:`multiprocessing` asks.
 
     Args:
         profiler_path: A trace, or a folder with captures in it, at any depth.
         max_process_number: How many processes at most; left out, one for each processor.
-        export_type: The form of the tables: this version of dynprof makes none yet.
+        export_type: The form of the tables: ``text``, ``db`` or a list of both; left out, what
+            the config of each capture asks for.
 
     Returns:
         The files that were written, in ``analysis`` beside each trace.
 
     Raises:
-        CaptureError: There is no capture.
+        CaptureError: There is no capture, or some cannot be read; the others were analysed.
     """
-    from dynprof.analysis.captures import analyse_all
+    from dynprof.analysis.captures import traces_in
+    from dynprof.analysis.many import analyse_each
 
+    outcome = analyse_each(
+        traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
+    )
+    if outcome.problems:
+        raise CaptureError("; ".join(f"{path}: {why}" for path, why in outcome.problems.items()))
+    return outcome.made
+
+
+def _count(asked: object) -> int | None:
     most = os.cpu_count() or 1
-    if max_process_number is not None and not _is_count(max_process_number):
-        caution(f"max_process_number={max_process_number!r} is no positive number; {most} is taken")
-        max_process_number = None
-    elif max_process_number is not None and max_process_number > most:
-        caution(f"max_process_number={max_process_number} is more than {most} processors; {most}")
-    if export_type is not None:
-        caution(f"export_type={export_type!r} has no effect: no tables are made yet")
-    return analyse_all(Path(profiler_path))
+    if asked is None:
+        return None
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
+        caution(f"max_process_number={asked!r} is no positive number; {most} is taken")
+        return None
+    if asked > most:
+        caution(f"max_process_number={asked} is more than the {most} processors; {most} is taken")
+    return min(asked, most)
 
 
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number > 0
+def _types(asked: object) -> tuple[str, ...] | None:
+    from dynprof.analysis.captures import EXPORT_TYPES
+
+    if asked is None:
+        return None
+    named = asked if isinstance(asked, (list, tuple, set)) else [asked]
+    found = tuple(dict.fromkeys(getattr(kind, "value", kind) for kind in named))
+    if not found or not set(found) <= set(EXPORT_TYPES):
+        caution(
+            f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}; the config's is taken"
+        )
+        return None
+    return tuple(map(str, found))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.aftermath import draw_memory, wants_memory_timeline
+from dynprof.aftermath import analyse_now, arguments_for
 from dynprof.errors import BackendError
 from dynprof.layout import open_private
 from dynprof.packing import pack
@@ -89,8 +89,9 @@ class Recorded:
         self._handed_over = True
         self._save(path)
         self._file = path if path.exists() else None
-        if wants_memory_timeline(self.manifest.model_copy(update={"trace": path.name})):
-            draw_memory(path)
+        manifest = self.manifest.model_copy(update={"trace": path.name})
+        if arguments := arguments_for(manifest, analyse=False):
+            analyse_now(path, arguments)
 
     def file(self) -> Path:
         """Return where the trace lies, writing it to a temporary place if it lies nowhere."""

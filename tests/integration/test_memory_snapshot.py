@@ -35,7 +35,7 @@ def points(folder: Path) -> dict[str, Any]:
     """Wait for the timeline in a folder, at any depth; return the CPU's points."""
 
     def found() -> Path | None:
-        return next(iter(folder.rglob("*.memory_timeline.html")), None)
+        return next(iter(folder.rglob("memory_timeline.html")), None)
 
     page = wait_for("the timeline", found)
     assert "<svg" in page.read_text()

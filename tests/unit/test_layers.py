@@ -39,7 +39,7 @@ LAYERS = [
 
 ANALYSIS_SEES = {"analysis", "capture", "errors", "layout"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
-CLI_SEES |= {"version", "journal", "clock", "docket", "editing", "furnish"}
+CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish"}
 
 TORCH_MODULES = {
     f"backends.{name}"

@@ -128,9 +128,9 @@ def test_all_reasons_are_given_at_once() -> None:
     ("config", "pointer"),
     [
         ({"record_shapes": True}, "/record_shapes"),
-        ({"analyse": True}, "/analyse"),
+        ({"async_mode": True}, "/async_mode"),
         ({"experimental_config": {"l2_cache": True}}, "/experimental_config/l2_cache"),
-        ({"experimental_config": {"export_type": "db"}}, "/experimental_config/export_type"),
+        ({"experimental_config": {"sys_io": True}}, "/experimental_config/sys_io"),
     ],
 )
 def test_a_setting_that_the_backend_cannot_serve_is_named(

@@ -131,7 +131,7 @@ def test_the_profiler(tmp_path: Path) -> None:
     """Every call runs, without torch's profiler."""
     done: Any = use_the_profiler(tmp_path)
     assert (done["step"], done["id"]) == (3, "id")
-    assert {path.suffix for path in done["made"]} == {".folded"}
+    assert {path.suffix for path in done["made"]} >= {".folded", ".csv", ".json"}
     assert (tmp_path / "stacks.txt").exists()
 
 

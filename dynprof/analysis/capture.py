@@ -1,0 +1,126 @@
+"""One trace with what is known about it, and what several tables need of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.nesting import ROOT, parents
+from dynprof.analysis.operators import LABELS, OPERATORS, operators
+from dynprof.analysis.trace import load_trace
+from dynprof.capture import load_manifest
+from dynprof.errors import CaptureError
+from dynprof.layout import INFO_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.analysis.operators import Operators
+    from dynprof.capture import Manifest
+
+FRAMES = "python_function"
+"""The category of Kineto's Python frames."""
+
+
+class Capture:
+    """A trace, read.
+
+    Args:
+        path: Where it lies; its manifest is looked for beside it.
+
+    Attributes:
+        path: Where it lies.
+        trace: Its events.
+        manifest: Who recorded it, and what; None for a trace of anybody's.
+
+    Raises:
+        CaptureError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = find_manifest(path)
+        self.trace = load_trace(path)
+
+    @property
+    def base_ns(self) -> int:
+        """What is to be added to its times for ns since the epoch."""
+        return int(self.trace.members.get("baseTimeNanoseconds", 0))
+
+    @property
+    def rank(self) -> int:
+        """The rank that recorded it: as the trace says, else its manifest, else 0."""
+        said = self.trace.members.get("distributedInfo")
+        if isinstance(said, dict) and isinstance(said.get("rank"), int):
+            return int(said["rank"])
+        return self.manifest.rank if self.manifest else 0
+
+    @property
+    def host(self) -> str:
+        """The name of the machine that recorded it, as far as it is known."""
+        named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")
+        return str(named)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the user wrote about it."""
+        if self.manifest:
+            found = self.manifest.request.config.get("metadata", {})
+        else:
+            found = self.trace.members.get("metadata", {})
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def first_device(self) -> int | str:
+        """The number of the device that worked; ``host`` where none did."""
+        devices = self.trace.spans["device"][self.trace.category("kernel")]
+        return int(devices[0]) if len(devices) else "host"
+
+    @cached_property
+    def operators(self) -> Operators:
+        """The operators of the host."""
+        return operators(self.trace)
+
+    def call_stacks(self) -> Callable[[int], str]:
+        """Return what names the Python frames that an operator lies in, the innermost first.
+
+        Labels have none: they begin in one frame and end after it.
+        """
+        trace, found = self.trace, self.operators
+        frames = np.flatnonzero(trace.category(FRAMES))
+        if not len(frames):
+            return lambda _: ""
+        labels = trace.category(LABELS)[found.span].tolist()
+        chosen = np.flatnonzero(trace.category(FRAMES, OPERATORS))
+        spans = {name: trace.spans[name][chosen] for name in ("start", "length", "thread", "name")}
+        outer = parents(spans["start"], spans["length"], spans["thread"]).tolist()
+        is_frame = np.isin(chosen, frames).tolist()
+        places = np.searchsorted(chosen, found.span).tolist()
+        names, known = trace.tables["name"], dict[int, str]()
+
+        def stack(place: int) -> str:
+            """Return the frames above a place, each followed by a line break as the vendor does."""
+            if place == ROOT:
+                return ""
+            if place not in known:
+                rest = stack(outer[place])
+                own = names[spans["name"][place]] if is_frame[place] else ""
+                known[place] = f"{own};\r\n{rest}" if own and rest else own or rest
+            return known[place]
+
+        return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
+
+
+def find_manifest(path: Path) -> Manifest | None:
+    """Return the manifest that names a trace as its own."""
+    for candidate in sorted((path.parent / INFO_DIR).glob("*.info.json")):
+        try:
+            manifest = load_manifest(candidate)
+        except CaptureError:
+            continue
+        if manifest.trace == path.name:
+            return manifest
+    return None

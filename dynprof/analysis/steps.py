@@ -1,0 +1,147 @@
+"""Where the time of each step goes: computing, communication, what neither covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.intervals import both, clipped, cover, covered
+from dynprof.analysis.operators import CALLS, LABELS, OPERATORS, STEP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.intervals import Cover
+    from dynprof.analysis.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+HOST = -1
+"""Stands for the host where a device's number is asked for."""
+_COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on one device, or on the host where no device worked; times in ns.
+
+    Attributes:
+        device: The device's number; -1 for the host.
+        number: The job's number of the step; None where steps are not marked.
+        begin: When it began, since the trace's base time.
+        length: How long it took.
+        computing: For how long kernels computed; on the host, operators.
+        communication: For how long collectives ran.
+        overlapped: For how long both did.
+        free: For how long neither did, from the first of them to the last.
+        stage: From the first of them to the last.
+        preparing: From the step's begin to the first of them.
+    """
+
+    device: int
+    number: int | None
+    begin: int
+    length: int
+    computing: int
+    communication: int
+    overlapped: int
+    free: int
+    stage: int
+    preparing: int
+
+
+def is_collective(name: str) -> bool:
+    """Return whether an event is communication."""
+    lower = name.lower()
+    return any(mark in lower for mark in _COLLECTIVES) and not lower.startswith("nccl:")
+
+
+def marked_steps(trace: Trace) -> list[tuple[int | None, int, int]]:
+    """Return number, begin and length of each marked step, in order; else one for everything."""
+    spans, found = trace.spans, []
+    labels = np.flatnonzero(trace.category(LABELS, "step", OPERATORS))
+    for place in labels.tolist():
+        name = trace.name(place)
+        if name.startswith(STEP) and name[len(STEP) :].isdecimal():
+            found.append(
+                (int(name[len(STEP) :]), int(spans["start"][place]), int(spans["length"][place]))
+            )
+    if found or not len(spans["start"]):
+        return sorted(dict.fromkeys(found), key=lambda step: step[1])
+    begin = int(spans["start"].min())
+    return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
+
+
+def step_times(trace: Trace) -> list[Step]:
+    """Return a row for each step on each device, or on the host where no device worked."""
+    kernels = np.flatnonzero(trace.category("kernel"))
+    steps = marked_steps(trace)
+    if not len(kernels):
+        return [_on_host(trace, *step) for step in steps]
+    launched = _launch_times(trace, kernels)
+    rows = []
+    for device in np.unique(trace.spans["device"][kernels]).tolist():
+        mine = trace.spans["device"][kernels] == device
+        for number, begin, length in steps:
+            here = mine & (launched >= begin) & (launched < begin + length)
+            chosen = kernels[here if number is not None else mine]
+            rows.append(_row(trace, device, number, begin, length, chosen))
+    return rows
+
+
+def _launch_times(trace: Trace, kernels: Numbers) -> Numbers:
+    """Return when the host launched each kernel; its own begin where that is not known."""
+    spans = trace.spans
+    launches = np.flatnonzero(trace.category(*_LAUNCHES) & (spans["correlation"] >= 0))
+    ids, first = np.unique(spans["correlation"][launches], return_index=True)
+    wanted, result = spans["correlation"][kernels], spans["start"][kernels].copy()
+    known = np.isin(wanted, ids)
+    result[known] = spans["start"][launches[first[np.searchsorted(ids, wanted[known])]]]
+    return np.asarray(result)
+
+
+def _on_host(trace: Trace, number: int | None, begin: int, length: int) -> Step:
+    spans = trace.spans
+    wanted = trace.category(OPERATORS, CALLS, LABELS)
+    ends = spans["start"] + spans["length"]
+    inside = wanted & (ends > begin) & (spans["start"] < begin + length)
+    chosen = np.flatnonzero(inside)
+    names = trace.tables["name"]
+    collective = np.array([is_collective(n) for n in names] or [False])[spans["name"][chosen]]
+    labels = trace.category(LABELS)[chosen] & ~collective
+    return _row(trace, HOST, number, begin, length, chosen[~labels])
+
+
+def _row(
+    trace: Trace, device: int, number: int | None, begin: int, length: int, chosen: Numbers
+) -> Step:
+    spans, names = trace.spans, trace.tables["name"]
+    collective = np.array([is_collective(n) for n in names] or [False])[spans["name"][chosen]]
+    communication = _cover(trace, chosen[collective])
+    computing = _cover(trace, chosen[~collective])
+    if device == HOST:
+        communication = clipped(communication, begin, begin + length)
+        computing = clipped(computing, begin, begin + length)
+    busy = cover(*(np.concatenate(pair) for pair in zip(computing, communication, strict=True)))
+    first = int(busy[0][0]) if len(busy[0]) else begin
+    stage = int(busy[1][-1]) - first if len(busy[0]) else 0
+    return Step(
+        device=device,
+        number=number,
+        begin=begin,
+        length=length,
+        computing=covered(computing),
+        communication=covered(communication),
+        overlapped=both(computing, communication),
+        free=stage - covered(busy),
+        stage=stage,
+        preparing=first - begin,
+    )
+
+
+def _cover(trace: Trace, chosen: Numbers) -> Cover:
+    start = trace.spans["start"][chosen]
+    return cover(start, start + trace.spans["length"][chosen])

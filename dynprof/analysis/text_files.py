@@ -1,0 +1,89 @@
+"""The vendor's json files beside its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from dynprof.analysis.inflate import Readable, Torn, opened
+from dynprof.analysis.operators import LABELS
+from dynprof.analysis.steps import is_collective, marked_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.analysis.capture import Capture
+
+
+def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write the json files that have something to say; yield their paths."""
+    view = folder / "trace_view.json"
+    with opened(capture.path) as source, view.open("wb") as sink:
+        _copy(source, sink)
+    yield view
+    contents = {
+        "communication.json": _communication(capture),
+        f"profiler_info_{capture.rank}.json": _profiler_info(capture),
+        "profiler_metadata.json": capture.metadata,
+    }
+    for name, content in contents.items():
+        if content:
+            path = folder / name
+            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            yield path
+
+
+def _copy(source: Readable, sink: BinaryIO) -> None:
+    """Copy a trace, as far as it is whole."""
+    with contextlib.suppress(Torn):
+        while chunk := source.read(1 << 20):
+            sink.write(chunk)
+
+
+def _communication(capture: Capture) -> dict[str, Any]:
+    """Return the collectives of each step: kernels on a device, spans of gloo on the host."""
+    trace, spans = capture.trace, capture.trace.spans
+    on_device = trace.category("kernel")
+    wanted = on_device if on_device.any() else trace.category(LABELS)
+    marks = np.array([is_collective(name) for name in trace.tables["name"]] or [False])
+    chosen = np.flatnonzero(wanted & marks[spans["name"]])
+    found: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
+    for place in chosen.tolist():
+        begin, length = int(spans["start"][place]), int(spans["length"][place])
+        step = _step_at(capture, begin)
+        kinds = found.setdefault(f"step{step}", {"p2p": {}, "collective": {}})
+        name = trace.name(place)
+        kind = "p2p" if "send" in name.lower() or "recv" in name.lower() else "collective"
+        seen[name] += 1
+        kinds[kind][f"{name}@{seen[name]}"] = {
+            "Communication Time Info": {
+                "Start Timestamp(us)": (capture.base_ns + begin) / 1000,
+                "Elapse Time(ms)": length / 1e6,
+            }
+        }
+    return found
+
+
+def _step_at(capture: Capture, time: int) -> str:
+    for number, begin, length in marked_steps(capture.trace):
+        if begin <= time < begin + length:
+            return "" if number is None else str(number)
+    return ""
+
+
+def _profiler_info(capture: Capture) -> dict[str, Any]:
+    if capture.manifest is None:
+        return {}
+    config = dict(capture.manifest.request.config)
+    inner = config.pop("experimental_config", {})
+    return {
+        "config": {"common_config": config, "experimental_config": inner},
+        "rank_id": capture.rank,
+        "dynprof": capture.manifest.model_dump(mode="json", exclude={"request"}),
+    }

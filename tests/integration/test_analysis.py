@@ -1,0 +1,293 @@
+"""From real captures to tables: the same numbers as torch's, the vendor's names, real devices'."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis import tables
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.captures import analyse_trace
+from dynprof.analysis.database import API_TYPES, TABLES
+from dynprof.analysis.operators import averages
+from dynprof.analysis.stacks import folded
+from dynprof.analysis.steps import step_times
+from dynprof.errors import CaptureError
+from dynprof.profiler import analyse, profile, schedule
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason="DYNPROF_TRACES names no folder of real GPU traces"
+)
+VENDOR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none")) / "2.14.0" / "torch_npu" / "profiler"
+STEPS = [1, 2, 3]
+
+layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+optimizer = torch.optim.Adam(model.parameters())
+
+
+@pytest.fixture(autouse=True)
+def _no_tracer() -> Iterator[None]:
+    """Keep coverage and debuggers out of the way."""
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(tracer)
+
+
+def recorded(path: Path, **settings: Any) -> profile:
+    """Train three recorded steps; write the trace."""
+    with profile(schedule=schedule(wait=0, warmup=1, active=3, repeat=1), **settings) as prof:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8, 32)).square().mean().backward()
+            optimizer.step()
+            prof.step()
+    prof.export_chrome_trace(path)
+    return prof
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"record_shapes": True, "profile_memory": True}, {"with_stack": True}]
+)
+def test_operators_are_those_of_torchs_key_averages(
+    tmp_path: Path, settings: dict[str, bool]
+) -> None:
+    """Count, own and total time of every name; with stacks torch counts frames as operators."""
+    path = tmp_path / "a.pt.trace.json"
+    torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
+    capture = Capture(path)
+    ours = {row.name: row for row in averages(capture.trace, capture.operators)}
+    stacks = settings.get("with_stack")
+    assert set(ours) <= set(torchs) if stacks else set(ours) == set(torchs)
+    for name, row in ours.items():
+        assert row.count == torchs[name].count, name
+        assert row.total / 1000 == pytest.approx(torchs[name].cpu_time_total, abs=0.01), name
+        if not stacks or name.startswith("aten::"):
+            expected = torchs[name].self_cpu_time_total
+            assert row.own / 1000 == pytest.approx(expected, abs=0.01), name
+
+
+def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
+    """A row for each operator with shapes and stack, for each step, for each allocation."""
+    path = tmp_path / "a.pt.trace.json.gz"
+    recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
+    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    capture = Capture(path)
+    details = rows(made["operator_details.csv"])
+    products = [row for row in details if row["Name"] == "aten::addmm"]
+    assert products[0]["Input Shapes"].startswith("32;32,32;32,32;")
+    frames = products[0]["Call Stack"].split(";\r\n")
+    assert "linear" in frames[0]
+    assert frames[-1].endswith(("<module>", "_run_code", "wrapper", "main")) or len(frames) > 5
+    own = sum(float(row["Host Self Duration(us)"]) for row in details)
+    steps = float(sum(row.own for row in averages(capture.trace, capture.operators)
+                      if row.name == "ProfilerStep*")) / 1000  # fmt: skip
+    assert own + steps == pytest.approx(sum(capture.operators.own) / 1000, abs=0.01)
+    times = rows(made["step_trace_time.csv"])
+    assert [int(row["Step"]) for row in times] == STEPS
+    for row in times:
+        assert 0 < float(row["Computing"]) <= float(row["Stage"])
+        assert row["Communication"] == "0.000"
+    statistic = rows(made["op_statistic.csv"])
+    assert sum(float(row["Ratio(%)"]) for row in statistic) == pytest.approx(100, abs=0.5)
+    memory = rows(made["operator_memory.csv"])
+    assert any(row["Name"] == "aten::empty" and row["Release Time(us)"] for row in memory)
+    released = [row for row in memory if row["Release Time(us)"]]
+    assert all(float(row["Duration(us)"]) >= 0 for row in released)
+    assert "kernel_details.csv" not in made
+    json.loads(made["trace_view.json"].read_text())
+
+
+def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
+    """Names, shapes and call chains are found through their ids; steps hold their operators."""
+    path = tmp_path / "a.pt.trace.json"
+    prof = recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
+    (made,) = [found for found in analyse_trace(path, ["db"]) if found.suffix == ".db"]
+    with sqlite3.connect(made) as database:
+        found = database.execute(
+            "SELECT n.value, count(*), sum(CAST(endNs AS INTEGER) - CAST(startNs AS INTEGER)) "
+            "FROM PYTORCH_API a JOIN STRING_IDS n ON n.id = a.name "
+            "JOIN ENUM_API_TYPE t ON t.id = a.type WHERE t.name = 'op' GROUP BY n.value"
+        ).fetchall()
+        shapes = database.execute(
+            "SELECT s.value FROM PYTORCH_API a JOIN STRING_IDS n ON n.id = a.name "
+            "JOIN STRING_IDS s ON s.id = a.inputShapes WHERE n.value = 'aten::addmm'"
+        ).fetchone()
+        frame = database.execute(
+            "SELECT f.value FROM PYTORCH_API a JOIN STRING_IDS n ON n.id = a.name "
+            "JOIN PYTORCH_CALLCHAINS c ON c.id = a.callchainId AND c.stackDepth = 0 "
+            "JOIN STRING_IDS f ON f.id = c.stack WHERE n.value = 'aten::addmm'"
+        ).fetchone()
+        steps = database.execute("SELECT id, endNs - startNs FROM STEP_TIME").fetchall()
+        memory = database.execute("SELECT max(totalAllocated) FROM MEMORY_RECORD").fetchone()
+    database.close()
+    torchs = {row.key: row for row in prof.key_averages()}
+    by_name = {name: (count, took) for name, count, took in found}
+    count, took = by_name["aten::addmm"]
+    assert count == torchs["aten::addmm"].count
+    assert took / 1000 == pytest.approx(torchs["aten::addmm"].cpu_time_total, abs=0.01)
+    assert shapes[0].startswith("32;32,32;32,32;")
+    assert "linear" in frame[0]
+    assert [number for number, _ in steps] == STEPS
+    assert memory[0] > 0
+
+
+def test_folded_stacks_add_up(tmp_path: Path) -> None:
+    """All lines together are the operators' own time; frames come first, operators last."""
+    path = tmp_path / "a.pt.trace.json"
+    recorded(path, with_stack=True)
+    capture = Capture(path)
+    lines = list(folded(capture.trace))
+    ops = [row.own for row in averages(capture.trace, capture.operators) if "::" in row.name]
+    assert sum(us for _, us in lines) == pytest.approx(sum(ops) / 1000, rel=0.05)
+    assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
+    assert len({stack for stack, _ in lines}) == len(lines)
+
+
+def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
+    """``"analyse": true``: the tables come while the job trains on, and the log says so."""
+    script = (
+        TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=3, analyse=True, experimental_config={"export_type": ["text", "db"]},
+                 metadata={"run": 7})  # fmt: skip
+        manifest, _ = job.capture()
+        wait_for("the log", lambda: "analysed step_" in job.log() or None)
+        (folder,) = job.root.rglob("ASCEND_PROFILER_OUTPUT")
+    names = {path.name for path in folder.iterdir()}
+    assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
+    assert {"ascend_pytorch_profiler_0.db", "profiler_info_0.json"} <= names
+    assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": 7}
+    info = json.loads((folder / "profiler_info_0.json").read_text())
+    assert info["config"]["common_config"]["active"] == 3
+    found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]
+    assert found == list(range(manifest.steps.first, manifest.steps.first + 3))
+
+
+def test_a_python_capture_has_tables(tmp_path: Path) -> None:
+    """Calls take the place of operators; what has no meaning is not written."""
+    with profile(backend="python", schedule=schedule(wait=0, warmup=0, active=2, repeat=1)) as prof:
+        for _ in range(3):
+            json.dumps({"a": [1]})
+            prof.step()
+    path = tmp_path / "a.py.trace.json"
+    prof.export_chrome_trace(path)
+    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    assert any("dumps" in row["Name"] for row in rows(made["operator_details.csv"]))
+    assert [int(row["Step"]) for row in rows(made["step_trace_time.csv"])] == [0, 1]
+    assert "memory_record.csv" not in made
+
+
+def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
+    """Two processes; the others are analysed, the broken one is named, the exit code says so."""
+    for rank in range(2):
+        recorded(tmp_path / f"rank{rank}.pt.trace.json")
+    (tmp_path / "broken.pt.trace.json").write_text("no trace")
+    with pytest.raises(CaptureError, match=r"broken\.pt\.trace\.json"):
+        analyse(tmp_path, max_process_number=2)
+    assert len(list(tmp_path.rglob("operator_details.csv"))) == 2
+    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "analyse", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "broken.pt.trace.json" in done.stderr
+    assert done.stdout.count("operator_details.csv") == 2
+
+
+def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
+    """``dynprof top`` shows the operators with the most time of their own."""
+    recorded(tmp_path / "a.pt.trace.json")
+    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "top", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--limit", "5"], capture_output=True, text=True, check=False,
+        env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "ProfilerStep*" in done.stdout
+    assert subprocess.run([*command[:-1], str(tmp_path / "no")], check=False).returncode == 2
+
+
+@needs_real
+@pytest.mark.parametrize("path", sorted(REAL.glob("*.gz")), ids=lambda path: path.stem)
+def test_real_device_traces(tmp_path: Path, path: Path) -> None:
+    """Every real trace gives tables whose times add up."""
+    copy = tmp_path / path.name.replace(".json", ".trace.json")
+    copy.write_bytes(path.read_bytes())
+    made = {found.name: found for found in analyse_trace(copy, ["text", "db"])}
+    capture = Capture(copy)
+    kernels = capture.trace.category("kernel", "gpu_memcpy", "gpu_memset")
+    if kernels.any():
+        total = sum(float(row["Total Time(us)"]) for row in rows(made["op_statistic.csv"]))
+        assert total == pytest.approx(capture.trace.spans["length"][kernels].sum() / 1000)
+        assert len(rows(made["kernel_details.csv"])) == kernels.sum()
+    for step in step_times(capture.trace):
+        assert 0 <= step.overlapped <= min(step.computing, step.communication)
+        busy = step.computing + step.communication - step.overlapped
+        assert busy + step.free == step.stage
+
+
+@needs_real
+def test_collectives_of_a_real_trace() -> None:
+    """NCCL kernels are communication, and part of it is hidden behind computing."""
+    capture = Capture(REAL / "nccl_data.json.gz")
+    steps = step_times(capture.trace)
+    assert [step.number for step in steps] == [4, 5, 6]
+    assert all(0 < step.overlapped < step.communication for step in steps)
+
+
+@pytest.mark.skipif(not VENDOR.is_dir(), reason="the wheels of torch_npu are fetched by make npu")
+def test_headers_are_the_vendors() -> None:
+    """Every header and column is one of the real wheel's, in its order."""
+    views = (
+        "".join(path.read_text() for path in (VENDOR / "analysis" / "prof_view").rglob("*.py"))
+        + (VENDOR / "analysis" / "prof_common_func" / "_csv_headers.py").read_text()
+    )
+    lists = [
+        tuple(ast.literal_eval(node))
+        for tree in [ast.parse(text) for text in _modules()]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.List) and node.elts and all(_is_text(e) for e in node.elts)
+    ]
+    for header in (tables.OPERATOR_DETAILS, tables.STEP_TRACE_TIME, tables.MEMORY_RECORD,
+                   tables.OPERATOR_MEMORY):  # fmt: skip
+        assert header in lists
+    for column in tables.KERNEL_DETAILS:
+        assert f'"{column}"' in views
+    columns = (VENDOR / "analysis" / "prof_common_func" / "_constant.py").read_text()
+    for name, described in TABLES.items():
+        assert f'"{name}"' in columns
+        for column, _ in described:
+            assert f'("{column}", ' in columns or name == "ENUM_API_TYPE"
+    assert all(str(number) in columns for number in API_TYPES)
+
+
+def _modules() -> list[str]:
+    return [path.read_text() for path in (VENDOR / "analysis" / "prof_view").rglob("*.py")]
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -1,0 +1,138 @@
+"""Traces of anybody's: pretty or compact, gzipped, torn, odd; or no trace at all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis import frames
+from dynprof.analysis.trace import Trace, load_trace
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENTS: list[dict[str, Any]] = [
+    {"ph": "X", "cat": "cpu_op", "name": f"op {n % 7}", "pid": 1, "tid": 2, "ts": n, "dur": 0.5,
+     "args": {"External id": n, "Input Dims": [[n, 2], []], "odd": {"a": [{"ph": "}, {"}]}}}
+    for n in range(200)
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut into so many frames that every border is met."""
+    monkeypatch.setattr(frames, "FRAME", 700)
+    monkeypatch.setattr(frames, "_TAIL", 400)
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a trace, gzipped where its name says so."""
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def names(trace: Trace) -> list[str]:
+    """Return the names of the spans, in order."""
+    return [trace.name(place) for place in range(len(trace.spans["start"]))]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.parametrize("around", [True, False])
+def test_every_event_is_read_once(
+    tmp_path: Path, indent: int | None, suffix: str, around: bool
+) -> None:
+    """Whatever the writing, from an object with members around or a bare list."""
+    whole: Any = {"schemaVersion": 1, "baseTimeNanoseconds": 5, "traceEvents": EVENTS, "end": "x"}
+    text = json.dumps(whole if around else EVENTS, indent=indent)
+    trace = load_trace(write(tmp_path / f"t{suffix}", text))
+    assert names(trace) == [event["name"] for event in EVENTS]
+    assert trace.spans["start"].tolist() == [n * 1000 for n in range(200)]
+    assert set(trace.spans["length"].tolist()) == {500}
+    assert trace.spans["external_id"].tolist() == list(range(200))
+    assert trace.torn == ""
+    if around:
+        assert (trace.members["end"], trace.members["schemaVersion"]) == ("x", 1)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_what_is_whole_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> None:
+    """Up to the last whole event, and it is said."""
+    text = json.dumps({"traceEvents": EVENTS}, indent=1)
+    place = text.index('"op 3"', len(text) // 2)
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".json":
+        write(path, text[:place])
+    else:
+        packed = gzip.compress(text.encode())
+        path.write_bytes(packed[: len(packed) * 3 // 4])
+    trace = load_trace(path)
+    assert 0 < len(names(trace)) < 200
+    assert names(trace) == [event["name"] for event in EVENTS][: len(names(trace))]
+    assert "torn" in trace.torn or "ends inside an event" in trace.torn
+
+
+def test_absolute_microseconds_keep_their_nanoseconds(tmp_path: Path) -> None:
+    """Older traces have no base time; a float would lose a quarter of a microsecond."""
+    event = '{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1721234567890123.457, "dur": 0.001}'
+    trace = load_trace(write(tmp_path / "t.json", f'{{"traceEvents": [{event}]}}'))
+    assert trace.spans["start"].tolist() == [1721234567890123457]
+
+
+def test_odd_events_do_not_spoil_the_others(tmp_path: Path) -> None:
+    """Other types than Kineto's, other phases, missing members, negative and huge numbers."""
+    odd = [
+        {"ph": "X", "name": "text", "pid": "Spans", "tid": "a", "ts": "12.5", "dur": 1, "args": {}},
+        {"ph": "X", "name": "odd", "ts": 1, "dur": 1, "args": {"Bytes": {"a": 1}, "stream": "x"}},
+        {"ph": "X", "name": "back", "ts": 3, "dur": -7},
+        {"ph": "X", "name": "huge", "ts": 4, "dur": 1, "args": {"Addr": 2**63 + 5, "device": 2}},
+        {"ph": 3, "name": ["no"]},
+        {"name": "nothing"},
+        {"ph": "X", "name": "<script>\u0007", "ts": 5, "dur": 1, "pid": None},
+    ]
+    trace = load_trace(write(tmp_path / "t.json", json.dumps({"traceEvents": [*odd, *EVENTS]})))
+    assert {"text", "odd", "back", "huge", "<script>\u0007"} <= set(names(trace))
+    assert len(names(trace)) == 205
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no traceEvents"),
+        (b"\x00" * 5000, "no traceEvents"),
+        (b'{"a": 1}', "no traceEvents"),
+        (b"PK\x03\x04 something else", "no traceEvents"),
+        (b"\x1f\x8b not gzip", "no traceEvents"),
+        (b'{"a": , "traceEvents": [', "is no trace"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    """In a sentence that names the file."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(CaptureError, match=words):
+        load_trace(path)
+    with pytest.raises(CaptureError, match="cannot be read"):
+        load_trace(tmp_path / "missing.json")
+
+
+def test_a_huge_file_of_nothing_is_refused_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file of 2 GB is not read to its end."""
+    monkeypatch.setattr(frames, "_LONGEST_HEAD", 1 << 20)
+    path = tmp_path / "t.json"
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(CaptureError, match="no traceEvents"):
+        load_trace(path)
+
+
+def test_no_events_are_a_trace(tmp_path: Path) -> None:
+    """An empty list is read as such."""
+    trace = load_trace(write(tmp_path / "t.json", '{"traceEvents": []}'))
+    assert names(trace) == []
