@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import queue
+import secrets
 import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dynprof.diskguard import DiskGuard
@@ -60,6 +61,7 @@ class Export:
     compress: bool = True
     members: Mapping[str, object] | None = None
     copy: int = 0
+    _token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
     def manifest_path(self) -> Path:
@@ -69,7 +71,7 @@ class Export:
     @property
     def workplace(self) -> Path:
         """Where the trace is put together."""
-        return self.layout.workplace(self.folder)
+        return self.layout.workplace(self.folder, self._token)
 
 
 class Exporter:
@@ -194,7 +196,6 @@ def _furnish(export: Export) -> None:
     _claim(export)
     metadata = json.dumps(_user_metadata(export.manifest), indent=2)
     write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
-    shutil.rmtree(export.workplace, ignore_errors=True)
     export.workplace.mkdir(mode=0o700)  # no other user can put anything in the trace's way
 
 

@@ -160,9 +160,14 @@ class Layout:
         stem = self.stem(folder, copy)
         return stem.with_name(f"{stem.name}.{suffix}")
 
-    def workplace(self, folder: Path) -> Path:
-        """Return where this process puts a trace together; not there but while it does."""
-        return folder / INFO_DIR / f".{self._process}.saving"
+    def workplace(self, folder: Path, token: str) -> Path:
+        """Return where this process puts a trace together; not there but while it does.
+
+        Args:
+            folder: The window's folder.
+            token: Tells it from those of other traces that are saved at the same time.
+        """
+        return folder / INFO_DIR / f".{self._process}.{token}.saving"
 
     def make_scratch(self, capture_dir: Path) -> Path:
         """Make the folder that a profiler may write in while it records, for this user alone.
@@ -171,8 +176,7 @@ class Layout:
             OSError: The rules forbid it, or it cannot be made.
         """
         self.make_dir(capture_dir)
-        path = capture_dir / f".{self._process}.recording"
-        shutil.rmtree(path, ignore_errors=True)
+        path = capture_dir / f".{self._process}.{secrets.token_hex(4)}.recording"
         path.mkdir(mode=0o700)
         return path
 
@@ -251,6 +255,11 @@ def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
 def open_private(path: Path) -> BinaryIO:
     """Create a file that must not exist yet, private to user and group, for writing bytes."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file as ``open(..., opener=private)`` wants it: a new one is for user and group."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-import warnings
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from dynprof.caution import caution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +103,7 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001
     """End a range."""
     if not isinstance(range_id, int):
         text = f"mstx.range_end({range_id!r}): it takes what range_start returned"
-        warnings.warn(text, stacklevel=2)
+        caution(text)
         return
     for sink in _sinks:
         sink.end(range_id)
@@ -131,7 +132,7 @@ def range_pop(domain: str = "default") -> int:
     """
     stack = _stacks.by_domain.get(domain)
     if not stack:
-        warnings.warn("mstx.range_pop(): no range is open on this thread", stacklevel=2)
+        caution("mstx.range_pop(): no range is open on this thread")
         return -1
     message, began_ns = stack.pop()
     for sink in _sinks:
@@ -199,5 +200,5 @@ def _is_fit(name: str, message: object, domain: object) -> bool:
         text = f"mstx.{name}(): the message has more than {MAX_BYTES} bytes"
     else:
         return True
-    warnings.warn(text, stacklevel=3)
+    caution(text)
     return False

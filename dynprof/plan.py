@@ -202,6 +202,11 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
                 text = f"has no effect with backend {backend}: {reason}."
                 yield Problem(text, f"{pointer}/{name}")
 
+    asked = {part.upper() for part in config.experimental.host_sys or ()}
+    if backend != "npu" and (unsampled := sorted(asked & {"OSRT", "NUMA"})):
+        text = f"{' and '.join(unsampled)}: only an Ascend NPU's tools sample this."
+        yield Problem(text, "/experimental_config/host_sys")
+
 
 def effects(section: type[BaseModel]) -> dict[str, Effect]:
     """Return what each setting of a section of the config does, backend by backend."""

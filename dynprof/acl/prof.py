@@ -20,6 +20,7 @@ from dynprof.errors import SessionError
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 DOMAIN = "msproftx"
 """The domain of stamps among the marks of a trace."""
@@ -64,13 +65,27 @@ def finalize() -> None:
     SESSION.prof_finalize()
 
 
-@contextlib.contextmanager
-def session(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Do :func:`init` and :func:`finalize`."""
-    init(path)
-    try:
-        yield
-    finally:
+class session:  # noqa: N801 - used as a function is
+    """Do :func:`init` and :func:`finalize`; after an exception, what is started is stopped.
+
+    Args:
+        path: Where the traces go.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        init(self._path)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            SESSION.stop_all()
         finalize()
 
 

@@ -109,6 +109,12 @@ class Session:
                 stretch, self._stretch = self._stretch, None
                 stretch.end()
 
+    def stop_all(self) -> None:
+        """Stop whatever is started."""
+        with self._lock:
+            for config in list(self._started):
+                self.stop(config)
+
     def insist_started(self, call: str) -> None:
         """Raise unless something records: stamps stand between start and stop."""
         with self._lock:

@@ -76,6 +76,7 @@ class Subscription:
         """Yield operators as they come, until the subscription ends."""
         while (operator := self._pending.get()) is not None:
             yield operator
+        self._put(None)  # for whoever iterates again
 
     def begin(self) -> None:
         """Take what this thread runs from now on."""
@@ -92,6 +93,8 @@ class Subscription:
         """
         if self._thread != threading.get_ident():
             raise SessionError("only the thread that subscribed may end the subscription")
+        if self._stream and not self._stream.is_innermost():
+            raise SessionError("end the TorchDispatchMode that was entered after it first")
         self._on_end(self)
         if self._stream:
             self._stream.__exit__(None, None, None)

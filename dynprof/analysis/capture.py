@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.nesting import ROOT, parents
-from dynprof.analysis.operators import LABELS, OPERATORS, operators
+from dynprof.analysis.memory_use import allocations
+from dynprof.analysis.nesting import ROOT
+from dynprof.analysis.operators import FRAMES, LABELS, calls, operators
 from dynprof.analysis.trace import load_trace
 from dynprof.capture import load_manifest
 from dynprof.errors import CaptureError
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.analysis.operators import Operators
+    from dynprof.analysis.memory_use import Allocation
+    from dynprof.analysis.operators import Calls, Operators
     from dynprof.capture import Manifest
-
-FRAMES = "python_function"
-"""The category of Kineto's Python frames."""
 
 
 class Capture:
@@ -84,8 +83,19 @@ class Capture:
         """The operators of the host."""
         return operators(self.trace)
 
+    @cached_property
+    def calls(self) -> Calls:
+        """The operators of the host together with the Python frames they lie in."""
+        return calls(self.trace)
+
+    @cached_property
+    def allocations(self) -> list[Allocation]:
+        """Every allocation of tensor memory."""
+        return allocations(self.trace)
+
+    @cached_property
     def call_stacks(self) -> Callable[[int], str]:
-        """Return what names the Python frames that an operator lies in, the innermost first.
+        """What names the Python frames that an operator lies in, the innermost first.
 
         Labels have none: they begin in one frame and end after it.
         """
@@ -94,9 +104,8 @@ class Capture:
         if not len(frames):
             return lambda _: ""
         labels = trace.category(LABELS)[found.span].tolist()
-        chosen = np.flatnonzero(trace.category(FRAMES, OPERATORS))
-        spans = {name: trace.spans[name][chosen] for name in ("start", "length", "thread", "name")}
-        outer = parents(spans["start"], spans["length"], spans["thread"]).tolist()
+        outer, chosen = self.calls.parent.tolist(), self.calls.span
+        code = trace.spans["name"][chosen].tolist()
         is_frame = np.isin(chosen, frames).tolist()
         places = np.searchsorted(chosen, found.span).tolist()
         names, known = trace.tables["name"], dict[int, str]()
@@ -107,7 +116,7 @@ class Capture:
                 return ""
             if place not in known:
                 rest = stack(outer[place])
-                own = names[spans["name"][place]] if is_frame[place] else ""
+                own = names[code[place]] if is_frame[place] else ""
                 known[place] = f"{own};\r\n{rest}" if own and rest else own or rest
             return known[place]
 

@@ -11,7 +11,7 @@ from dynprof.analysis.stacks import folded
 from dynprof.analysis.tables import write_tables
 from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
-from dynprof.layout import make_dir
+from dynprof.layout import INFO_DIR, make_dir, private
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -22,7 +22,7 @@ FOLDER = "analysis"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
-_ENDINGS = (".trace.json", ".trace.json.gz")
+_ENDINGS = ("trace.json", "trace.json.gz")
 
 
 def traces_in(path: Path) -> list[Path]:
@@ -34,8 +34,9 @@ def traces_in(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     found = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
+    found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
     if not found:
-        raise CaptureError(f"{path} holds no trace: no file there ends with .trace.json[.gz]")
+        raise CaptureError(f"{path} holds no trace: no file there ends with trace.json[.gz]")
     return found
 
 
@@ -59,8 +60,12 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
         CaptureError: It cannot be read.
         OSError: The place cannot be written.
     """
-    capture = Capture(path)
-    folder = folder_of(path)
+    yield from analyse_capture(Capture(path), types)
+
+
+def analyse_capture(capture: Capture, types: Collection[str] | None) -> Iterator[Path]:
+    """Do the same with a trace that was read."""
+    folder = folder_of(capture.path)
     wanted = export_types(capture) if types is None else types
     make_dir(folder / OUTPUT)
     if "text" in wanted:
@@ -71,10 +76,10 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
         write_database(capture, database)
         yield database
     stacks = folder / "stacks.folded"
-    with stacks.open("w", encoding="utf-8") as file:
-        file.writelines(f"{stack} {us}\n" for stack, us in folded(capture.trace))
+    with open(stacks, "w", encoding="utf-8", opener=private) as file:
+        file.writelines(f"{stack} {us}\n" for stack, us in folded(capture))
     yield stacks
-    yield from write_memory_timeline(capture.trace, folder, path.name)
+    yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 
 
 def draw_memory(path: Path) -> Iterator[Path]:

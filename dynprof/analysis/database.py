@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.pieces import Table
 from dynprof.analysis.steps import marked_steps
 from dynprof.analysis.tables import COMPONENT, shapes_text
+from dynprof.layout import open_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "HOST_INFO": (("hostUid", TEXT), ("hostName", TEXT)),
     "META_DATA": (("name", TEXT), ("value", TEXT)),
 }  # fmt: skip
+Rows = Iterable[tuple[Any, ...]]
 API_TYPES = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
 """The vendor's numbers of what an api is: operators, and Python frames as ``trace``."""
 _OPERATOR, _FRAME, _MARK = 50001, 50003, 50004
@@ -66,7 +69,7 @@ def write_database(capture: Capture, path: Path) -> None:
     """
     strings = Table()
     chains: dict[str, int] = Table()
-    tables = {
+    tables: dict[str, Rows] = {
         "PYTORCH_API": _apis(capture, strings, chains),
         "CONNECTION_IDS": _connections(capture),
         "MEMORY_RECORD": _memory_records(capture, strings),
@@ -79,22 +82,27 @@ def write_database(capture: Capture, path: Path) -> None:
         "ENUM_API_TYPE": list(API_TYPES.items()),
     }
     tables["PYTORCH_CALLCHAINS"] = _callchains(chains, strings)
-    tables["STRING_IDS"] = [(number, text) for text, number in strings.items()]
+    tables["STRING_IDS"] = _strings(strings)
     path.unlink(missing_ok=True)
+    open_private(path).close()
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA journal_mode=OFF")
         database.execute("PRAGMA synchronous=OFF")
-        for name, rows in tables.items():
-            if rows:
-                _fill(database, name, rows)
+        for name, rows in tables.items():  # in this order: the last two hold what others named
+            _fill(database, name, rows)
 
 
-def _fill(database: sqlite3.Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
+def _fill(database: sqlite3.Connection, name: str, rows: Rows) -> None:
+    """Write a table, unless it is empty."""
+    ahead = iter(rows)
+    first = next(ahead, None)
+    if first is None:
+        return
     columns = TABLES[name]
     described = ", ".join(f"{column} {kind}" for column, kind in columns)
     database.execute(f"CREATE TABLE {name} ({described})")
     places = ", ".join("?" * len(columns))
-    database.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608 - names of ours
+    database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - names of ours
 
 
 def _global_threads(capture: Capture) -> list[int]:
@@ -106,7 +114,7 @@ def _global_threads(capture: Capture) -> list[int]:
     return found
 
 
-def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> list[tuple[Any, ...]]:
+def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> Rows:
     trace, base = capture.trace, capture.base_ns
     threads, names = _global_threads(capture), trace.tables["name"]
     dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t in trace.tables["dims"]]
@@ -114,32 +122,28 @@ def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> list[tupl
         _FRAME if c == "python_function" else _MARK if c == LABELS else _OPERATOR
         for c in trace.tables["category"]
     ]
-    stacks = capture.call_stacks()
+    stacks = capture.call_stacks
     chain_of = {int(s): stacks(i) for i, s in enumerate(capture.operators.span.tolist())}
     chosen = np.flatnonzero(trace.category(OPERATORS, LABELS, CALLS, "python_function"))
     columns = ("start", "length", "thread", "name", "sequence", "dims", "category")
     rows = zip(chosen.tolist(), *(trace.spans[c][chosen].tolist() for c in columns), strict=True)
-    found = []
     for place, start, length, thread, name, sequence, shape, category in rows:
         types, shapes = dims[shape]
         stack = chain_of.get(place)
         began = base + start
-        found.append(
-            (
-                str(began),
-                str(began + length),
-                threads[thread],
-                place,
-                strings[names[name]],
-                sequence if sequence >= 0 else NONE,
-                NONE,
-                types,
-                shapes,
-                chains[stack] if stack else NONE,
-                kinds[category],
-            )
+        yield (
+            str(began),
+            str(began + length),
+            threads[thread],
+            place,
+            strings[names[name]],
+            sequence if sequence >= 0 else NONE,
+            NONE,
+            types,
+            shapes,
+            chains[stack] if stack else NONE,
+            kinds[category],
         )
-    return found
 
 
 def _connections(capture: Capture) -> list[tuple[Any, ...]]:
@@ -155,52 +159,50 @@ def _connections(capture: Capture) -> list[tuple[Any, ...]]:
     return [(by_id[operator], launch) for operator, launch in launches if operator in by_id]
 
 
-def _callchains(chains: dict[str, int], strings: Table) -> list[tuple[Any, ...]]:
-    rows = []
+def _strings(strings: Table) -> Rows:
+    for text, number in strings.items():
+        yield number, text
+
+
+def _callchains(chains: dict[str, int], strings: Table) -> Rows:
     for stack, number in chains.items():
         for depth, frame in enumerate(stack.split(";\r\n")):
-            rows.append((number, strings[frame], depth))
-    return rows
+            yield number, strings[frame], depth
 
 
-def _memory_records(capture: Capture, strings: Table) -> list[tuple[Any, ...]]:
+def _memory_records(capture: Capture, strings: Table) -> Rows:
     memory, base = capture.trace.memory, capture.base_ns
-    if not len(memory["time"]):
-        return []
     component = strings[COMPONENT]
     columns = zip(
         *(memory[c].tolist() for c in ("time", "total", "reserved", "device_id")), strict=True
     )
-    return [(component, base + t, a, r, a, NONE, d) for t, a, r, d in columns]
+    return ((component, base + t, a, r, a, NONE, d) for t, a, r, d in columns)
 
 
-def _operator_memory(capture: Capture, strings: Table) -> list[tuple[Any, ...]]:
-    base, rows = capture.base_ns, []
-    for made in allocations(capture.trace):
+def _operator_memory(capture: Capture, strings: Table) -> Rows:
+    base = capture.base_ns
+    for made in capture.allocations:
         released = None if made.released is None else base + made.released
         lasted = None if made.released is None else made.released - made.allocated
         then, after = made.total_then, made.total_after
         _, _, number = made.device.partition(":")
-        rows.append(
-            (
-                strings[made.operator],
-                made.size,
-                base + made.allocated,
-                released,
-                released,
-                lasted,
-                lasted,
-                then,
-                made.reserved_then,
-                then,
-                after,
-                made.reserved_after,
-                after,
-                NONE,
-                int(number) if number else -1,
-            )
+        yield (
+            strings[made.operator],
+            made.size,
+            base + made.allocated,
+            released,
+            released,
+            lasted,
+            lasted,
+            then,
+            made.reserved_then,
+            then,
+            after,
+            made.reserved_after,
+            after,
+            NONE,
+            int(number) if number else -1,
         )
-    return rows
 
 
 def _steps(capture: Capture) -> list[tuple[Any, ...]]:

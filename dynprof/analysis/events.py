@@ -7,26 +7,29 @@ from typing import Any
 
 import msgspec
 
+NONE = -1
+"""Stands where an event has nothing to say."""
+
 
 class Args(msgspec.Struct, gc=False):
     """The arguments that Kineto gives its events."""
 
-    external_id: int | None = msgspec.field(default=None, name="External id")
-    python_id: int | None = msgspec.field(default=None, name="Python id")
+    external_id: int = msgspec.field(default=NONE, name="External id")
+    python_id: int = msgspec.field(default=NONE, name="Python id")
     python_parent: int | None = msgspec.field(default=None, name="Python parent id")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
-    sequence: int | None = msgspec.field(default=None, name="Sequence number")
-    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
-    bytes: int | None = msgspec.field(default=None, name="Bytes")
-    total: int | None = msgspec.field(default=None, name="Total Allocated")
-    reserved: int | None = msgspec.field(default=None, name="Total Reserved")
-    address: int | None = msgspec.field(default=None, name="Addr")
-    device_type: int | None = msgspec.field(default=None, name="Device Type")
-    device_id: int | None = msgspec.field(default=None, name="Device Id")
-    device: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
+    sequence: int = msgspec.field(default=NONE, name="Sequence number")
+    forward_thread: int = msgspec.field(default=NONE, name="Fwd thread id")
+    bytes: int = msgspec.field(default=0, name="Bytes")
+    total: int = msgspec.field(default=0, name="Total Allocated")
+    reserved: int = msgspec.field(default=0, name="Total Reserved")
+    address: int = msgspec.field(default=NONE, name="Addr")
+    device_type: int = msgspec.field(default=NONE, name="Device Type")
+    device_id: int = msgspec.field(default=NONE, name="Device Id")
+    device: int = NONE
+    stream: int = NONE
+    correlation: int = NONE
     name: str = ""
 
 
@@ -77,12 +80,32 @@ def decode(frame: bytes, kind: type[Event]) -> list[Event]:
 
 def _lenient(event: Any, kind: type[Event]) -> Event:
     """Return an event, without those of its arguments that are of another type than Kineto's."""
+    if not isinstance(event, dict):
+        return kind()
+    known = {
+        name: event[name] for name in ("ph", "name", "cat", "ts", "dur", "id") if name in event
+    }
+    known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid")}
     try:
-        return msgspec.convert(event, kind, strict=False)
+        found = msgspec.convert(known, kind, strict=False)
     except msgspec.ValidationError:
-        known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
-        known |= {name: str(event.get(name, 0)) for name in ("pid", "tid")}
-        try:
-            return msgspec.convert(known, kind, strict=False)
-        except msgspec.ValidationError:
-            return kind()
+        return kind()
+    if isinstance(event.get("args"), dict):
+        found.args = _arguments(event["args"])
+    return found
+
+
+def _number_or_text(value: Any) -> int | str:
+    return value if isinstance(value, int) else str(value)
+
+
+def _arguments(given: dict[str, Any]) -> Args:
+    found = Args()
+    for field in msgspec.structs.fields(Args):
+        value = given.get(field.encode_name)
+        if field.type is msgspec.Raw:
+            value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))
+        elif not isinstance(value, str if field.type is str else int):
+            continue
+        setattr(found, field.name, value)
+    return found

@@ -51,8 +51,12 @@ class TraceFile:
         with opened(path) as file:
             self.members = self._head(file)[0]
 
-    def frames(self) -> Iterator[bytes]:
-        """Yield the events, as many pieces of JSON objects with commas between them."""
+    def frames(self, *, whole: bool = False) -> Iterator[bytes]:
+        """Yield the events, as many pieces of JSON objects with commas between them.
+
+        Args:
+            whole: As one piece: slower, but sure where lists in an event look like events.
+        """
         with opened(self._path) as file:
             _, rest = self._head(file)
             while True:
@@ -60,11 +64,11 @@ class TraceFile:
                 rest += chunk
                 if len(chunk) < FRAME // 2:
                     break
-                cut = _last_boundary(rest, len(rest) - _TAIL)
+                cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
                 if cut:
                     yield rest[:cut]
                     rest = rest[cut:].lstrip(b", \r\n\t")
-            yield from self._ending(rest)
+            yield from self._ending(rest, whole=whole)
 
     def _read(self, file: Readable, size: int) -> bytes:
         """Read up to ``size`` bytes, fewer only at the end of the file or where it is torn."""
@@ -89,33 +93,37 @@ class TraceFile:
         text = self._read(file, 1 << 16)
         if text.lstrip()[:1] == b"[":
             return {}, text.lstrip()[1:]
-        while not (match := _EVENTS.search(text)):
-            chunk = self._read(file, 1 << 20)
-            if not chunk or len(text) > _LONGEST_HEAD:
-                raise CaptureError(f"{self._path} is no trace: it has no traceEvents")
-            text += chunk
-        try:
-            head = json.loads(text[: match.start()].rstrip().rstrip(b",") + b"}", strict=False)
-        except ValueError as error:
-            raise CaptureError(f"{self._path} is no trace: {error}") from error
-        return head, text[match.end() :]
+        place, error = 0, "it has no traceEvents"
+        while True:
+            match = _EVENTS.search(text, place)
+            if match is None:
+                chunk = self._read(file, 1 << 20)
+                if not chunk or len(text) > _LONGEST_HEAD:
+                    raise CaptureError(f"{self._path} is no trace: {error}")
+                text += chunk
+                continue
+            try:
+                before = text[: match.start()].rstrip().rstrip(b",")
+                return json.loads(before + b"}", strict=False), text[match.end() :]
+            except ValueError as found:  # it stands inside another member; look on
+                place, error = match.end(), str(found)
 
-    def _ending(self, rest: bytes) -> Iterator[bytes]:
+    def _ending(self, rest: bytes, *, whole: bool) -> Iterator[bytes]:
         """Yield the last events; note what comes after them."""
-        cut = _last_boundary(rest, max(0, len(rest) - _TAIL))
+        cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
         if cut:
             yield rest[:cut]
         text = rest[cut:].lstrip(b", \r\n\t").decode("utf-8", "replace")
-        decoder, place, whole = json.JSONDecoder(strict=False), 0, 0
-        while text[place : place + 1] == "{":
+        decoder, place, end = json.JSONDecoder(strict=False), 0, 0
+        while text[place : place + 1] not in ("]", ""):
             try:
                 _, place = decoder.raw_decode(text, place)
             except ValueError:
                 break
-            whole = place
+            end = place
             place = _skip(text, place, ", \r\n\t")
-        yield text[:whole].encode()
-        self._after(text[_skip(text, whole, ", \r\n\t") :])
+        yield text[:end].encode()
+        self._after(text[_skip(text, end, ", \r\n\t") :])
 
     def _after(self, text: str) -> None:
         """Read the members behind the events; what follows instead says that it is torn."""

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.captures import analyse_trace
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.captures import analyse_capture
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ class Outcome:
     Attributes:
         made: The files that were written.
         problems: Why a trace could not be analysed, by its path.
+        torn: Where and how a trace ends too early, by its path; it was analysed so far.
     """
 
     made: list[Path] = field(default_factory=list)
     problems: dict[Path, str] = field(default_factory=dict)
+    torn: dict[Path, str] = field(default_factory=dict)
 
 
 def analyse_each(
@@ -55,23 +58,28 @@ def analyse_each(
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         pending = [pool.submit(_analyse, trace, types) for trace in traces]
         for done in as_completed(pending):
-            trace, made, problem = done.result()
-            _note(outcome, trace, made, problem)
-            on_end(trace)
+            found = done.result()
+            _note(outcome, *found)
+            on_end(found[0])
     return outcome
 
 
-def _note(outcome: Outcome, trace: Path, made: list[Path], problem: str) -> None:
+def _note(outcome: Outcome, trace: Path, made: list[Path], torn: str, problem: str) -> None:
     outcome.made += made
+    if torn:
+        outcome.torn[trace] = torn
     if problem:
         outcome.problems[trace] = problem
 
 
-def _analyse(trace: Path, types: Collection[str] | None) -> tuple[Path, list[Path], str]:
+def _analyse(trace: Path, types: Collection[str] | None) -> tuple[Path, list[Path], str, str]:
     made: list[Path] = []
+    torn = ""
     try:
-        for path in analyse_trace(trace, types):
+        capture = Capture(trace)
+        torn = capture.trace.torn
+        for path in analyse_capture(capture, types):
             made.append(path)  # noqa: PERF402 - what was made before a failure counts
     except (DynprofError, OSError) as error:
-        return trace, made, describe(error)
-    return trace, made, ""
+        return trace, made, torn, describe(error)
+    return trace, made, torn, ""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.layout import write_atomic
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 _DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "npu"}
 """Torch's numbers of device types; an NPU is its PrivateUse1."""
+_KNOWN = {
+    True: "Counted from the beginning of the recording: what was allocated before is not known.",
+    False: "As the device's allocator counts it.",
+}
 _WIDTH, _HEIGHT = 1000, 240
 """Of a drawing, in pixels."""
 
@@ -53,10 +59,10 @@ def write_memory_timeline(trace: Trace, folder: Path, title: str) -> Iterator[Pa
         for device, (times, totals) in timeline.items()
     }
     path = folder / "memory_timeline.json"
-    path.write_text(json.dumps(points), encoding="utf-8")
+    write_atomic(path, json.dumps(points))
     yield path
     page = folder / "memory_timeline.html"
-    page.write_text(_page(title, timeline), encoding="utf-8")
+    write_atomic(page, _page(title, timeline))
     yield page
 
 
@@ -85,7 +91,8 @@ def _drawing(device: str, times: NDArray[np.int64], totals: NDArray[np.int64]) -
     levels = _HEIGHT - highest * _HEIGHT // peak
     line = " ".join(f"L{x} {y}" for x, y in enumerate(levels.tolist()))
     return (
-        f"<h2>{html.escape(device)}</h2><p>peak {peak / 1e6:,.3f} MB, {span / 1e6:,.1f} ms</p>"
+        f"<h2>{html.escape(device)}</h2><p>{_KNOWN[device == 'cpu']}</p>"
+        f"<p>0 to {peak / 1e6:,.3f} MB (up), over {span / 1e6:,.1f} ms (to the right)</p>"
         f'<svg width="{_WIDTH}" height="{_HEIGHT}"><path d="M0 {_HEIGHT} {line} '
         f'L{_WIDTH} {_HEIGHT} Z"/></svg>'
     )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 OPERATORS, LABELS, CALLS = "cpu_op", "user_annotation", "fee"
 """Categories: Kineto's operators, ranges that a script or torch sets, VizTracer's calls."""
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+FRAMES = "python_function"
+"""The category of Kineto's Python frames."""
 STEP = "ProfilerStep#"
 _UTILITIES = {
     "profiler::_record_function_enter",
@@ -50,6 +52,19 @@ class Operators:
     own: Numbers
     device_total: Numbers
     device_own: Numbers
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Operators and Python frames of a trace, in the order of their begin.
+
+    Attributes:
+        span: Places in the trace's spans.
+        parent: Places here of what each lies in; -1 for none.
+    """
+
+    span: Numbers
+    parent: Numbers
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,13 @@ def operators(trace: Trace) -> Operators:
         device_total=_with_children(device_own, parent),
         device_own=device_own,
     )
+
+
+def calls(trace: Trace) -> Calls:
+    """Return the operators and frames of a trace; labels cross frames and are left out."""
+    span = np.flatnonzero(trace.category(OPERATORS, CALLS, FRAMES))
+    columns = (trace.spans[name][span] for name in ("start", "length", "thread"))
+    return Calls(span, parents(*columns))
 
 
 def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.events import Args, Event, ExactEvent, decode
+from dynprof.analysis.events import NONE, Args, Event, ExactEvent, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     Columns = dict[str, NDArray[np.int64]]
 
-NONE = -1
-"""Stands in a column where an event has nothing to say."""
 TABLES = ("name", "category", "thread", "dims")
 """Columns that hold places in a table of what they stand for."""
 _NO_ARGS = Args()
+_MOST = 1 << 63
 
 
 class Table(dict[Any, int]):
@@ -58,6 +58,13 @@ def digest(frame: bytes, *, exact: bool) -> Piece:
         exact: Their times need more digits than a float has.
     """
     events = decode(frame, ExactEvent if exact else Event)
+    try:
+        return _digested(events)
+    except (ArithmeticError, ValueError):  # a number that 64 bits do not hold
+        return _digested([event for event in events if _fit(event)])
+
+
+def _digested(events: list[Event]) -> Piece:
     tables = {name: Table() for name in TABLES}
     spans = [e for e in events if e.ph == "X"]
     memory = [e for e in events if e.name == "[memory]" and e.args is not None]
@@ -79,6 +86,20 @@ def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
     return np.fromiter(values, np.int64, count)
 
 
+def _fit(event: Event) -> bool:
+    """Return whether 64 bits hold the times and numbers of an event; mend its arguments if not."""
+    try:
+        times = (event.start_ns(), event.length_ns())
+    except (ValueError, OverflowError, ArithmeticError):  # not a number, infinite
+        return False
+    if event.args is not None:
+        for name in Args.__struct_fields__:
+            value = getattr(event.args, name)
+            if isinstance(value, int) and not -_MOST <= value < _MOST:
+                setattr(event.args, name, NONE)
+    return all(-_MOST <= time < _MOST for time in times)
+
+
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     count = len(events)
     names, categories, threads = tables["name"], tables["category"], tables["thread"]
@@ -92,24 +113,15 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
         "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
     }
-    for name, get in _NUMBERS.items():
-        columns[name] = _column((get(a) for a in args), count)
+    outer = (NONE if a.python_parent is None else a.python_parent for a in args)
+    columns["python_parent"] = _column(outer, count)
+    for name in _NUMBERS:
+        get = operator.attrgetter(name)
+        columns[name] = _column(map(get, args), count)
     return columns
 
 
-def _number(value: int | None) -> int:
-    return NONE if value is None else value
-
-
-_NUMBERS: dict[str, Callable[[Args], int]] = {
-    "external_id": lambda a: _number(a.external_id),
-    "python_id": lambda a: _number(a.python_id),
-    "python_parent": lambda a: _number(a.python_parent),
-    "sequence": lambda a: _number(a.sequence),
-    "device": lambda a: _number(a.device),
-    "stream": lambda a: _number(a.stream),
-    "correlation": lambda a: _number(a.correlation),
-}
+_NUMBERS = ("external_id", "python_id", "sequence", "device", "stream", "correlation")
 
 
 def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
@@ -118,10 +130,10 @@ def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
     return {
         "time": _column((e.start_ns() for e in events), count),
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
-        "bytes": _column((a.bytes or 0 for a in args), count),
-        "total": _column((a.total or 0 for a in args), count),
-        "reserved": _column((a.reserved or 0 for a in args), count),
-        "address": _column((_number(a.address) for a in args), count),
-        "device_type": _column((_number(a.device_type) for a in args), count),
-        "device_id": _column((_number(a.device_id) for a in args), count),
+        "bytes": _column((a.bytes for a in args), count),
+        "total": _column((a.total for a in args), count),
+        "reserved": _column((a.reserved for a in args), count),
+        "address": _column((a.address for a in args), count),
+        "device_type": _column((a.device_type for a in args), count),
+        "device_id": _column((a.device_id for a in args), count),
     }

@@ -1,4 +1,4 @@
-"""Folded stacks: a line for each path of frames and operators, with the time spent in it."""
+"""Folded stacks: a line for each path of frames and operators, with the time spent in its last."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.nesting import ROOT, own_time, parents
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.nesting import ROOT, own_time
 from dynprof.analysis.operators import CALLS, OPERATORS, started_on_device
-from dynprof.analysis.trace import load_trace
+from dynprof.layout import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from dynprof.analysis.trace import Trace
-
-FRAMES = "python_function"
-"""The category of Kineto's Python frames."""
 
 _UNSAFE = str.maketrans(" ;\t\n", "____")
 """What separates frames and counts in the format."""
@@ -36,25 +32,22 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
     Raises:
         CaptureError: It is no trace.
     """
-    with path.open("w", encoding="utf-8") as file:
-        for stack, microseconds in folded(load_trace(trace), on_device=on_device):
+    with open(path, "w", encoding="utf-8", opener=private) as file:
+        for stack, microseconds in folded(Capture(trace), on_device=on_device):
             file.write(f"{stack} {microseconds}\n")
 
 
-def folded(trace: Trace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
+def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
-    counted = trace.category(OPERATORS, CALLS)
-    chosen = np.flatnonzero(counted | trace.category(FRAMES))
-    spans = {name: column[chosen] for name, column in trace.spans.items()}
-    counted = counted[chosen]
-    parent = parents(spans["start"], spans["length"], spans["thread"])
+    trace, chosen, parent = capture.trace, capture.calls.span, capture.calls.parent
+    counted = trace.category(OPERATORS, CALLS)[chosen]
+    spans = {name: trace.spans[name][chosen] for name in ("length", "name")}
     time_ns = np.zeros(len(chosen), np.int64)
     if on_device:
-        time_ns[counted] = started_on_device(trace, spans["external_id"][counted])
+        ids = trace.spans["external_id"][chosen[counted]]
+        time_ns[counted] = started_on_device(trace, ids)
     else:
-        operators = {name: column[counted] for name, column in spans.items()}
-        inner = parents(operators["start"], operators["length"], operators["thread"])
-        time_ns[counted] = own_time(operators["length"], inner)
+        time_ns = own_time(spans["length"], parent)
     path, stacks = _paths(spans["name"], parent, trace.tables["name"])
     total = np.bincount(path, weights=time_ns, minlength=len(stacks)) // 1000
     for number in np.flatnonzero(total):

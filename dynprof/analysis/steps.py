@@ -62,13 +62,15 @@ def is_collective(name: str) -> bool:
 def marked_steps(trace: Trace) -> list[tuple[int | None, int, int]]:
     """Return number, begin and length of each marked step, in order; else one for everything."""
     spans, found = trace.spans, []
-    labels = np.flatnonzero(trace.category(LABELS, "step", OPERATORS))
-    for place in labels.tolist():
-        name = trace.name(place)
-        if name.startswith(STEP) and name[len(STEP) :].isdecimal():
-            found.append(
-                (int(name[len(STEP) :]), int(spans["start"][place]), int(spans["length"][place]))
-            )
+    names = {
+        code: int(name[len(STEP) :])
+        for code, name in enumerate(trace.tables["name"])
+        if name.startswith(STEP) and name[len(STEP) :].isdecimal()
+    }
+    marks = np.isin(spans["name"], list(names)) & trace.category(LABELS, "step", OPERATORS)
+    for place in np.flatnonzero(marks).tolist():
+        number = names[int(spans["name"][place])]
+        found.append((number, int(spans["start"][place]), int(spans["length"][place])))
     if found or not len(spans["start"]):
         return sorted(dict.fromkeys(found), key=lambda step: step[1])
     begin = int(spans["start"].min())

@@ -5,17 +5,17 @@ Times are in microseconds with three digits, exactly the nanoseconds of the trac
 
 from __future__ import annotations
 
-import csv
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dynprof.analysis.kernels import core_of, kinds, waits
 from dynprof.analysis.memory import device_label
-from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.operators import LABELS, ON_DEVICE, STEP
 from dynprof.analysis.steps import step_times
+from dynprof.layout import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,6 +54,7 @@ OPERATOR_MEMORY = (
 )  # fmt: skip
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
+_MOST_CELLS = 50_000
 _KB, _MB = 1024, 1024 * 1024
 _HOST_ID = "host"
 
@@ -62,8 +63,9 @@ Row = tuple[Any, ...]
 
 def us(nanoseconds: int) -> str:
     """Return a time in microseconds, exactly."""
-    sign, magnitude = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
-    return f"{sign}{magnitude // 1000}.{magnitude % 1000:03d}"
+    if abs(nanoseconds) < 1 << 50:  # so far a float has more digits than are shown
+        return f"{nanoseconds / 1000:.3f}"
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
 def write_tables(capture: Capture, folder: Path) -> Iterator[Path]:
@@ -88,18 +90,31 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     first = next(ahead, None)
     if first is None:
         return False
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerows((header, first))
-        writer.writerows(ahead)
+    with open(path, "w", encoding="utf-8", newline="", opener=private) as file:
+        file.write(f"{','.join(header)}\r\n")
+        quote = _Quoted()
+        for row in chain([first], ahead):
+            file.write(f"{','.join([quote[cell] for cell in row])}\r\n")
     return True
+
+
+class _Quoted(dict[Any, str]):
+    """Cells as csv has them; each kept, for names and stacks come again and again."""
+
+    def __missing__(self, cell: Any) -> str:
+        text = str(cell)
+        if any(mark in text for mark in ',"\r\n'):
+            text = '"' + text.replace('"', '""') + '"'
+        if len(self) < _MOST_CELLS:
+            self[cell] = text
+        return text
 
 
 def _operator_details(capture: Capture) -> Iterator[Row]:
     trace, found = capture.trace, capture.operators
     names, dims = trace.tables["name"], [shapes for shapes, _ in trace.tables["dims"]]
     shown = [shapes_text(text) for text in dims]
-    stacks = capture.call_stacks()
+    stacks = capture.call_stacks
     marked = trace.category(LABELS)[found.span]
     columns = (
         trace.spans["name"][found.span], trace.spans["dims"][found.span], marked, found.own,
@@ -179,7 +194,7 @@ def _memory_record(capture: Capture) -> Iterator[Row]:
 
 
 def _operator_memory(capture: Capture) -> Iterator[Row]:
-    for made in allocations(capture.trace):
+    for made in capture.allocations:
         released = [""] * 2
         after: list[Any] = [""] * 3
         if made.released is not None:

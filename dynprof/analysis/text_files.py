@@ -12,6 +12,7 @@ import numpy as np
 from dynprof.analysis.inflate import Readable, Torn, opened
 from dynprof.analysis.operators import LABELS
 from dynprof.analysis.steps import is_collective, marked_steps
+from dynprof.layout import private, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
     """Write the json files that have something to say; yield their paths."""
     view = folder / "trace_view.json"
-    with opened(capture.path) as source, view.open("wb") as sink:
+    with opened(capture.path) as source, open(view, "wb", opener=private) as sink:
         _copy(source, sink)
     yield view
     contents = {
@@ -34,7 +35,7 @@ def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
     for name, content in contents.items():
         if content:
             path = folder / name
-            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_atomic(path, json.dumps(content, indent=1) + "\n")
             yield path
 
 

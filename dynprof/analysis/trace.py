@@ -65,10 +65,13 @@ def load_trace(path: Path) -> Trace:
     file = TraceFile(path)
     exact = "baseTimeNanoseconds" not in file.members
     try:
-        pieces = [digest(frame, exact=exact) for frame in file.frames()]
+        return _joined(file, [digest(frame, exact=exact) for frame in file.frames()])
+    except msgspec.MsgspecError:  # a cut inside an event, where a list in it looks like events
+        pass
+    try:
+        return _joined(file, [digest(frame, exact=exact) for frame in file.frames(whole=True)])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
-    return _joined(file, pieces)
 
 
 def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:

@@ -78,6 +78,10 @@ class KinetoSession:
         self._open = False
         self._call(stop_trace)
 
+    def wait(self) -> None:
+        """Wait while a thread collects the events of the last recording."""
+        self._collected.wait(COLLECT_WAIT_S)
+
     def hand_over(self) -> None:
         """Leave the session to a thread that collects its events."""
         self._open = False
@@ -172,4 +176,5 @@ class ScriptsClaim:
         KINETO.collected()
 
     def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
-        """Let go of a recording that lost the session: nothing may be touched."""
+        """Let go of a recording that lost the session, as a window of the operator's does."""
+        KINETO.drop(profiler, stop_trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,10 @@ class OperatorStream(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, take: Callable[[str, int, int], None]) -> None:
         super().__init__()
         self._take = take
+
+    def is_innermost(self) -> bool:
+        """Return whether no other mode was entered after it: leaving it would leave that one."""
+        return _get_current_dispatch_mode() is self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, then hand it on."""

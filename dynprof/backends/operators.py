@@ -46,7 +46,7 @@ class OperatorArguments(Companion):
     def save(self, stem: Path) -> tuple[str, ...]:
         """Move the file to where it is kept."""
         try:
-            self._path.rename(stem.with_name(f"{stem.name}.execution_trace.json"))
+            shutil.move(self._path, stem.with_name(f"{stem.name}.execution_trace.json"))
         except FileNotFoundError:
             return ("record_op_args: torch wrote nothing; is another observer of it registered?",)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import choose_close, why_close_is_unknown
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from dynprof.companions import Companion
     from dynprof.plan import Plan
     from dynprof.rank import Rank
+
+
+_PREPARING = threading.Lock()
+"""Of two threads that start a profiler at once, one must see the other."""
 
 
 class TorchBackend:
@@ -81,12 +86,15 @@ class TorchBackend:
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""
+        with _PREPARING:
+            return self._prepare(plan, rank, scratch)
+
+    def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
-        enabled = torch.autograd._profiler_enabled()
-        if plan.script and KINETO.has_window:
-            enabled = False  # by an operator's window, which gives way to the script
-        if KINETO.script_has_it or enabled:
+        if plan.script:
+            KINETO.wait()
+        if self._is_occupied(torch, plan):
             raise BackendError("another torch.profiler is active in this process; stop it first")
         if plan.config.with_stack and sys.getprofile():
             text = "with_stack would take the place of the job's own sys.setprofile()"
@@ -103,6 +111,13 @@ class TorchBackend:
         return TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
         )
+
+    def _is_occupied(self, torch: Any, plan: Plan) -> bool:
+        """Return whether another profiler is on, in this thread or in any other."""
+        if plan.script and KINETO.has_window:
+            return KINETO.script_has_it  # an operator's window gives way to the script
+        begun_before_us = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+        return KINETO.script_has_it or begun_before_us or torch.autograd._profiler_enabled()
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:

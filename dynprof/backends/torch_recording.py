@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.libtorch import find
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -105,8 +107,9 @@ class TorchRecording:
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
-        if self._functions and self._state == "running":
-            self._functions.take_off()
+        with contextlib.suppress(BackendError):
+            if self._state == "running":
+                (self._functions or find()).take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared."""

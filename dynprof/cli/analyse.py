@@ -71,6 +71,8 @@ def analyse(
         outcome = analyse_each(traces, types, processes=processes, on_end=advance)
     for made in sorted(outcome.made):
         say(made)
+    for trace, torn in outcome.torn.items():
+        say(f"{trace}: {torn}; what there is was analysed", err=True)
     if outcome.problems:
         fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)
 

@@ -80,8 +80,15 @@ class Companions(Companion):
         return chain.from_iterable(member.events() for member in self._members)
 
     def save(self, stem: Path) -> tuple[str, ...]:
-        """Write the files of all."""
-        return tuple(chain.from_iterable(member.save(stem) for member in self._members))
+        """Write the files of all; one that cannot be written does not cost the trace."""
+        return tuple(chain.from_iterable(_saved(member, stem) for member in self._members))
+
+
+def _saved(member: Companion, stem: Path) -> tuple[str, ...]:
+    try:
+        return member.save(stem)
+    except OSError as error:
+        return (f"what {type(member).__name__} recorded is lost: {error}",)
 
 
 def named_track(number: int, name: str) -> Event:

@@ -65,7 +65,7 @@ class HostSampler(Companion):
 
     def _run(self) -> None:
         self._sample(time.time_ns())  # rates are those since this one
-        self._found.clear()
+        self._found = [event for event in self._found if event["name"] == "host mem"]
         while not self._ended.wait(INTERVAL_S):
             self._sample(time.time_ns())
         self._sample(time.time_ns())
@@ -78,15 +78,22 @@ class HostSampler(Companion):
                 self._lost.add(f"host_sys {part} cannot be sampled here: {error}")
                 continue
             if part in _PER_SECOND:
-                reading = self._rates(part, now_ns, reading)
-            self._found.append(_counter(f"host {part.lower()}", now_ns, reading))
+                since_ns, reading = self._rates(part, now_ns, reading)
+            else:
+                since_ns = now_ns
+            self._found.append(_counter(f"host {part.lower()}", since_ns, reading))
 
-    def _rates(self, part: str, now_ns: int, totals: Gauge) -> Gauge:
-        """Return by how much totals grew a second since the last sample, in the gauge's unit."""
+    def _rates(self, part: str, now_ns: int, totals: Gauge) -> tuple[int, Gauge]:
+        """Return when the last sample was, and by how much totals grew a second since then.
+
+        Viewers draw a value forwards, so it stands at the begin of what it is of.
+        """
         since_ns, before = self._totals.get(part, (now_ns, totals))
         self._totals[part] = now_ns, totals
         per_unit = max(now_ns - since_ns, 1) / 1e9 * _PER_SECOND[part]
-        return {name: (total - before[name]) / per_unit for name, total in totals.items()}
+        grown = {name: (total - before[name]) / per_unit for name, total in totals.items()}
+        most = _MOST.get(part, float("inf"))
+        return since_ns, {name: min(rate, most) for name, rate in grown.items()}
 
 
 def _counter(name: str, now_ns: int, reading: Gauge) -> Event:
@@ -131,5 +138,7 @@ _GAUGES: dict[str, Callable[[], Gauge]] = {
     "DISK": _disk,
     "NETWORK": _network,
 }
+_MOST = {"CPU": 100.0}
+"""The system counts in ticks: a share may seem to be more than the whole."""
 _PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1e6}
 """Gauges that count up, and how much of their count a second is one unit of what is shown."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dynprof.profiler.offline import analyse
     from dynprof.profiler.profiles import profile
 
+_TORCHS = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
+"""What scripts import from ``torch.profiler`` beside the profiler, handed on as it is."""
 _HOMES = {
     "AiCMetrics": "names",
     "ExportType": "names",
@@ -50,6 +52,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Return one of the names below, loading its module."""
+    if name in _TORCHS:
+        return getattr(importlib.import_module("torch.profiler"), name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.profiler.caution import caution
+from dynprof.caution import caution
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,8 @@ class Exports(ABC):
 
         Args:
             path: Where to; its folder is made.
-            metric: Of which processor the operators' own time counts: one of
+            metric: Whose time counts: of the host, what each frame and operator took itself; of a
+                device, what each operator started there. One of
                 ``self_cpu_time_total``, ``self_cuda_time_total``, ``self_xpu_time_total``,
                 ``self_npu_time_total``.
 

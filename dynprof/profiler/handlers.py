@@ -166,6 +166,8 @@ def _background() -> Exporter:
 
 
 def _wait_at_exit(exporter: Exporter) -> None:
+    if exporter is not _exporter:
+        return  # a forked child has none: what is being saved is its parent's
     if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.give_up("the process ended")):
         print(f"dynprof: {manifest.reason}", file=sys.stderr, flush=True)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import sys
 import uuid
-import weakref
 from typing import TYPE_CHECKING, Any
 
+from dynprof.caution import caution
 from dynprof.profiler.arguments import config_from, script_from
-from dynprof.profiler.caution import caution
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.recorder import Recorder
@@ -98,7 +95,6 @@ class _KinetoProfile(Exports):
             ),
             marks_steps=self._marks_steps,
         )
-        _alive.add(self)
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,8 +132,12 @@ class _KinetoProfile(Exports):
         """
         if not self._running:
             raise RuntimeError("stop(): the profiler is not running; start() it first")
-        self._finish()
-        self._running = False
+        if self._recorder.window:
+            self._recorder.insist("stop")
+        try:
+            self._finish()
+        finally:
+            self._running = False
 
     def add_metadata(self, key: str, value: str) -> None:
         """Write a string into the trace and the metadata beside it.
@@ -193,20 +193,3 @@ class _KinetoProfile(Exports):
         if late:
             caution(f"metadata {key!r} is left out: it comes after the end of the recording")
         return not late
-
-    def _abandon(self) -> None:
-        """Let go of what is recorded, at the end of the process."""
-        if self._recorder.window:
-            print("dynprof: a profile was never stopped; it is lost", file=sys.stderr, flush=True)
-            self._recorder.discard()
-
-
-_alive: weakref.WeakSet[_KinetoProfile] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for profiler in list(_alive):
-        profiler._abandon()
-
-
-atexit.register(_abandon_all)

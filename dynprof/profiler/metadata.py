@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dynprof.profiler.caution import caution
+from dynprof.caution import caution
 
 MAX_CHARS = 4096
 """Of a key or a value."""
 MAX_BYTES = 50 * 1024
 """Of all together."""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is none")
+
+
+def _is_text(text: str) -> bool:
+    return text == text.encode("utf-8", "replace").decode()
 
 
 class Metadata:
@@ -34,7 +42,7 @@ class Metadata:
         """Take a value of JSON, written as JSON or as Python has it."""
         try:
             text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
-            parsed = json.loads(text)
+            parsed = json.loads(text, parse_constant=_refuse)
         except (TypeError, ValueError, RecursionError) as error:
             caution(f"metadata {key!r} is left out: its value is no JSON ({error})")
         else:
@@ -44,6 +52,8 @@ class Metadata:
         others = {k: v for k, v in self.values.items() if k != key}
         if not isinstance(key, str):
             caution(f"metadata {key!r} is left out: its key is no string")
+        elif not _is_text(key) or not _is_text(text):
+            caution(f"metadata {key!r} is left out: it holds half a surrogate pair")
         elif max(len(key), len(text)) > MAX_CHARS:
             caution(f"metadata {key[:40]!r} is left out: it has more than {MAX_CHARS} characters")
         elif len(json.dumps({**others, key: value})) > MAX_BYTES:

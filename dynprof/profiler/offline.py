@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.caution import caution
 from dynprof.errors import CaptureError
-from dynprof.profiler.caution import caution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,8 @@ def analyse(
     outcome = analyse_each(
         traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
     )
+    for path, torn in outcome.torn.items():
+        caution(f"{path} is not whole, what there is was analysed: {torn}")
     if outcome.problems:
         raise CaptureError("; ".join(f"{path}: {why}" for path, why in outcome.problems.items()))
     return outcome.made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.profiler.caution import caution
+from dynprof.caution import caution
 from dynprof.profiler.handlers import TraceHandler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.schedule import RECORDING, ProfilerAction
@@ -90,6 +90,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if not self._running:
             caution("step() has no effect: the profiler is not running")
             return
+        if self._recorder.window:
+            self._recorder.insist("step")
         before, action = self.current_action, self._action_at(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
         if self._recorder.window:

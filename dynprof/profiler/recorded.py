@@ -1,7 +1,8 @@
-"""A closed window of a script: its trace, once or in several places, and its results."""
+"""A closed window of a script: its trace, in as many places as are asked for, and its results."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import secrets
 import shutil
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.aftermath import analyse_now, arguments_for
+from dynprof.caution import caution
 from dynprof.errors import BackendError
 from dynprof.layout import open_private
 from dynprof.packing import pack
-from dynprof.profiler.caution import caution
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedInfo", "metadata"}
 """Members of a trace that a script's metadata may not take the place of."""
+_STEM = "trace"
 
 
 @dataclass(eq=False)
@@ -41,7 +43,11 @@ class Recorded:
     suffix: str
     torch_results: Any
     _file: Path | None = None
-    _handed_over: bool = False
+    _mark: tuple[int, ...] = ()
+    _given_away: str = ""
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.recording.companions.discard)
 
     @property
     def results(self) -> Any:
@@ -62,67 +68,6 @@ class Recorded:
         config = self.manifest.request.config
         return bool(config.get("with_stack")) or self.manifest.backend == "python"
 
-    def hand_over(self) -> Recording:
-        """Give the recording to somebody who saves it; it can be written no more."""
-        self._handed_over = True
-        return self.recording
-
-    def saved_as(self, path: Path) -> None:
-        """Note where the trace lies, after it was handed over."""
-        self._file = path
-
-    def write(self, path: Path) -> None:
-        """Write the trace; compressed where the name ends with ``.gz``.
-
-        Raises:
-            BackendError: It could not be written whole.
-            OSError: The place cannot be written.
-        """
-        if path.is_symlink():
-            raise BackendError(f"{path} is a symbolic link, which is not followed")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if self._file and self._file.exists():
-            _copy(self._file, path)
-            return
-        if self._handed_over:
-            raise BackendError("the trace was handed to a handler that did not keep it")
-        self._handed_over = True
-        self._save(path)
-        self._file = path if path.exists() else None
-        manifest = self.manifest.model_copy(update={"trace": path.name})
-        if arguments := arguments_for(manifest, analyse=False):
-            analyse_now(path, arguments)
-
-    def file(self) -> Path:
-        """Return where the trace lies, writing it to a temporary place if it lies nowhere."""
-        if self._file is None or not self._file.exists():
-            place = tempfile.mkdtemp(prefix="dynprof-")
-            weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
-            self.write(Path(place, f"trace.{self.suffix}.gz"))
-        return self._file or Path()
-
-    def _save(self, path: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix=".dynprof-", dir=path.parent) as place:
-            raw, whole = Path(place, "raw"), Path(place, "whole")
-            saved = self.recording.save(raw)
-            self.recording.companions.save(_stem(path))
-            if saved.folder:
-                folder = Path(shutil.move(raw.with_name(saved.folder), path.parent))
-                text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
-                caution(f"{text} makes traces and tables from it")
-                return
-            with raw.open("rb") as source, open_private(whole) as sink:
-                pack(
-                    source,
-                    sink,
-                    name=path.name,
-                    first_members={**self.members, **saved.facts},
-                    on_chunk=lambda: None,
-                    events=self.recording.companions.events(),
-                    compress=path.suffix == ".gz",
-                )
-            whole.replace(path)
-
     @property
     def members(self) -> dict[str, Any]:
         """What is added to the trace's JSON object, the script's metadata as torch adds it."""
@@ -132,18 +77,121 @@ class Recorded:
         members = {key: value for key, value in as_torch if key not in RESERVED}
         return {**members, "dynprof": own, "metadata": metadata}
 
+    def hand_over(self) -> Recording:
+        """Give the recording to somebody who saves it; it can be written no more.
 
-def _stem(path: Path) -> Path:
-    """Return what the paths of other files beside a trace begin with."""
-    name = path.name
-    for suffix in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(suffix)
-    return path.with_name(name)
+        Raises:
+            BackendError: It was given away before.
+        """
+        if self._given_away or self._file:
+            raise BackendError(f"the trace was {self._given_away or 'exported'} already")
+        self._given_away = "handed to a handler, which saves it,"
+        return self.recording
+
+    def saved_as(self, path: Path) -> None:
+        """Note where the trace lies, after it was handed over."""
+        self._file, self._mark = path, _mark_of(path)
+
+    def write(self, path: Path) -> None:
+        """Write the trace; compressed where the name ends with ``.gz``.
+
+        Raises:
+            BackendError: It could not be written whole, or something else than a file is there.
+            OSError: The place cannot be written.
+        """
+        path = path.absolute()
+        if path.is_symlink():
+            raise BackendError(f"{path} is a symbolic link, which is not followed")
+        if path.exists() and not path.is_file():
+            raise BackendError(f"{path} is there already, and is no regular file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = self.file()
+        if source.is_dir():
+            self._copy_folder(source, path.parent)
+            return
+        _copy(source, path)
+        if source.name.startswith(f"{_STEM}."):
+            _copy_companions(source.parent, path)
+        manifest = self.manifest.model_copy(update={"trace": path.name})
+        if arguments := arguments_for(manifest, analyse=False):
+            analyse_now(path, arguments)
+
+    def file(self) -> Path:
+        """Return where the trace lies: where a handler put it, else in a private place.
+
+        Raises:
+            BackendError: It could not be written whole, or is not what a handler wrote.
+        """
+        if self._file is None:
+            if self._given_away:
+                raise BackendError(f"the trace was {self._given_away} already")
+            self._file = self._save()
+            self._mark = _mark_of(self._file)
+        elif _mark_of(self._file) != self._mark:
+            raise BackendError(f"{self._file} is no longer what was written there")
+        return self._file
+
+    def _save(self) -> Path:
+        """Write the trace into a folder that goes when nobody needs this object any more."""
+        place = Path(tempfile.mkdtemp(prefix="dynprof-"))
+        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        self._given_away = "lost when it could not be saved; it cannot be exported"
+        raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
+        saved = self.recording.save(raw)
+        lost = (*saved.lost, *self.recording.companions.save(place / _STEM))
+        if lost:
+            caution("; ".join(text.rstrip(".") for text in lost))
+        if saved.folder:
+            return place / saved.folder
+        with raw.open("rb") as source, open_private(whole) as sink:
+            pack(
+                source,
+                sink,
+                name=whole.name,
+                first_members={**self.members, **saved.facts},
+                on_chunk=lambda: None,
+                events=self.recording.companions.events(),
+            )
+        raw.unlink()
+        return whole
+
+    def _copy_folder(self, source: Path, parent: Path) -> None:
+        folder = shutil.copytree(source, parent / source.name, dirs_exist_ok=True)
+        text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
+        caution(f"{text} makes traces and tables from it")
+
+
+def _mark_of(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from another one that took its place."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def _copy(source: Path, path: Path) -> None:
+    """Copy a trace, compressing or decompressing it as the names say."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    read, write = (gzip.open if file.suffix == ".gz" else open for file in (source, path))
-    with read(source, "rb") as raw, write(temporary, "wb") as copied:
-        shutil.copyfileobj(raw, copied)
-    temporary.replace(path)
+    packs = path.suffix == ".gz" and source.suffix != ".gz"
+    unpacks = source.suffix == ".gz" and path.suffix != ".gz"
+    try:
+        with (
+            gzip.open(source) if unpacks else source.open("rb") as raw,
+            open_private(temporary) as file,
+            gzip.GzipFile("", "wb", 1, file) if packs else contextlib.nullcontext(file) as sink,
+        ):
+            shutil.copyfileobj(raw, sink, 1 << 20)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _copy_companions(place: Path, path: Path) -> None:
+    """Put what companions wrote beside an exported trace, under its name."""
+    stem = path.name
+    for suffix in (".gz", ".json", ".trace", ".pt"):
+        stem = stem.removesuffix(suffix)
+    for found in place.glob(f"{_STEM}.*"):
+        if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:
+            shutil.copyfile(found, path.with_name(stem + found.name.removeprefix(_STEM)))

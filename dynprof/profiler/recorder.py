@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,24 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.bill import OpenWindow, draw_up
+from dynprof.caution import caution
 from dynprof.errors import BackendError
 from dynprof.layout import Layout
 from dynprof.plan import Refusal, Standing, plan
 from dynprof.process import Process
-from dynprof.profiler.caution import caution
 from dynprof.profiler.recorded import Recorded
 from dynprof.profiler.window import Window
 from dynprof.rank import find_rank
 from dynprof.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dynprof.backends import Recording
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
     from dynprof.plan import Plan, Script
     from dynprof.profiler.schedule import ProfilerAction
+
+
+PATIENCE_S = 60.0
+"""For so long a script waits to know whether its recordings can be closed as it asked."""
 
 
 class Recorder:
@@ -49,10 +56,25 @@ class Recorder:
         self._process = Process(self._layout, find_rank(), backends)
         self._plan = self._planned(config, script)
         self._marks_steps = marks_steps
+        if not script.in_place:
+            self._wait_until_known()
         self._windows = 0
         self._current: OpenWindow | None = None
         if self._plan.remarks:
             caution("; ".join(_in_script(remark) for remark in self._plan.remarks))
+
+    def _wait_until_known(self) -> None:
+        """Wait for the test of the detached close, which takes seconds once for a build of torch.
+
+        The script asked for that close, and is not training yet.
+        """
+        backend = self._process.backend(self._plan.backend)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while reason := backend.hesitation(self._plan.activities):
+            if time.monotonic() > deadline_s:
+                caution(f"{reason} after {PATIENCE_S:g} s; until it ends, windows close in place")
+                return
+            time.sleep(0.05)
 
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
         outcome = plan(
@@ -102,10 +124,13 @@ class Recorder:
             memory_mb=0.0,
             step_before_ms=None,
         )
-        window.open(self._prepare, step)
+        _release_dead()
+        with self._dropping(current):
+            window.open(self._prepare, step)
         window.resume(time.perf_counter())
         current.open_ms = (time.perf_counter() - began_s) * 1e3
         self._current = current
+        _recording.add(self)
 
     def _prepare(self) -> Recording:
         backend = self._process.backend(self._plan.backend)
@@ -118,12 +143,12 @@ class Recorder:
         Raises:
             BackendError: The profiler failed; what it recorded is lost.
         """
-        current = self._insist("stop")
+        current = self.insist("stop")
         began_s = time.perf_counter()
-        try:
+        self._current = None
+        _recording.discard(self)
+        with self._dropping(current):
             recording = current.window.close()
-        finally:
-            self._current = None
         if recording is None:
             return None
         current.closing = recording.closing
@@ -138,23 +163,52 @@ class Recorder:
 
     def end_step(self) -> None:
         """End a step."""
-        self._insist("step").window.end_step(time.perf_counter())
+        self.insist("step").window.end_step(time.perf_counter())
 
     def begin_step(self, step: int) -> None:
         """Begin a step."""
-        window = self._insist("step").window
+        window = self.insist("step").window
         window.begin_step(step)
         window.resume(time.perf_counter())
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether a window is open on a thread that has ended: nobody can close it any more."""
+        current = self._current
+        return bool(current and current.window.bound_to_thread and not current.thread.is_alive())
+
     def discard(self) -> None:
         """Drop the open window, if there is one, and what it recorded."""
+        dead = self.is_dead
         current, self._current = self._current, None
-        if current and os.getpid() == self._layout.pid:
-            recording = current.window.abandon()
-            if recording and current.thread is threading.current_thread():
+        _recording.discard(self)
+        recording = current.window.abandon() if current else None
+        if current is None or recording is None:
+            return
+        if dead:
+            recording.orphan()
+        elif current.thread is threading.current_thread() or not recording.bound_to_thread:
+            recording.discard()
+
+    def leave_child(self) -> None:
+        """Forget the window in a child that was just forked: it is its parent's."""
+        current, self._current = self._current, None
+        if current:
+            current.window.leave_child()
+
+    @contextlib.contextmanager
+    def _dropping(self, current: OpenWindow) -> Iterator[None]:
+        """Drop a window that fails, so that others can follow."""
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            recording = None if done else current.window.abandon()
+            if recording:
                 recording.discard()
 
-    def _insist(self, call: str) -> OpenWindow:
+    def insist(self, call: str) -> OpenWindow:
         """Return the open window.
 
         Raises:
@@ -173,3 +227,31 @@ def _in_script(problem: Problem) -> str:
     """Return a problem in words for a script, which knows arguments and no JSON pointers."""
     name = problem.pointer.rpartition("/")[2]
     return f"{name}: {problem.text}".rstrip(".")
+
+
+_recording: set[Recorder] = set()
+"""Those whose window is open; kept, for nobody else may hold them any more."""
+
+
+def _release_dead() -> None:
+    """Let go of windows whose threads have ended, before another one opens."""
+    for recorder in [recorder for recorder in _recording if recorder.is_dead]:
+        caution("a profile was never stopped, and its thread has ended; it is lost")
+        recorder.discard()
+
+
+def _abandon_all() -> None:
+    """Let go of what is open at the end of the process; torch would crash over it."""
+    for recorder in list(_recording):
+        print("dynprof: a profile was never stopped; it is lost", file=sys.stderr, flush=True)
+        recorder.discard()
+
+
+def _leave_child() -> None:
+    for recorder in _recording:
+        recorder.leave_child()
+    _recording.clear()
+
+
+atexit.register(_abandon_all)
+os.register_at_fork(after_in_child=_leave_child)

@@ -65,9 +65,9 @@ def test_the_host_is_sampled_on_counter_tracks(job: RunningJob) -> None:
     for name in ("host cpu", "host mem", "host network"):
         samples = events_of(trace, ph="C", name=name)
         assert len(samples) >= 3, name
-        assert all(begin <= e["ts"] <= end + 1e6 for e in samples)
+        assert all(begin - 1e5 <= e["ts"] <= end + 1e6 for e in samples)
     busy = [e["args"]["busy percent"] for e in events_of(trace, name="host cpu")]
-    assert all(0 <= percent <= 110 for percent in busy)
+    assert all(0 <= percent <= 100 for percent in busy)
     memory = events_of(trace, name="host mem")[0]["args"]
     assert 10 < memory["this process MB"] < memory["used MB"]
     assert any("NUMA is not sampled" in text for text in manifest.lost)

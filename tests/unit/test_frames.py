@@ -95,6 +95,8 @@ def test_odd_events_do_not_spoil_the_others(tmp_path: Path) -> None:
         {"ph": "X", "name": "<script>\u0007", "ts": 5, "dur": 1, "pid": None},
     ]
     trace = load_trace(write(tmp_path / "t.json", json.dumps({"traceEvents": [*odd, *EVENTS]})))
+    assert sorted(trace.spans["external_id"].tolist())[-200:] == list(range(200))
+    assert len(trace.tables["dims"]) == 201
     assert {"text", "odd", "back", "huge", "<script>\u0007"} <= set(names(trace))
     assert len(names(trace)) == 205
 
@@ -136,3 +138,28 @@ def test_no_events_are_a_trace(tmp_path: Path) -> None:
     """An empty list is read as such."""
     trace = load_trace(write(tmp_path / "t.json", '{"traceEvents": []}'))
     assert names(trace) == []
+
+
+def test_lists_that_look_like_events(tmp_path: Path) -> None:
+    """In an event, in a member before the events, and in one behind them."""
+    looks = [{"name": 1, "ph": "X"}, {"name": 2}, {"id": 1}, {"id": 2}]
+    events = [{**event, "args": {**event["args"], "odd": looks}} for event in EVENTS]
+    whole = {"metadata": {"traceEvents": looks}, "traceEvents": events, "files": looks}
+    trace = load_trace(write(tmp_path / "t.json", json.dumps(whole)))
+    assert names(trace) == [event["name"] for event in EVENTS]
+    assert (trace.members["files"], trace.torn) == (looks, "")
+
+
+def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
+    """Beyond 64 bits, infinite, not a number: those events or arguments go, the others stay."""
+    odd: list[Any] = [
+        {"ph": "X", "name": "large id", "ts": 1, "dur": 1, "args": {"External id": 2**64 - 1}},
+        {"ph": "X", "name": "late", "ts": 1e300, "dur": 1},
+        {"ph": "X", "name": "nan", "ts": "nan", "dur": 1},
+        None,
+        7,
+    ]
+    text = json.dumps({"baseTimeNanoseconds": 0, "traceEvents": [*EVENTS[:3], *odd, *EVENTS[3:]]})
+    found = names(load_trace(write(tmp_path / "t.json", text)))
+    assert len(found) == 201
+    assert "large id" in found

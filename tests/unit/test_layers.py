@@ -15,6 +15,7 @@ PACKAGE = Path(dynprof.__file__).parent
 LAYERS = [
     {
         "mstx",
+        "caution",
         "npu",
         "errors",
         "layout",

@@ -1,0 +1,400 @@
+"""Accidents of scripts that use ``dynprof.profiler``: others can follow, and nothing is lost."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.trace import load_trace
+from dynprof.backends.selftest import SELF_TEST
+from dynprof.capture import load_manifest
+from dynprof.errors import BackendError, CaptureError
+from dynprof.profiler import (
+    _ExperimentalConfig,
+    analyse,
+    profile,
+    schedule,
+    tensorboard_trace_handler,
+)
+from tests.integration.running import operators, wait_for
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, with coverage and debuggers out of the way."""
+    monkeypatch.chdir(tmp_path)
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(tracer)
+
+
+def work(size: int = 4) -> None:
+    """Do something that is recorded."""
+    torch.ones(size, size).mm(torch.ones(size, size))
+
+
+def recorded(size: int = 4, **settings: Any) -> profile:
+    """Return a profile that has recorded something."""
+    with profile(**settings) as prof:
+        work(size)
+    return prof
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    prelude = "import os, sys, threading, torch\nfrom dynprof.profiler import *\n"
+    prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
+    return subprocess.run(
+        [sys.executable, "-c", prelude + textwrap.dedent(script)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a trace."""
+    trace: dict[str, Any] = json.loads(path.read_text())
+    return trace
+
+
+def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
+    """Another place serves; folders, devices and pipes in the way are refused and stay."""
+    prof = recorded()
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("folder.json", "pipe.json"):
+        with pytest.raises(BackendError, match="no regular file"):
+            prof.export_chrome_trace(name)
+    with pytest.raises(OSError, match="proc"):
+        prof.export_chrome_trace("/proc/here/trace.json")
+    assert stat.S_ISFIFO((tmp_path / "pipe.json").stat().st_mode)
+    prof.export_chrome_trace("fine.json")
+    assert operators(read(tmp_path / "fine.json"), "aten::mm")
+
+
+def test_one_profile_never_shows_anothers_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two export to the same name, and the script changes its directory in between."""
+    first, second = recorded(4, record_shapes=True), recorded(8, record_shapes=True)
+    first.export_chrome_trace("same.json")
+    second.export_chrome_trace("same.json")
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    first.export_chrome_trace("again.json")
+    (operator,) = operators(read(tmp_path / "deeper" / "again.json"), "aten::mm")
+    assert operator["args"]["Input Dims"][0] == [4, 4]
+
+
+def test_what_an_unexported_profile_held_goes_with_it(tmp_path: Path) -> None:
+    """No folder, no descriptor, no thread is left of it."""
+    settings = _ExperimentalConfig(record_op_args=True, host_sys=["cpu"], mstx=True)
+    recorded(experimental_config=settings)
+    gc.collect()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        recorded(experimental_config=settings)
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(tmp_path.iterdir()) == []
+    wait_for(
+        "the samplers to end",
+        lambda: None if any(t.name == "dynprof-host" for t in threading.enumerate()) else True,
+    )
+
+
+def test_arguments_of_operators_come_with_every_export(tmp_path: Path) -> None:
+    """Also where stacks are asked for first."""
+    settings = _ExperimentalConfig(record_op_args=True)
+    prof = recorded(experimental_config=settings, with_stack=True)
+    prof.export_stacks("stacks.txt")
+    for name in ("one", "two"):
+        prof.export_chrome_trace(f"{name}/t.pt.trace.json")
+        assert read(tmp_path / name / "t.execution_trace.json")["nodes"]
+
+
+def test_an_observer_that_fails_costs_its_own_profile_only() -> None:
+    """The script gets its exception; the next profile starts."""
+
+    class Failing:
+        def start(self) -> None:
+            raise ZeroDivisionError
+
+        def stop(self) -> None:
+            """Do nothing."""
+
+    with pytest.raises(ZeroDivisionError):
+        profile(execution_trace_observer=Failing()).start()
+    assert recorded().events()
+
+
+def test_a_thread_that_ends_in_its_profile(tmp_path: Path) -> None:
+    """The next profile says so, starts, and the process ends well."""
+    done = run(
+        """
+        thread = threading.Thread(target=lambda: profile().start())
+        thread.start(); thread.join()
+        with profile() as prof:
+            work()
+        print(len(prof.events()) > 0)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert "its thread has ended" in done.stderr
+
+
+def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
+    """Nobody can take its place, in words, and the process ends well."""
+    done = run(
+        """
+        prof = profile(); prof.start(); del prof
+        try:
+            profile().start()
+        except Exception as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "another torch.profiler is active" in done.stdout
+    assert "never stopped" in done.stderr
+
+
+def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
+    """The process ends well, and says that it is lost."""
+    done = run(
+        """
+        import warnings; warnings.simplefilter("ignore")
+        from dynprof import acl
+        acl.init(); acl.prof.init("out"); acl.prof.start(acl.prof.Config())
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "never stopped" in done.stderr
+
+
+def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
+    """What is started is stopped and saved, and the exception passes."""
+    done = run(
+        """
+        import warnings; warnings.simplefilter("ignore")
+        from dynprof import acl
+        acl.init()
+        try:
+            with acl.prof.session("out"):
+                acl.prof.start(acl.prof.Config())
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            print("passed")
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "passed\n"), done.stderr
+    assert len(list((tmp_path / "out").glob("*.trace.json.gz"))) == 1
+
+
+def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:
+    """It is seen, though it was begun before dynprof looked."""
+    done = run(
+        """
+        caught = []
+        def on_a_thread():
+            try:
+                profile().start()
+            except Exception as error:
+                caught.append(str(error))
+        with torch.profiler.profile():
+            thread = threading.Thread(target=on_a_thread)
+            thread.start(); thread.join()
+            work()
+        print(caught[0])
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "another torch.profiler is active" in done.stdout
+
+
+def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
+    """Forked inside one, it ends as it should and saves nothing; the parent's is whole."""
+    done = run(
+        """
+        prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
+        prof.start()
+        child = os.fork()
+        if child == 0:
+            work()
+            try:
+                prof.stop()
+            except RuntimeError:
+                sys.exit(7)
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        work()
+        prof.stop()
+        print(os.waitstatus_to_exitcode(status))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "0"), done.stderr
+    assert "never stopped" not in done.stderr
+    (path,) = (tmp_path / "log").glob("*.json")
+    assert len(operators(read(path), "aten::mm")) == 1
+
+
+def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
+    """What is being saved is its parent's: it neither waits nor gives it up."""
+    SELF_TEST.begin()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    done = run(
+        """
+        with profile(record_shapes=True, on_trace_ready=tensorboard_trace_handler(
+                "log", async_mode=True, analyse_flag=False)):
+            for _ in range(20_000):
+                torch.ones(4).add(1)
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "0"), done.stderr
+    (path,) = (tmp_path / "log" / "info").glob("*.info.json")
+    assert load_manifest(path).complete
+
+
+def test_two_savers_in_one_folder(tmp_path: Path) -> None:
+    """One on its thread, one on this: both traces are saved."""
+    with profile(
+        record_shapes=True,
+        on_trace_ready=tensorboard_trace_handler("log", async_mode=True, analyse_flag=False),
+    ):
+        for _ in range(20_000):
+            torch.ones(4).add(1)
+    recorded(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
+
+    def both() -> bool | None:
+        found = [load_manifest(p) for p in (tmp_path / "log" / "info").glob("*.info.json")]
+        return True if [manifest.complete for manifest in found] == [True, True] else None
+
+    wait_for("both", both)
+    assert len(list((tmp_path / "log").glob("*.pt.trace.json"))) == 2
+
+
+def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> None:
+    """The next window waits until torch has taken its own profile function off."""
+    handler = tensorboard_trace_handler("log", async_mode=True, analyse_flag=False)
+    with profile(
+        with_stack=True, schedule=schedule(wait=0, warmup=0, active=1, repeat=3),
+        on_trace_ready=handler,
+    ) as prof:  # fmt: skip
+        for _ in range(4):
+            work()
+            prof.step()
+    folder = tmp_path / "log"
+    wait_for("three", lambda: len(list(folder.glob("*.pt.trace.json"))) == 3 or None)
+
+
+def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
+    """It is refused; the profile goes on where it was, and its callback comes."""
+    ready: list[int] = []
+    refused: list[str] = []
+    with profile(
+        schedule=schedule(wait=0, warmup=0, active=2, repeat=1),
+        on_trace_ready=lambda prof: ready.append(prof.step_num),
+    ) as prof:
+
+        def step() -> None:
+            try:
+                prof.step()
+            except RuntimeError as error:
+                refused.append(str(error))
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        assert prof.step_num == 0
+        for _ in range(2):
+            work()
+            prof.step()
+    assert ready == [2]
+    assert "only the thread that started" in refused[0]
+
+
+def test_a_callback_that_fails_leaves_a_profile_that_can_start() -> None:
+    """Its exception is the script's; the profile is stopped."""
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    prof = profile(on_trace_ready=fail)
+    prof.start()
+    with pytest.raises(ZeroDivisionError):
+        prof.stop()
+    prof.on_trace_ready = None
+    with prof:
+        work()
+    assert prof.events()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept"),
+    [
+        ("a", '{"x": NaN}', False),
+        ("a", float("inf"), False),
+        ("traceEvents", [{"x": 1}], True),
+        ("distributedInfo", 3, True),
+        ("a\udce9", "b", False),
+    ],
+)
+def test_metadata_never_breaks_a_trace(tmp_path: Path, key: str, value: Any, kept: bool) -> None:
+    """What is no JSON is left out; names that a trace uses itself stand under metadata."""
+    with profile() as prof:
+        work()
+        if kept:
+            prof.add_metadata_json(key, value)
+        else:
+            with pytest.warns(UserWarning, match="left out"):
+                prof.add_metadata_json(key, value)
+    prof.export_chrome_trace("a.trace.json")
+    trace = read(tmp_path / "a.trace.json")
+    assert trace["metadata"] == ({key: value} if kept else {})
+    assert len(load_trace(tmp_path / "a.trace.json").spans["start"]) > 0
+
+
+def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
+    """What there is of it is analysed."""
+    recorded().export_chrome_trace("a.trace.json.gz")
+    path = tmp_path / "a.trace.json.gz"
+    path.write_bytes(path.read_bytes()[:-700])
+    with pytest.warns(UserWarning, match="not whole"):
+        analyse(tmp_path)
+    (tmp_path / "b.trace.json").write_text("{}")
+    with (
+        pytest.warns(UserWarning, match="not whole"),
+        pytest.raises(CaptureError, match=r"b\.trace"),
+    ):
+        analyse(tmp_path)
