@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-idle bench-profile bench-closing bench-device generate hta npu fuzz soak clean
+.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu fuzz soak clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -18,7 +18,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 # All of it takes about an hour and a half, most of it closing windows of 100 steps.
-bench: bench-idle bench-profile bench-closing
+bench: bench-idle bench-profile bench-analysis bench-closing
 
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
@@ -28,6 +28,10 @@ bench-idle: $(VENV)/ready
 # dynprof.profiler.profile beside torch.profiler.profile, on the same loop.
 bench-profile: $(VENV)/ready
 	$(BIN)/python -m benchmarks.static_profile
+
+# From a trace to tables, beside other readers.
+bench-analysis: $(VENV)/ready
+	$(BIN)/python -m benchmarks.analysis
 
 # Closing a window beside torch.profiler, ten of each, and memory over 300 windows.
 bench-closing: $(VENV)/ready

@@ -30,15 +30,17 @@ class MemoryHistory(Companion):
         self._snapshot: Any = None
 
     @classmethod
-    def where_there_is_one(cls, activities: tuple[str, ...]) -> Iterator[MemoryHistory]:
-        """Yield one where a watched device's allocator can tell its history."""
+    def of_devices(cls, activities: tuple[str, ...]) -> Iterator[Companion]:
+        """Yield one for each watched device; one that only says so where it keeps no history."""
         import torch
 
-        for name in (activity.lower() for activity in activities):
+        for name in (activity.lower() for activity in activities if activity != "CPU"):
             memory = getattr(getattr(torch, name, None), "memory", None)
             if hasattr(memory, "_record_memory_history"):
                 asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
                 yield cls(memory, is_recording=bool(asks and asks()))
+            else:
+                yield NoHistory(name.upper())
 
     def start(self) -> None:
         """Let the allocator remember."""
@@ -69,3 +71,18 @@ class MemoryHistory(Companion):
         with open_private(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
             pickle.dump(snapshot, file)
         return ()
+
+
+class NoHistory(Companion):
+    """Says that a device has none.
+
+    Args:
+        device: Its name.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Say it."""
+        return (f"memory_snapshot: {self._device} keeps no history of its memory here",)

@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.backends.memory import MemoryHistory
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
 from dynprof.leftovers import occupied
@@ -97,7 +98,8 @@ class NpuRecording:
 
     def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
         config = plan.config
-        self.companions = Companions()
+        wanted = config.memory_snapshot
+        self.companions = Companions(MemoryHistory.of_devices(plan.activities) if wanted else ())
         self._scratch, self._lock = scratch, contextlib.ExitStack()
         self._lock.enter_context(occupied(scratch))
         self._lost: list[str] = []

@@ -191,7 +191,7 @@ def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:
     if plan.script and plan.script.observer:
         yield ScriptsObserver(plan.script.observer)
     if config.memory_snapshot:
-        yield from MemoryHistory.where_there_is_one(plan.activities)
+        yield from MemoryHistory.of_devices(plan.activities)
 
 
 def _experimental(plan: Plan) -> Any:

@@ -13,6 +13,7 @@ from dynprof.cli.init import init
 from dynprof.cli.log import log
 from dynprof.cli.status import status
 from dynprof.cli.validate import validate
+from dynprof.cli.view import view
 from dynprof.version import __version__
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command()(status)
 app.command()(log)
 app.command()(analyse)
 app.command()(top)
+app.command()(view)
 app.command()(demo)
 
 

@@ -39,5 +39,3 @@ ASCEND_ONLY = Effect(
     python=NoEffect("only an Ascend NPU measures this"),
 )
 NO_TENSORS = "a Python trace knows no tensors"
-NOT_YET = "this version of dynprof does not serve it yet"
-NOBODY_YET = Effect(torch=NoEffect(NOT_YET), python=NoEffect(NOT_YET), npu=NoEffect(NOT_YET))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from dynprof.config.effects import NO_TENSORS, NOBODY_YET, SAME, Effect, NoEffect
+from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import RankSet
 from dynprof.config.rules import BrokenRules, broken_rules
@@ -201,8 +201,12 @@ class ProfilerConfig(Section):
     ] = False
     async_mode: Annotated[
         bool,
-        Field(description="Let torch_npu analyse in a process of its own."),
-        NOBODY_YET,
+        Field(description="Analyse in a process of its own."),
+        Effect(
+            torch="always so",
+            python="always so",
+            npu=NoEffect("torch_npu's own analyse() is never run in the job"),
+        ),
     ] = False
 
     @model_validator(mode="after")

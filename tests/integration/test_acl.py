@@ -7,16 +7,14 @@ import json
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dynprof.capture import load_manifest
 
 pytest.importorskip("torch", reason="torch is not installed")
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PRELUDE = """
 import threading, warnings
@@ -373,3 +371,19 @@ def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
     assert "needs torch" in said
     (trace,) = traces(tmp_path / "out")
     assert any("dumps" in event["name"] for event in trace["traceEvents"])
+
+
+def test_the_whole_public_session(tmp_path: Path) -> None:
+    """What the type checker sees of it runs."""
+    said = run(
+        tmp_path,
+        f"""
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+        from tests.unit.test_public_api import use_the_session
+        print(use_the_session(Path("out")))
+        """,
+    )
+    assert said == ["['0']"]
+    assert len(traces(tmp_path / "out")) == 1

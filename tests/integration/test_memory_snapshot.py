@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from dynprof.profiler import profile, tensorboard_trace_handler
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JOB = (
     TORCH_JOB
@@ -67,6 +65,13 @@ def test_a_profile_has_it_too(tmp_path: Path, handled: bool) -> None:
     if not handled:
         prof.export_chrome_trace(tmp_path / "trace.json")
     assert max(points(tmp_path)["allocated_bytes"]) >= 4_000_000
+
+
+def test_a_device_without_a_history_says_so() -> None:
+    """No XPU is here, and its allocator keeps none; the CPU has its timeline."""
+    (found,) = MemoryHistory.of_devices(("CPU", "XPU"))
+    if not hasattr(torch.xpu.memory, "_record_memory_history"):
+        assert found.save(Path()) == ("memory_snapshot: XPU keeps no history of its memory here",)
 
 
 class FakeMemory:

@@ -128,7 +128,7 @@ def test_all_reasons_are_given_at_once() -> None:
     ("config", "pointer"),
     [
         ({"record_shapes": True}, "/record_shapes"),
-        ({"async_mode": True}, "/async_mode"),
+        ({"memory_snapshot": True}, "/memory_snapshot"),
         ({"experimental_config": {"l2_cache": True}}, "/experimental_config/l2_cache"),
         ({"experimental_config": {"sys_io": True}}, "/experimental_config/sys_io"),
     ],

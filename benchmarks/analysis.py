@@ -1,0 +1,122 @@
+"""From a trace to tables: megabytes a second and peak memory, beside other readers, in one run.
+
+``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace of the
+encoder with shapes, memory and stacks. ``orjson`` and HolisticTraceAnalysis are measured where they
+are installed (``make hta`` makes an environment that has the latter).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from benchmarks.tables import print_table
+
+SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
+READERS = {
+    "dynprof: read into columns": "from dynprof.analysis.trace import load_trace; load_trace(path)",
+    "dynprof: all tables": "from dynprof.analysis.captures import analyse_trace\n"
+    "list(analyse_trace(path, ['text']))",
+    "dynprof: all tables and the database": "from dynprof.analysis.captures import analyse_trace\n"
+    "list(analyse_trace(path, ['text', 'db']))",
+    "json.loads alone": "import json; json.loads(path.read_bytes())",
+    "orjson.loads alone": "import orjson; orjson.loads(path.read_bytes())",
+    "HolisticTraceAnalysis: loading": "from hta.trace_analysis import TraceAnalysis\n"
+    "TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))",
+}
+NEEDS = {"orjson.loads alone": "orjson", "HolisticTraceAnalysis: loading": "hta"}
+
+
+def make_trace(path: Path, megabytes: int) -> float:
+    """Write a trace of about that size; return how long torch's key_averages() took for it."""
+    import torch
+
+    from benchmarks.closing import training
+
+    step = training("encoder")
+    step()
+    count = max(1, round(megabytes / 4.2))
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1)
+    with torch.profiler.profile(
+        schedule=schedule, record_shapes=True, profile_memory=True, with_stack=True
+    ) as prof:
+        for number in range(count + 1):
+            step()
+            if number < count:
+                prof.step()
+    prof.export_chrome_trace(str(path))
+    began_s = time.perf_counter()
+    prof.key_averages()
+    return time.perf_counter() - began_s
+
+
+def measure(code: str, path: Path) -> tuple[float, float]:
+    """Return seconds, without the start of Python and the imports, and MB of memory at most."""
+    script = (
+        "import sys, time, warnings; warnings.simplefilter('ignore')\n"
+        "from pathlib import Path; path = Path(sys.argv[1])\n"
+        "import dynprof.analysis.captures\n"
+        f"began_s = time.perf_counter()\n{code}\n"
+        "print('took', time.perf_counter() - began_s)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    output, _ = process.communicate()
+    took = [line.split()[1] for line in output.splitlines() if line.startswith("took")]
+    return float(took[-1]), _peak_mb()
+
+
+def _peak_mb() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+
+
+def apart(name: str, path: Path) -> tuple[float, float]:
+    """Measure in a process whose only child is the reader: the system keeps the highest peak."""
+    command = [sys.executable, "-m", "benchmarks.analysis", "--one", name, str(path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seconds, peak = json.loads(done.stdout)
+    return seconds, peak
+
+
+def main() -> None:
+    """Measure and print."""
+    warnings.simplefilter("ignore")
+    rows = []
+    for size_mb in SIZES_MB:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "a.pt.trace.json")
+            averages_s = make_trace(path, size_mb)
+            size = path.stat().st_size / 1e6
+            for name in READERS:
+                if importlib.util.find_spec(NEEDS.get(name, "json")) is None:
+                    continue
+                seconds, peak = apart(name, path)
+                rows.append(_row(f"{size:.0f} MB", name, seconds, size, f"{peak:,.0f} MB"))
+            title = "torch: key_averages() in the job"
+            rows.append(_row(f"{size:.0f} MB", title, averages_s, size, "-"))
+    head = ("trace", "reader", "seconds", "MB/s", "memory at most")
+    print_table(f"From a trace to tables, {os.cpu_count()} processors", head, rows)
+
+
+def _row(trace: str, name: str, seconds: float, size: float, peak: str) -> tuple[str, ...]:
+    return trace, name, f"{seconds:.2f}", f"{size / seconds:,.0f}", peak
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(measure(READERS[sys.argv[2]], Path(sys.argv[3]))))
+    else:
+        main()

@@ -1,0 +1,104 @@
+"""``dynprof view``: the page and the trace, for this machine alone, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+
+
+@pytest.fixture
+def viewer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Serve the newest of two traces on a free port."""
+    for name in ("older", "newer"):
+        content = {"traceEvents": [EVENT], "who": name}
+        (tmp_path / f"{name}.trace.json").write_text(json.dumps(content))
+    command = ["-c", "from dynprof.cli import app; app()", "view", str(tmp_path), "--no-browser"]
+    process = subprocess.Popen(
+        [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def address(viewer: subprocess.Popen[str]) -> str:
+    """Return what it prints."""
+    assert viewer.stdout is not None
+    lines = [viewer.stdout.readline() for _ in range(2)]
+    assert lines[0].strip().endswith("newer.trace.json")
+    return lines[1].strip()
+
+
+def get(url: str) -> Any:
+    """Return the body of an answer."""
+    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - of this machine
+        return answer.read()
+
+
+def test_the_page_and_the_trace_are_served(viewer: subprocess.Popen[str]) -> None:
+    """On loopback, nothing beside them, until Ctrl-C."""
+    root, _, query = address(viewer).partition("/#!/?url=")
+    assert root.startswith("http://127.0.0.1:")
+    assert b"<html" in get(root + "/index.html").lower()
+    assert json.loads(get(urllib.parse.unquote(query)))["who"] == "newer"
+    for path in ("/../viztracer.py", "/%2e%2e/viztracer.py", "/trace.py"):
+        with pytest.raises(urllib.error.HTTPError):
+            get(root + path)
+    viewer.send_signal(signal.SIGINT)
+    assert viewer.wait(timeout=30) == 0
+
+
+def test_no_capture_is_said(tmp_path: Path) -> None:
+    """With exit code 2."""
+    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "view", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "holds no trace" in done.stderr) == (2, True)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open the page in")
+def test_a_browser_opens_the_trace(tmp_path: Path, viewer: subprocess.Popen[str]) -> None:
+    """Perfetto's page reads the trace and shows it, with no other host to be reached."""
+    page = address(viewer)
+    browser = subprocess.Popen(
+        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+         f"--user-data-dir={tmp_path / 'profile'}", page],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+    def opened() -> bool | None:
+        ports = tmp_path / "profile" / "DevToolsActivePort"
+        if not ports.exists() or not ports.read_text():
+            return None
+        try:
+            tabs = json.loads(get(f"http://127.0.0.1:{ports.read_text().split()[0]}/json"))
+        except OSError:
+            return None
+        return any("newer.trace.json" in tab["title"] and "#!/viewer" in tab["url"]
+                   for tab in tabs) or None  # fmt: skip
+
+    try:
+        wait_for("the trace in the page", opened)
+    finally:
+        browser.terminate()
+        browser.wait(timeout=30)
