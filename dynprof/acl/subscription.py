@@ -93,11 +93,13 @@ class Subscription:
         """
         if self._thread != threading.get_ident():
             raise SessionError("only the thread that subscribed may end the subscription")
-        if self._stream and not self._stream.is_innermost():
+        stream = self._stream
+        if stream and not stream.is_innermost():
             raise SessionError("end the TorchDispatchMode that was entered after it first")
         self._on_end(self)
-        if self._stream:
-            self._stream.__exit__(None, None, None)
+        self._stream = None
+        if stream:
+            stream.__exit__(None, None, None)
         self._put(None)
 
     def _take(self, name: str, began_ns: int, duration_ns: int) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import analyse_capture
+from dynprof.analysis.captures import FOLDER, analyse_capture
+from dynprof.analysis.ranks import RankSteps, rank_steps, stragglers, write_ranks
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
@@ -25,11 +26,49 @@ class Outcome:
         made: The files that were written.
         problems: Why a trace could not be analysed, by its path.
         torn: Where and how a trace ends too early, by its path; it was analysed so far.
+        verdicts: What is to be said of the ranks of a window, by its folder.
     """
 
     made: list[Path] = field(default_factory=list)
     problems: dict[Path, str] = field(default_factory=dict)
     torn: dict[Path, str] = field(default_factory=dict)
+    verdicts: dict[Path, list[str]] = field(default_factory=dict)
+    _ranks: dict[Path, list[RankSteps]] = field(default_factory=dict)
+
+    def note(self, found: _Found) -> None:
+        """Take what became of one trace."""
+        self.made += found.made
+        if found.torn:
+            self.torn[found.trace] = found.torn
+        if found.problem:
+            self.problems[found.trace] = found.problem
+        if found.rank:
+            self._ranks.setdefault(found.trace.parent, []).append(found.rank)
+
+    def compare_ranks(self) -> None:
+        """Write the table of each folder that holds several ranks, and judge them.
+
+        Raises:
+            OSError: A table cannot be written.
+        """
+        for folder, ranks in self._ranks.items():
+            if len({rank.rank for rank in ranks}) < 2:
+                continue
+            path = folder / FOLDER / "ranks.csv"
+            write_ranks(ranks, path)
+            self.made.append(path)
+            self.verdicts[folder] = [str(one) for one in stragglers(ranks)]
+
+
+@dataclass
+class _Found:
+    """What became of one trace, on its way from another process."""
+
+    trace: Path
+    made: list[Path] = field(default_factory=list)
+    torn: str = ""
+    problem: str = ""
+    rank: RankSteps | None = None
 
 
 def analyse_each(
@@ -51,35 +90,29 @@ def analyse_each(
     count = min(processes or os.cpu_count() or 1, len(traces))
     if count <= 1:
         for trace in traces:
-            _note(outcome, *_analyse(trace, types))
+            outcome.note(_analyse(trace, types))
             on_end(trace)
+        outcome.compare_ranks()
         return outcome
     context = multiprocessing.get_context("spawn")  # a fork would copy the caller's threads' locks
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         pending = [pool.submit(_analyse, trace, types) for trace in traces]
         for done in as_completed(pending):
             found = done.result()
-            _note(outcome, *found)
-            on_end(found[0])
+            outcome.note(found)
+            on_end(found.trace)
+    outcome.compare_ranks()
     return outcome
 
 
-def _note(outcome: Outcome, trace: Path, made: list[Path], torn: str, problem: str) -> None:
-    outcome.made += made
-    if torn:
-        outcome.torn[trace] = torn
-    if problem:
-        outcome.problems[trace] = problem
-
-
-def _analyse(trace: Path, types: Collection[str] | None) -> tuple[Path, list[Path], str, str]:
-    made: list[Path] = []
-    torn = ""
+def _analyse(trace: Path, types: Collection[str] | None) -> _Found:
+    found = _Found(trace)
     try:
         capture = Capture(trace)
-        torn = capture.trace.torn
+        found.torn = capture.trace.torn
         for path in analyse_capture(capture, types):
-            made.append(path)  # noqa: PERF402 - what was made before a failure counts
+            found.made.append(path)
+        found.rank = rank_steps(capture)
     except (DynprofError, OSError) as error:
-        return trace, made, torn, describe(error)
-    return trace, made, torn, ""
+        found.problem = describe(error)
+    return found

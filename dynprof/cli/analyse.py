@@ -71,6 +71,9 @@ def analyse(
         outcome = analyse_each(traces, types, processes=processes, on_end=advance)
     for made in sorted(outcome.made):
         say(made)
+    for folder, verdicts in outcome.verdicts.items():
+        for verdict in verdicts or ["no rank keeps the others waiting"]:
+            say(f"{folder}: {verdict}", err=True)
     for trace, torn in outcome.torn.items():
         say(f"{trace}: {torn}; what there is was analysed", err=True)
     if outcome.problems:

@@ -9,6 +9,7 @@ import typer
 from dynprof.cli.analyse import analyse, top
 from dynprof.cli.arm import arm, cancel
 from dynprof.cli.demo import demo
+from dynprof.cli.diff import diff
 from dynprof.cli.init import init
 from dynprof.cli.log import log
 from dynprof.cli.status import status
@@ -30,6 +31,7 @@ app.command()(status)
 app.command()(log)
 app.command()(analyse)
 app.command()(top)
+app.command()(diff)
 app.command()(view)
 app.command()(demo)
 

@@ -39,13 +39,13 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o500)
         job.edit(active=2)
-        wait_for("the log", lambda: "may not write in" in job.log() or None)
+        for text in ("may not write in", "the status file cannot be written"):
+            wait_for(text, lambda text=text: text in job.log() or None)
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o770)
         job.edit(active=3)
         manifest, _ = job.capture(2)
         assert manifest.complete
-        assert "the status file cannot be written" in job.log()
         job.ends_unharmed()
 
 

@@ -1,0 +1,59 @@
+"""``dynprof diff A B``: what grew from one capture to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynprof.cli.places import INVALID, UNREADABLE, fail, say
+from dynprof.errors import CaptureError
+
+Trace = Annotated[Path, typer.Argument(help="A trace, or a folder: its newest is taken.")]
+
+
+def diff(
+    first: Trace,
+    second: Trace,
+    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+) -> None:
+    """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
+
+    Sorted by how much a step's time changed. Exit code 0: compared; 1: compared, but the numbers do
+    not mean the same, and why; 2: there is no capture, or it cannot be read.
+
+    Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from dynprof.analysis.capture import Capture
+    from dynprof.analysis.captures import traces_in
+    from dynprof.analysis.difference import growths, step_ns, why_not_comparable
+    from dynprof.journal import printable
+
+    try:
+        one, other = (
+            Capture(max(traces_in(path), key=lambda trace: trace.stat().st_mtime))
+            for path in (first, second)
+        )
+    except CaptureError as error:
+        fail(str(error), UNREADABLE)
+    rows = growths(one, other)
+    before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
+    title = f"a step: {before:,.3f} ms, then {after:,.3f} ms ({after - before:+,.3f} ms)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("name", overflow="fold")
+    for head in ("where", "count", "", "own ms a step", "", "difference"):
+        table.add_column(head, justify="right")
+    for row in rows[:limit]:
+        counts = (f"{count:,.4g}" for count in row.count)
+        times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
+        difference = f"{row.cost_ns / 1e6:+,.3f}"
+        table.add_row(printable(row.name), row.where, *counts, *times, difference)
+    Console().print(table)
+    if reasons := why_not_comparable(one, other):
+        for reason in reasons:
+            say(f"not the same: {reason}", err=True)
+        raise typer.Exit(INVALID)

@@ -1,0 +1,72 @@
+"""Two captures against each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.difference import growths, why_not_comparable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, steps: int, products: int, ms: float, **event: Any) -> Path:
+    """Write a trace with so many products of so many ms in each of so many steps."""
+    events: list[dict[str, Any]] = []
+    common = {"ph": "X", "pid": 1, "tid": 1}
+    for step in range(steps):
+        begin = step * 1e6
+        name = f"ProfilerStep#{step}"
+        events.append({**common, "name": name, "cat": "user_annotation", "ts": begin, "dur": 9e5})
+        events.append({**common, "name": "aten::add", "cat": "cpu_op", "ts": begin + 5, "dur": 10})
+        for number in range(products):
+            ts, dur = begin + 1000 + number * ms * 1000, ms * 1000
+            events.append({**common, "name": "aten::mm", "cat": "cpu_op", "ts": ts, "dur": dur})
+    if event:
+        events.append({**common, "name": "extra", "ts": 1, "dur": 1, **event})
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    return path
+
+
+def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
+    """Windows of other lengths are compared step by step; what did not change is left out."""
+    one = Capture(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
+    other = Capture(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
+    first, *rest = growths(one, other)
+    assert (first.name, first.where, first.count) == ("aten::mm", "host", (3, 4))
+    assert first.time_ns == (30e6, 80e6)
+    assert first.cost_ns == 50e6
+    assert rest == []
+    assert why_not_comparable(one, other) == []
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    """Frames in one of them, a device in the other."""
+    one = Capture(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
+    other = Capture(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
+    assert why_not_comparable(one, other) == [
+        "only the first has the host's Python frames",
+        "only the second has a device",
+    ]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Prints the table; its exit code says whether the numbers mean the same."""
+    one = write(tmp_path / "a.trace.json", 2, 3, 10)
+    other = write(tmp_path / "b.trace.json", 2, 3, 20, cat="python_function")
+    codes = []
+    for second in (one, other, tmp_path / "no"):
+        command = [sys.executable, "-c", "from dynprof.cli import app; app()", "diff"]
+        done = subprocess.run(
+            [*command, str(one), str(second)], capture_output=True, text=True, check=False
+        )
+        codes.append(done.returncode)
+        if second == other:
+            assert "aten::mm" in done.stdout
+            assert "+30.000" in done.stdout
+            assert "only the second has the host's Python frames" in done.stderr
+    assert codes == [0, 1, 2]
