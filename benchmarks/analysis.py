@@ -42,7 +42,7 @@ def make_trace(path: Path, megabytes: int) -> float:
 
     step = training("encoder")
     step()
-    count = max(1, round(megabytes / 4.2))
+    count = max(1, round(megabytes / 2.5))
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1)
     with torch.profiler.profile(
         schedule=schedule, record_shapes=True, profile_memory=True, with_stack=True

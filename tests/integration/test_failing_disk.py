@@ -39,8 +39,8 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o500)
         job.edit(active=2)
-        for text in ("may not write in", "the status file cannot be written"):
-            wait_for(text, lambda text=text: text in job.log() or None)
+        said = ("may not write in", "the status file cannot be written")
+        wait_for("the log", lambda: all(text in job.log() for text in said) or None)
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o770)
         job.edit(active=3)
