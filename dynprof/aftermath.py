@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -90,7 +91,7 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
 
 
 class Analyses:
-    """Those that a session has begun.
+    """Those of a session, one at a time: windows may come faster than they are analysed.
 
     Args:
         journal: Where their ends are written down.
@@ -98,25 +99,44 @@ class Analyses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: list[Aftermath] = []
+        self._running: Aftermath | None = None
+        self._waiting: deque[tuple[Path, tuple[str, ...]]] = deque()
 
     def begin(self, trace: Path, arguments: tuple[str, ...]) -> None:
-        """Begin one.
+        """Begin one, or let it wait for its turn.
 
         Raises:
             OSError: No process can be started.
         """
-        self._running.append(Aftermath.begin(trace, *arguments))
+        self._waiting.append((trace, arguments))
+        self.look()
 
     def look(self) -> None:
-        """Write down those that have ended."""
-        for aftermath in list(self._running):
-            reason = aftermath.outcome()
-            if reason is None:
-                continue
-            self._running.remove(aftermath)
-            shown = f"{aftermath.trace.parent.name}/{aftermath.trace.name}"
+        """Write down the one that has ended, and begin the next.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        reason = self._running.outcome() if self._running else None
+        if self._running and reason is None:
+            return
+        if self._running:
+            trace = self._running.trace
+            shown, self._running = f"{trace.parent.name}/{trace.name}", None
             if reason:
                 self._journal.warning(f"{shown} could not be analysed: {reason}")
             else:
                 self._journal.info(f"analysed {shown}")
+        if self._waiting:
+            trace, arguments = self._waiting.popleft()
+            self._running = Aftermath.begin(trace, *arguments)
+
+    def end(self) -> None:
+        """Begin all that wait: they go on when this process ends.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        while self._waiting:
+            trace, arguments = self._waiting.popleft()
+            self._running = Aftermath.begin(trace, *arguments)

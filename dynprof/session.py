@@ -151,6 +151,7 @@ class Session:
             self._ending.wind_down(reason)
         finally:
             self._stopped = True
+            self._wall.attempt("analysis", self._analyses.end)
             self._wall.attempt("settling the bill", lambda: self._settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
             self._journal.stop()

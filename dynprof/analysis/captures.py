@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.database import write_database
 from dynprof.analysis.memory import write_memory_timeline
-from dynprof.analysis.stacks import folded
+from dynprof.analysis.stacks import folded, speedscope
 from dynprof.analysis.tables import write_tables
 from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
-from dynprof.layout import INFO_DIR, make_dir, private
+from dynprof.layout import INFO_DIR, make_dir, private, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -77,8 +78,12 @@ def analyse_capture(capture: Capture, types: Collection[str] | None) -> Iterator
         yield database
     stacks = folder / "stacks.folded"
     with open(stacks, "w", encoding="utf-8", opener=private) as file:
-        file.writelines(f"{stack} {us}\n" for stack, us in folded(capture))
+        lines = list(folded(capture))
+        file.writelines(f"{stack} {us}\n" for stack, us in lines)
     yield stacks
+    flame = folder / "stacks.speedscope.json"
+    write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
+    yield flame
     yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dynprof.analysis.operators import CALLS, OPERATORS, started_on_device
 from dynprof.layout import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -35,6 +35,30 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
     with open(path, "w", encoding="utf-8", opener=private) as file:
         for stack, microseconds in folded(Capture(trace), on_device=on_device):
             file.write(f"{stack} {microseconds}\n")
+
+
+def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """Return folded stacks as speedscope's file format has them."""
+    frames: dict[str, int] = {}
+    samples, weights = [], []
+    for stack, microseconds in lines:
+        samples.append([frames.setdefault(name, len(frames)) for name in stack.split(";")])
+        weights.append(microseconds)
+    profile = {
+        "type": "sampled",
+        "name": title,
+        "unit": "microseconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": title,
+        "shared": {"frames": [{"name": name} for name in frames]},
+        "profiles": [profile],
+    }
 
 
 def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:

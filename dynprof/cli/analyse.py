@@ -94,6 +94,7 @@ def top(
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.captures import traces_in
@@ -109,13 +110,15 @@ def top(
     rows = averages(capture.trace, capture.operators)
     everything = sum(row.own for row in rows) or 1
     rows = sorted(rows, key=lambda row: -getattr(row, key))[:limit]
-    table = Table(title=printable(trace.name), title_justify="left")
+    table = Table(title=Text(printable(trace.name)), title_justify="left")
     table.add_column("operator", overflow="fold")
     for head in ("count", "own ms", "own %", "total ms", "device ms"):
         table.add_column(head, justify="right")
     for row in rows:
         shares = (row.own / 1e6, 100 * row.own / everything, row.total / 1e6, row.device_own / 1e6)
-        table.add_row(printable(row.name), str(row.count), *(f"{share:,.2f}" for share in shares))
+        table.add_row(
+            Text(printable(row.name)), str(row.count), *(f"{share:,.2f}" for share in shares)
+        )
     Console().print(table)
     if capture.trace.torn:
         say(f"{trace}: {capture.trace.torn}", err=True)

@@ -27,6 +27,7 @@ def diff(
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.captures import traces_in
@@ -51,7 +52,7 @@ def diff(
         counts = (f"{count:,.4g}" for count in row.count)
         times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
         difference = f"{row.cost_ns / 1e6:+,.3f}"
-        table.add_row(printable(row.name), row.where, *counts, *times, difference)
+        table.add_row(Text(printable(row.name)), row.where, *counts, *times, difference)
     Console().print(table)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:

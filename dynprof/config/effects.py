@@ -34,6 +34,14 @@ class Effect:
 SAME = Effect(torch="yes", python="yes", npu="yes")
 """For a setting that means the same on every backend."""
 
+COUNTERS = Effect(
+    torch=NoEffect(
+        "CUDA counts this only by running every kernel again; Nsight Compute does, on one step"
+    ),
+    python=NoEffect("only an Ascend NPU measures this"),
+)
+"""For counters of the cores themselves."""
+
 ASCEND_ONLY = Effect(
     torch=NoEffect("only an Ascend NPU measures this"),
     python=NoEffect("only an Ascend NPU measures this"),

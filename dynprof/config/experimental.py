@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dynprof.config.effects import ASCEND_ONLY, NO_TENSORS, Effect, NoEffect
+from dynprof.config.effects import ASCEND_ONLY, COUNTERS, NO_TENSORS, Effect, NoEffect
 from dynprof.config.section import Section
 
 ExportType = Literal["text", "db"]
@@ -52,9 +52,9 @@ class ExperimentalConfig(Section):
     aic_metrics: Annotated[
         AicMetrics,
         Field(description="Which metrics of the AI cores to sample; needs Level1 or Level2."),
-        ASCEND_ONLY,
+        COUNTERS,
     ] = "AiCoreNone"
-    l2_cache: Annotated[bool, Field(description="Collect L2 cache hit rates."), ASCEND_ONLY] = False
+    l2_cache: Annotated[bool, Field(description="Collect L2 cache hit rates."), COUNTERS] = False
     op_attr: Annotated[
         bool,
         Field(description="Collect attributes of aclnn operators; needs export_type db."),

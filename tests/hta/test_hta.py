@@ -55,7 +55,9 @@ dp.set_state({"cur_step": 1000})
 config = Path(sys.argv[1], "profiler_config.json")
 for step in range(1000, 1400):
     if step == 1050:  # an operator saves the config, in the way editors do
-        asked = {"activities": ["CPU"], "active": 5, "warmup": 1, "start_step": 1200}
+        beside = {"host_sys": ["CPU", "MEM"], "gc_detect_threshold": 0, "mstx": True}
+        asked = {"activities": ["CPU"], "active": 5, "warmup": 1, "start_step": 1200,
+                 "analyse": True, "experimental_config": beside}
         edited = config.with_suffix(".tmp")
         edited.write_text(json.dumps(asked))
         edited.replace(config)

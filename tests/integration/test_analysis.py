@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,9 +26,8 @@ from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.usefixtures("own_place")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 needs_real = pytest.mark.skipif(
@@ -40,15 +39,6 @@ STEPS = [1, 2, 3]
 layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 optimizer = torch.optim.Adam(model.parameters())
-
-
-@pytest.fixture(autouse=True)
-def _no_tracer() -> Iterator[None]:
-    """Keep coverage and debuggers out of the way."""
-    tracer = sys.getprofile()
-    sys.setprofile(None)
-    yield
-    sys.setprofile(tracer)
 
 
 def recorded(path: Path, **settings: Any) -> profile:
@@ -166,6 +156,13 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     assert sum(us for _, us in lines) == pytest.approx(total / 1000, rel=0.02)
     assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
     assert len({stack for stack, _ in lines}) == len(lines)
+    (flame,) = [made for made in analyse_trace(path, []) if made.name.endswith("speedscope.json")]
+    shown = json.loads(flame.read_text())
+    names = [frame["name"] for frame in shown["shared"]["frames"]]
+    (sampled,) = shown["profiles"]
+    rebuilt = [";".join(names[frame] for frame in sample) for sample in sampled["samples"]]
+    assert list(zip(rebuilt, sampled["weights"], strict=True)) == lines
+    assert sampled["endValue"] == sum(us for _, us in lines)
 
 
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
@@ -292,3 +289,44 @@ def _modules() -> list[str]:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+RANKS = """
+import time, torch
+from dynprof.profiler import profile, schedule, tensorboard_trace_handler
+
+def train(rank, size):
+    store = torch.distributed.FileStore("store", size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    handler = tensorboard_trace_handler("log", analyse_flag=False)
+    steps = schedule(wait=0, warmup=1, active=6, repeat=1)
+    with profile(schedule=steps, on_trace_ready=handler) as prof:
+        for _ in range(7):
+            time.sleep(0.05 * (rank == 1))
+            torch.distributed.all_reduce(torch.ones(1000))
+            prof.step()
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(3,), nprocs=3)
+"""
+
+
+def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
+    """Three processes reduce over gloo, one of them is slow: it is named, and each has its rows."""
+    (tmp_path / "job.py").write_text(RANKS)
+    done = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "analyse", "log"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 comes last to 6 of 6 collectives" in done.stderr
+    table = rows(tmp_path / "log" / "analysis" / "ranks.csv")
+    assert [(row["Rank"], row["Step"]) for row in table] == [
+        (str(rank), str(step)) for rank in range(3) for step in range(1, 7)
+    ]
+    waiting = {row["Rank"]: float(row["Communication(us)"]) for row in table[3::6]}
+    assert waiting["0"] > 30_000 < waiting["2"]
+    assert waiting["1"] < 20_000

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -29,19 +29,7 @@ from dynprof.profiler import (
 from tests.integration.running import operators, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in an empty folder, with coverage and debuggers out of the way."""
-    monkeypatch.chdir(tmp_path)
-    tracer = sys.getprofile()
-    sys.setprofile(None)
-    yield
-    sys.setprofile(tracer)
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def work(size: int = 4) -> None:

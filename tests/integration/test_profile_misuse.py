@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -26,19 +25,10 @@ from dynprof.profiler import (
 from tests.integration.running import PYTHON, RunningJob
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.usefixtures("own_place")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in an empty folder, with coverage and debuggers out of the way."""
-    monkeypatch.chdir(tmp_path)
-    tracer = sys.getprofile()
-    sys.setprofile(None)
-    yield
-    sys.setprofile(tracer)
+    from collections.abc import Callable
 
 
 def some(value: Any) -> Any:

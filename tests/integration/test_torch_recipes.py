@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,23 +14,13 @@ from dynprof.profiler import ProfilerActivity, profile, schedule, tensorboard_tr
 from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.usefixtures("own_place")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
 inputs = torch.randn(8, 16)
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in an empty folder, with coverage and debuggers out of the way."""
-    monkeypatch.chdir(tmp_path)
-    tracer = sys.getprofile()
-    sys.setprofile(None)
-    yield
-    sys.setprofile(tracer)
 
 
 def test_execution_time_by_operator() -> None:

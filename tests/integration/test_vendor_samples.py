@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +12,10 @@ import dynprof as torch_npu
 from tests.integration.running import RunningJob, operators, steps_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.usefixtures("own_place")
 
 STEPS = 4
 CPU, NPU = torch_npu.profiler.ProfilerActivity.CPU, torch_npu.profiler.ProfilerActivity.NPU
@@ -31,16 +30,6 @@ def train_one_step() -> None:
     optimizer.zero_grad()
     model(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in an empty folder, with coverage and debuggers out of the way."""
-    monkeypatch.chdir(tmp_path)
-    tracer = sys.getprofile()
-    sys.setprofile(None)
-    yield
-    sys.setprofile(tracer)
 
 
 def traces(folder: Path) -> list[dict[str, Any]]:

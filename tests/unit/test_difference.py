@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ def write(path: Path, steps: int, products: int, ms: float, **event: Any) -> Pat
             ts, dur = begin + 1000 + number * ms * 1000, ms * 1000
             events.append({**common, "name": "aten::mm", "cat": "cpu_op", "ts": ts, "dur": dur})
     if event:
-        events.append({**common, "name": "extra", "ts": 1, "dur": 1, **event})
+        events.append({**common, "name": "extra", "ts": 900_001, "dur": 1, **event})
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     return path
 
@@ -52,6 +53,22 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         "only the first has the host's Python frames",
         "only the second has a device",
     ]
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Brackets mean nothing to the terminal, control characters are escaped."""
+    name = "[/] [red]a\u001b[2J<b>"
+    path = write(tmp_path / "a.trace.json", 1, 1, 1, cat="cpu_op", name=name)
+    other = write(tmp_path / "b.trace.json", 1, 1, 1)
+    for command in (["top", str(path)], ["diff", str(other), str(path)]):
+        done = subprocess.run(
+            [sys.executable, "-c", "from dynprof.cli import app; app()", *command],
+            capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "150"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "[/] [red]a" in done.stdout
+        assert "<b>" in done.stdout
+        assert "\x1b[2J" not in done.stdout
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""What tests that profile in their own process share."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, with coverage and debuggers out of the way."""
+    monkeypatch.chdir(tmp_path)
+    tracer = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(tracer)

@@ -1,0 +1,86 @@
+"""Analyses beside the training: one at a time, each end written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dynprof import aftermath
+from dynprof.aftermath import Aftermath, Analyses, analyse_now
+from dynprof.errors import CaptureError
+
+
+@dataclass
+class Notes:
+    """A journal that a test reads."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def info(self, text: str) -> None:
+        """Keep it."""
+        self.lines.append(text)
+
+    warning = info
+
+
+@dataclass
+class Fake:
+    """An analysis whose end the test decides."""
+
+    trace: Path
+    ended: str | None = None
+
+    def outcome(self) -> str | None:
+        """Return what the test set."""
+        return self.ended
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
+    """Begin nothing; return what would have been begun."""
+    found: list[Fake] = []
+
+    def begin(trace: Path, *_: str) -> Fake:
+        found.append(Fake(trace))
+        return found[-1]
+
+    monkeypatch.setattr(aftermath.Aftermath, "begin", begin)
+    return found
+
+
+def test_one_at_a_time(begun: list[Fake]) -> None:
+    """The next begins when the one before has ended; ends are in the log, failures with reason."""
+    notes = Notes()
+    analyses = Analyses(notes)  # type: ignore[arg-type]
+    for name in ("a", "b", "c"):
+        analyses.begin(Path("window", name), ())
+    analyses.look()
+    assert [one.trace.name for one in begun] == ["a"]
+    begun[0].ended = ""
+    analyses.look()
+    begun[1].ended = "no room"
+    analyses.look()
+    assert [one.trace.name for one in begun] == ["a", "b", "c"]
+    assert notes.lines == ["analysed window/a", "window/b could not be analysed: no room"]
+
+
+def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
+    """They go on without it."""
+    analyses = Analyses(Notes())  # type: ignore[arg-type]
+    for name in ("a", "b", "c"):
+        analyses.begin(Path(name), ())
+    analyses.end()
+    assert [one.trace.name for one in begun] == ["a", "b", "c"]
+
+
+def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
+    """In the words of what it could not read; and again for who waits."""
+    path = tmp_path / "a.trace.json"
+    path.write_text("{}")
+    reason = Aftermath.begin(path).outcome(wait=True)
+    assert reason is not None
+    assert "is no trace: it has no traceEvents" in reason
+    with pytest.raises(CaptureError, match="no traceEvents"):
+        analyse_now(path, ())
