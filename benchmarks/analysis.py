@@ -22,10 +22,12 @@ from benchmarks.tables import print_table
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 READERS = {
     "dynprof: read into columns": "from dynprof.analysis.trace import load_trace; load_trace(path)",
-    "dynprof: all tables": "from dynprof.analysis.captures import analyse_trace\n"
-    "list(analyse_trace(path, ['text']))",
-    "dynprof: all tables and the database": "from dynprof.analysis.captures import analyse_trace\n"
-    "list(analyse_trace(path, ['text', 'db']))",
+    "dynprof: all tables, one process": "from dynprof.analysis.many import analyse_each\n"
+    "analyse_each([path], ['text'], processes=1)",
+    "dynprof: all tables": "from dynprof.analysis.many import analyse_each\n"
+    "if __name__ == '__main__': analyse_each([path], ['text'])",
+    "dynprof: all tables and the database": "from dynprof.analysis.many import analyse_each\n"
+    "if __name__ == '__main__': analyse_each([path], ['text', 'db'])",
     "json.loads alone": "import json; json.loads(path.read_bytes())",
     "orjson.loads alone": "import orjson; orjson.loads(path.read_bytes())",
     "HolisticTraceAnalysis: loading": "from hta.trace_analysis import TraceAnalysis\n"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.database import write_database
 from dynprof.analysis.memory import write_memory_timeline
-from dynprof.analysis.stacks import folded, speedscope
-from dynprof.analysis.tables import write_tables
+from dynprof.analysis.stacks import write_stacks
+from dynprof.analysis.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
-from dynprof.layout import INFO_DIR, make_dir, private, write_atomic
+from dynprof.layout import INFO_DIR, make_dir
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,6 +22,8 @@ FOLDER = "analysis"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
+PARTS = ("operators", "memory")
+"""Halves of the work on a trace that take about as long; stacks and the database go with memory."""
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
@@ -64,27 +65,31 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
     yield from analyse_capture(Capture(path), types)
 
 
-def analyse_capture(capture: Capture, types: Collection[str] | None) -> Iterator[Path]:
-    """Do the same with a trace that was read."""
+def analyse_capture(
+    capture: Capture, types: Collection[str] | None, parts: Collection[str] = PARTS
+) -> Iterator[Path]:
+    """Do the same with a trace that was read.
+
+    Args:
+        capture: The trace.
+        types: The forms of tables; left out, those that its config asks for.
+        parts: Which half of it; two processes may share the work on a large trace.
+    """
     folder = folder_of(capture.path)
     wanted = export_types(capture) if types is None else types
     make_dir(folder / OUTPUT)
-    if "text" in wanted:
-        yield from write_tables(capture, folder / OUTPUT)
+    if "operators" in parts and "text" in wanted:
+        yield from write_tables(operator_tables(capture), folder / OUTPUT)
         yield from write_text_files(capture, folder / OUTPUT)
-    if "db" in wanted:
-        database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
-        write_database(capture, database)
-        yield database
-    stacks = folder / "stacks.folded"
-    with open(stacks, "w", encoding="utf-8", opener=private) as file:
-        lines = list(folded(capture))
-        file.writelines(f"{stack} {us}\n" for stack, us in lines)
-    yield stacks
-    flame = folder / "stacks.speedscope.json"
-    write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
-    yield flame
-    yield from write_memory_timeline(capture.trace, folder, capture.path.name)
+    if "memory" in parts:
+        if "text" in wanted:
+            yield from write_tables(memory_tables(capture), folder / OUTPUT)
+        if "db" in wanted:
+            database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
+            write_database(capture, database)
+            yield database
+        yield from write_stacks(capture, folder)
+        yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 
 
 def draw_memory(path: Path) -> Iterator[Path]:

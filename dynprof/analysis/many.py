@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import FOLDER, analyse_capture
+from dynprof.analysis.captures import FOLDER, PARTS, analyse_capture
 from dynprof.analysis.ranks import RankSteps, rank_steps, stragglers, write_ranks
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
+
+
+LARGE = 30 << 20
+"""Bytes of a trace, uncompressed, from which on a second process is worth its start."""
+_PACKED = 12
+"""By how much a trace is smaller when it is packed, about."""
 
 
 @dataclass
@@ -87,16 +93,18 @@ def analyse_each(
         on_end: Called when one is done.
     """
     outcome = Outcome()
-    count = min(processes or os.cpu_count() or 1, len(traces))
+    most = processes or os.cpu_count() or 1
+    work = _shared_out(traces, most)
+    count = min(most, len(work))
     if count <= 1:
-        for trace in traces:
-            outcome.note(_analyse(trace, types))
+        for trace, parts in work:
+            outcome.note(_analyse(trace, types, parts))
             on_end(trace)
         outcome.compare_ranks()
         return outcome
     context = multiprocessing.get_context("spawn")  # a fork would copy the caller's threads' locks
     with ProcessPoolExecutor(count, mp_context=context) as pool:
-        pending = [pool.submit(_analyse, trace, types) for trace in traces]
+        pending = [pool.submit(_analyse, trace, types, parts) for trace, parts in work]
         for done in as_completed(pending):
             found = done.result()
             outcome.note(found)
@@ -105,14 +113,25 @@ def analyse_each(
     return outcome
 
 
-def _analyse(trace: Path, types: Collection[str] | None) -> _Found:
+def _shared_out(traces: Sequence[Path], processes: int) -> list[tuple[Path, tuple[str, ...]]]:
+    """Return what each task does: with fewer traces than processes, two share a large one."""
+    if len(traces) >= processes:
+        return [(trace, PARTS) for trace in traces]
+    found: list[tuple[Path, tuple[str, ...]]] = []
+    for trace in traces:
+        size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
+        found += [(trace, (part,)) for part in PARTS] if size > LARGE else [(trace, PARTS)]
+    return found
+
+
+def _analyse(trace: Path, types: Collection[str] | None, parts: Collection[str]) -> _Found:
     found = _Found(trace)
     try:
         capture = Capture(trace)
         found.torn = capture.trace.torn
-        for path in analyse_capture(capture, types):
+        for path in analyse_capture(capture, types, parts):
             found.made.append(path)
-        found.rank = rank_steps(capture)
+        found.rank = rank_steps(capture) if PARTS[0] in parts else None
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.nesting import ROOT, own_time
 from dynprof.analysis.operators import CALLS, OPERATORS, started_on_device
-from dynprof.layout import private
+from dynprof.layout import private, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,6 +60,18 @@ def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
         "shared": {"frames": [{"name": name} for name in frames]},
         "profiles": [profile],
     }
+
+
+def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write the stacks folded, and for speedscope; yield the paths."""
+    lines = list(folded(capture))
+    path = folder / "stacks.folded"
+    with open(path, "w", encoding="utf-8", opener=private) as file:
+        file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
+    yield path
+    flame = folder / "stacks.speedscope.json"
+    write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
+    yield flame
 
 
 def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:

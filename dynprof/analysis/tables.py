@@ -6,6 +6,7 @@ Times are in microseconds with three digits, exactly the nanoseconds of the trac
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from dynprof.analysis.steps import step_times
 from dynprof.layout import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dynprof.analysis.capture import Capture
@@ -59,6 +60,8 @@ _KB, _MB = 1024, 1024 * 1024
 _HOST_ID = "host"
 
 Row = tuple[Any, ...]
+Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
+"""Header and rows of each file."""
 
 
 def us(nanoseconds: int) -> str:
@@ -68,16 +71,26 @@ def us(nanoseconds: int) -> str:
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
-def write_tables(capture: Capture, folder: Path) -> Iterator[Path]:
-    """Write the tables that have something to say; yield their paths."""
-    tables: dict[str, tuple[tuple[str, ...], Iterable[Row]]] = {
+def operator_tables(capture: Capture) -> Tables:
+    """Return what there is to say of operators, kernels and steps."""
+    return {
         "operator_details.csv": (OPERATOR_DETAILS, _operator_details(capture)),
         "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(capture)),
         "op_statistic.csv": (OP_STATISTIC, _op_statistic(capture)),
         "step_trace_time.csv": (STEP_TRACE_TIME, _step_trace_time(capture)),
+    }
+
+
+def memory_tables(capture: Capture) -> Tables:
+    """Return what there is to say of memory."""
+    return {
         "memory_record.csv": (MEMORY_RECORD, _memory_record(capture)),
         "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(capture)),
     }
+
+
+def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
+    """Write the tables that have something to say; yield their paths."""
     for name, (header, rows) in tables.items():
         path = folder / name
         if _write(path, header, rows):

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from dynprof.profiler.schedule import ProfilerAction
 
 
-PATIENCE_S = 60.0
-"""For so long a script waits to know whether its recordings can be closed as it asked."""
-
-
 class Recorder:
     """Opens one window after the other for a script, all with the same settings.
 
@@ -66,14 +62,10 @@ class Recorder:
     def _wait_until_known(self) -> None:
         """Wait for the test of the detached close, which takes seconds once for a build of torch.
 
-        The script asked for that close, and is not training yet.
+        The script asked for that close, and is not training yet. The backend gives up in time.
         """
         backend = self._process.backend(self._plan.backend)
-        deadline_s = time.monotonic() + PATIENCE_S
-        while reason := backend.hesitation(self._plan.activities):
-            if time.monotonic() > deadline_s:
-                caution(f"{reason} after {PATIENCE_S:g} s; until it ends, windows close in place")
-                return
+        while backend.hesitation(self._plan.activities):
             time.sleep(0.05)
 
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
