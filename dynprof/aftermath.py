@@ -128,8 +128,7 @@ class Analyses:
             else:
                 self._journal.info(f"analysed {shown}")
         if self._waiting:
-            trace, arguments = self._waiting.popleft()
-            self._running = Aftermath.begin(trace, *arguments)
+            self._begin_next()
 
     def end(self) -> None:
         """Begin all that wait: they go on when this process ends.
@@ -138,5 +137,8 @@ class Analyses:
             OSError: No process can be started.
         """
         while self._waiting:
-            trace, arguments = self._waiting.popleft()
-            self._running = Aftermath.begin(trace, *arguments)
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        trace, arguments = self._waiting.popleft()
+        self._running = Aftermath.begin(trace, *arguments)

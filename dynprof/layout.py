@@ -202,6 +202,14 @@ def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
     return f"step_{first}-{last}_{stamp}"
 
 
+def trace_stem(path: Path) -> str:
+    """Return the name of a trace without what says that it is one."""
+    name = path.name
+    for suffix in (".gz", ".json", ".trace"):
+        name = name.removesuffix(suffix)
+    return name
+
+
 def make_dir(path: Path) -> None:
     """Create a directory and its parents, private to user and group.
 

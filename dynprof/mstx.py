@@ -16,7 +16,6 @@ from dynprof.caution import caution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -162,12 +161,7 @@ class annotate:  # noqa: N801 - the vendor's name
         self._pushed = range_push(self.message, self.stream, self.domain) >= 0
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pushed:
             range_pop(self.domain)
 

@@ -7,7 +7,6 @@ changes when a call raises it.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ from dynprof.errors import SessionError
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-
 DOMAIN = "msproftx"
 """The domain of stamps among the marks of a trace."""
 
@@ -78,12 +75,7 @@ class session:  # noqa: N801 - used as a function is
     def __enter__(self) -> None:
         init(self._path)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             SESSION.stop_all()
         finalize()
@@ -110,8 +102,7 @@ class Stamp:
     _alive: bool = True
 
 
-_ranges: dict[int, int] = {}
-_numbers = itertools.count(1)
+_ranges: set[int] = set()
 
 
 def create_stamp(message: str = "stamp") -> Stamp:
@@ -163,8 +154,8 @@ def pop() -> None:
 def range_start(stamp: Stamp) -> int:
     """Begin a range that any thread may end; return its number."""
     _insist("range_start()", stamp)
-    number = next(_numbers)
-    _ranges[number] = mstx.range_start(stamp.message, domain=DOMAIN)
+    number = mstx.range_start(stamp.message, domain=DOMAIN)
+    _ranges.add(number)
     return number
 
 
@@ -177,7 +168,8 @@ def range_stop(number: int) -> None:
     SESSION.insist_started("range_stop()")
     if number not in _ranges:
         raise SessionError(f"range_stop(): there is no open range {number!r}")
-    mstx.range_end(_ranges.pop(number), DOMAIN)
+    _ranges.remove(number)
+    mstx.range_end(number, DOMAIN)
 
 
 def _insist(call: str, stamp: Stamp) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.nesting import ROOT
 from dynprof.analysis.operators import FRAMES, LABELS, calls, operators
+from dynprof.analysis.steps import HOST_NAME, step_times
 from dynprof.analysis.trace import load_trace
 from dynprof.capture import load_manifest
 from dynprof.errors import CaptureError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.memory_use import Allocation
     from dynprof.analysis.operators import Calls, Operators
+    from dynprof.analysis.steps import Step
     from dynprof.capture import Manifest
 
 
@@ -76,12 +78,17 @@ class Capture:
     def first_device(self) -> int | str:
         """The number of the device that worked; ``host`` where none did."""
         devices = self.trace.spans["device"][self.trace.category("kernel")]
-        return int(devices[0]) if len(devices) else "host"
+        return int(devices[0]) if len(devices) else HOST_NAME
 
     @cached_property
     def operators(self) -> Operators:
         """The operators of the host."""
         return operators(self.trace)
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Where the time of each step goes."""
+        return step_times(self.trace)
 
     @cached_property
     def calls(self) -> Calls:

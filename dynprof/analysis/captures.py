@@ -11,7 +11,7 @@ from dynprof.analysis.stacks import write_stacks
 from dynprof.analysis.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
-from dynprof.layout import INFO_DIR, make_dir
+from dynprof.layout import INFO_DIR, make_dir, trace_stem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -40,6 +40,15 @@ def traces_in(path: Path) -> list[Path]:
     if not found:
         raise CaptureError(f"{path} holds no trace: no file there ends with trace.json[.gz]")
     return found
+
+
+def newest_in(path: Path) -> Path:
+    """Return the newest of the traces in a folder.
+
+    Raises:
+        CaptureError: There is none.
+    """
+    return max(traces_in(path), key=lambda trace: trace.stat().st_mtime)
 
 
 def export_types(capture: Capture) -> tuple[str, ...]:
@@ -106,7 +115,4 @@ def draw_memory(path: Path) -> Iterator[Path]:
 
 def folder_of(path: Path) -> Path:
     """Return where what is made from a trace lies."""
-    name = path.name
-    for suffix in (".gz", ".json", ".trace"):
-        name = name.removesuffix(suffix)
-    return path.parent / FOLDER / name
+    return path.parent / FOLDER / trace_stem(path)

@@ -15,12 +15,9 @@ class Args(msgspec.Struct, gc=False):
     """The arguments that Kineto gives its events."""
 
     external_id: int = msgspec.field(default=NONE, name="External id")
-    python_id: int = msgspec.field(default=NONE, name="Python id")
-    python_parent: int | None = msgspec.field(default=None, name="Python parent id")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
     sequence: int = msgspec.field(default=NONE, name="Sequence number")
-    forward_thread: int = msgspec.field(default=NONE, name="Fwd thread id")
     bytes: int = msgspec.field(default=0, name="Bytes")
     total: int = msgspec.field(default=0, name="Total Allocated")
     reserved: int = msgspec.field(default=0, name="Total Reserved")
@@ -30,7 +27,6 @@ class Args(msgspec.Struct, gc=False):
     device: int = NONE
     stream: int = NONE
     correlation: int = NONE
-    name: str = ""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -43,7 +39,6 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str = 0
     ts: float = 0.0
     dur: float = 0.0
-    id: int | str | None = None
     args: Args | None = None
 
     def start_ns(self) -> int:
@@ -82,9 +77,7 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     """Return an event, without those of its arguments that are of another type than Kineto's."""
     if not isinstance(event, dict):
         return kind()
-    known = {
-        name: event[name] for name in ("ph", "name", "cat", "ts", "dur", "id") if name in event
-    }
+    known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
     known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid")}
     try:
         found = msgspec.convert(known, kind, strict=False)
@@ -105,7 +98,7 @@ def _arguments(given: dict[str, Any]) -> Args:
         value = given.get(field.encode_name)
         if field.type is msgspec.Raw:
             value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))
-        elif not isinstance(value, str if field.type is str else int):
+        elif not isinstance(value, int):
             continue
         setattr(found, field.name, value)
     return found

@@ -83,21 +83,24 @@ def kinds(trace: Trace, found: Operators) -> list[Kind]:
     keys, first, places = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.arange(len(keys)))
+    sums, shortest, longest = (
+        reduce.reduceat(times[order], starts).tolist() if len(keys) else []
+        for reduce in (np.add, np.minimum, np.maximum)
+    )
     everything = max(int(times.sum()), 1)
+    counts = np.bincount(places, minlength=len(keys)).tolist()
     rows = []
     for number, place in enumerate(first.tolist()):
-        end = starts[number + 1] if number + 1 < len(keys) else len(order)
-        mine = times[order[starts[number] : end]]
         label = trace.tables["name"][name[place]]
         rows.append(
             Kind(
                 name=label,
                 core=core_of(trace.tables["category"][category[place]], label),
-                count=len(mine),
-                total=int(mine.sum()),
-                shortest=int(mine.min()),
-                longest=int(mine.max()),
-                ratio=100 * int(mine.sum()) / everything,
+                count=counts[number],
+                total=sums[number],
+                shortest=shortest[number],
+                longest=longest[number],
+                ratio=100 * sums[number] / everything,
             )
         )
     return sorted(rows, key=lambda row: (-row.total, row.name))

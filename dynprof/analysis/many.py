@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.captures import FOLDER, PARTS, analyse_capture
-from dynprof.analysis.ranks import RankSteps, rank_steps, stragglers, write_ranks
+from dynprof.analysis.ranks import RankSteps, rank_steps, rank_table, stragglers
+from dynprof.analysis.tables import write_tables
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ class Outcome:
         for folder, ranks in self._ranks.items():
             if len({rank.rank for rank in ranks}) < 2:
                 continue
-            path = folder / FOLDER / "ranks.csv"
-            write_ranks(ranks, path)
-            self.made.append(path)
+            self.made += write_tables(rank_table(ranks), folder / FOLDER)
             self.verdicts[folder] = [str(one) for one in stragglers(ranks)]
 
 

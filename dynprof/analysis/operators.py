@@ -90,8 +90,7 @@ class Average:
 
 def operators(trace: Trace) -> Operators:
     """Return the operators of a trace, without those that only repeat the one they lie in."""
-    names = np.array([name in _UTILITIES for name in trace.tables["name"]] or [False])
-    wanted = trace.category(OPERATORS, LABELS, CALLS) & ~names[trace.spans["name"]]
+    wanted = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(_UTILITIES.__contains__)
     span = np.flatnonzero(wanted)
     while True:
         start, length = trace.spans["start"][span], trace.spans["length"][span]

@@ -39,15 +39,11 @@ class Piece:
         spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: What the columns of that name stand for.
-        thread_names: What viewers call a thread, by ``(pid, tid)``.
-        unread: How many events were of no use.
     """
 
     spans: Columns = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
-    thread_names: dict[Any, str] = field(default_factory=dict)
-    unread: int = 0
 
 
 def digest(frame: bytes, *, exact: bool) -> Piece:
@@ -68,17 +64,10 @@ def _digested(events: list[Event]) -> Piece:
     tables = {name: Table() for name in TABLES}
     spans = [e for e in events if e.ph == "X"]
     memory = [e for e in events if e.name == "[memory]" and e.args is not None]
-    names = {
-        (e.pid, e.tid): e.args.name
-        for e in events
-        if e.ph == "M" and e.name == "thread_name" and e.args is not None
-    }
     return Piece(
         spans=_spans(spans, tables),
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
-        thread_names=names,
-        unread=sum(e.ph == "" for e in events),
     )
 
 
@@ -113,15 +102,13 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
         "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
     }
-    outer = (NONE if a.python_parent is None else a.python_parent for a in args)
-    columns["python_parent"] = _column(outer, count)
     for name in _NUMBERS:
         get = operator.attrgetter(name)
         columns[name] = _column(map(get, args), count)
     return columns
 
 
-_NUMBERS = ("external_id", "python_id", "sequence", "device", "stream", "correlation")
+_NUMBERS = ("external_id", "sequence", "device", "stream", "correlation")
 
 
 def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:

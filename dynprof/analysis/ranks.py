@@ -6,7 +6,6 @@ its begins, on one clock, tell who came last.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,18 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.intervals import clipped, cover, covered
-from dynprof.analysis.operators import LABELS
-from dynprof.analysis.steps import is_collective, step_times
-from dynprof.layout import private
+from dynprof.analysis.steps import collectives
+from dynprof.analysis.tables import us
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.steps import Step
+    from dynprof.analysis.tables import Row, Tables
     from dynprof.analysis.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -90,11 +88,7 @@ class Straggler:
 def rank_steps(capture: Capture) -> RankSteps:
     """Return what one rank did."""
     trace = capture.trace
-    steps = tuple(step_times(trace))
-    on_device = trace.category("kernel")
-    wanted = on_device if on_device.any() else trace.category(LABELS)
-    marks = np.array([is_collective(name) for name in trace.tables["name"]] or [False])
-    chosen = np.flatnonzero(wanted & marks[trace.spans["name"]])
+    steps, chosen = tuple(capture.steps), collectives(trace)
     begins = capture.base_ns + trace.spans["start"][chosen]
     return RankSteps(
         rank=capture.rank,
@@ -107,8 +101,7 @@ def rank_steps(capture: Capture) -> RankSteps:
 
 
 def _data_loading(trace: Trace, steps: Sequence[Step]) -> list[int]:
-    loads = np.array([_is_loading(name) for name in trace.tables["name"]] or [False])
-    chosen = np.flatnonzero(loads[trace.spans["name"]])
+    chosen = np.flatnonzero(trace.named(_is_loading))
     start = trace.spans["start"][chosen]
     where = cover(start, start + trace.spans["length"][chosen])
     return [covered(clipped(where, step.begin, step.begin + step.length)) for step in steps]
@@ -169,17 +162,14 @@ def _own_work(rank: RankSteps) -> float:
     return float(np.mean(own)) if own else 0.0
 
 
-def write_ranks(ranks: Sequence[RankSteps], path: Path) -> None:
-    """Write a row for each step of each rank; times in microseconds."""
-    with open(path, "w", encoding="utf-8", newline="", opener=private) as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADER)
-        for rank in sorted(ranks, key=lambda one: one.rank):
-            for step, loading in zip(rank.steps, rank.data_loading, strict=True):
-                times = (step.length, step.computing, step.communication)
-                more = (step.overlapped, step.free, loading)
-                device = "host" if step.device < 0 else step.device
-                writer.writerow(
-                    (rank.rank, "" if step.number is None else step.number, device,
-                     *(f"{time / 1000:.3f}" for time in (*times, *more)))
-                )  # fmt: skip
+def rank_table(ranks: Sequence[RankSteps]) -> Tables:
+    """Return a row for each step of each rank."""
+    return {"ranks.csv": (HEADER, _rows(ranks))}
+
+
+def _rows(ranks: Sequence[RankSteps]) -> Iterator[Row]:
+    for rank in sorted(ranks, key=lambda one: one.rank):
+        for step, loading in zip(rank.steps, rank.data_loading, strict=True):
+            times = (step.length, step.computing, step.communication, step.overlapped, step.free)
+            number = "" if step.number is None else step.number
+            yield rank.rank, number, step.device_id, *map(us, times), us(loading)

@@ -33,9 +33,12 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
     Raises:
         CaptureError: It is no trace.
     """
+    _write(path, folded(Capture(trace), on_device=on_device))
+
+
+def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
     with open(path, "w", encoding="utf-8", opener=private) as file:
-        for stack, microseconds in folded(Capture(trace), on_device=on_device):
-            file.write(f"{stack} {microseconds}\n")
+        file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
 
 
 def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
@@ -66,8 +69,7 @@ def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
     """Write the stacks folded, and for speedscope; yield the paths."""
     lines = list(folded(capture))
     path = folder / "stacks.folded"
-    with open(path, "w", encoding="utf-8", opener=private) as file:
-        file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
+    _write(path, lines)
     yield path
     flame = folder / "stacks.speedscope.json"
     write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
@@ -77,15 +79,14 @@ def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
 def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
     trace, chosen, parent = capture.trace, capture.calls.span, capture.calls.parent
-    counted = trace.category(OPERATORS, CALLS)[chosen]
-    spans = {name: trace.spans[name][chosen] for name in ("length", "name")}
-    time_ns = np.zeros(len(chosen), np.int64)
     if on_device:
+        counted = trace.category(OPERATORS, CALLS)[chosen]
+        time_ns = np.zeros(len(chosen), np.int64)
         ids = trace.spans["external_id"][chosen[counted]]
         time_ns[counted] = started_on_device(trace, ids)
     else:
-        time_ns = own_time(spans["length"], parent)
-    path, stacks = _paths(spans["name"], parent, trace.tables["name"])
+        time_ns = own_time(trace.spans["length"][chosen], parent)
+    path, stacks = _paths(trace.spans["name"][chosen], parent, trace.tables["name"])
     total = np.bincount(path, weights=time_ns, minlength=len(stacks)) // 1000
     for number in np.flatnonzero(total):
         yield stacks[number], int(total[number])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HOST = -1
 """Stands for the host where a device's number is asked for."""
+HOST_NAME = "host"
+"""The same in tables."""
 _COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 
@@ -52,6 +54,11 @@ class Step:
     stage: int
     preparing: int
 
+    @property
+    def device_id(self) -> int | str:
+        """The device as tables name it: its number, or ``host``."""
+        return HOST_NAME if self.device == HOST else self.device
+
 
 def is_collective(name: str) -> bool:
     """Return whether an event is communication."""
@@ -77,12 +84,20 @@ def marked_steps(trace: Trace) -> list[tuple[int | None, int, int]]:
     return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
 
 
+def collectives(trace: Trace) -> Numbers:
+    """Return the spans that are communication: kernels on a device, else labels on the host."""
+    on_device = trace.category("kernel")
+    wanted = on_device if on_device.any() else trace.category(LABELS)
+    return np.flatnonzero(wanted & trace.named(is_collective))
+
+
 def step_times(trace: Trace) -> list[Step]:
     """Return a row for each step on each device, or on the host where no device worked."""
     kernels = np.flatnonzero(trace.category("kernel"))
-    steps = marked_steps(trace)
+    steps, collective = marked_steps(trace), trace.named(is_collective)
     if not len(kernels):
-        return [_on_host(trace, *step) for step in steps]
+        counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
+        return [_on_host(trace, collective, np.flatnonzero(counted), *step) for step in steps]
     launched = _launch_times(trace, kernels)
     rows = []
     for device in np.unique(trace.spans["device"][kernels]).tolist():
@@ -90,7 +105,7 @@ def step_times(trace: Trace) -> list[Step]:
         for number, begin, length in steps:
             here = mine & (launched >= begin) & (launched < begin + length)
             chosen = kernels[here if number is not None else mine]
-            rows.append(_row(trace, device, number, begin, length, chosen))
+            rows.append(_row(trace, collective, device, number, begin, length, chosen))
     return rows
 
 
@@ -105,25 +120,31 @@ def _launch_times(trace: Trace, kernels: Numbers) -> Numbers:
     return np.asarray(result)
 
 
-def _on_host(trace: Trace, number: int | None, begin: int, length: int) -> Step:
-    spans = trace.spans
-    wanted = trace.category(OPERATORS, CALLS, LABELS)
-    ends = spans["start"] + spans["length"]
-    inside = wanted & (ends > begin) & (spans["start"] < begin + length)
-    chosen = np.flatnonzero(inside)
-    names = trace.tables["name"]
-    collective = np.array([is_collective(n) for n in names] or [False])[spans["name"][chosen]]
-    labels = trace.category(LABELS)[chosen] & ~collective
-    return _row(trace, HOST, number, begin, length, chosen[~labels])
+def _on_host(
+    trace: Trace,
+    collective: NDArray[np.bool_],
+    counted: Numbers,
+    number: int | None,
+    begin: int,
+    length: int,
+) -> Step:
+    start = trace.spans["start"][counted]
+    ends = start + trace.spans["length"][counted]
+    inside = (ends > begin) & (start < begin + length)
+    return _row(trace, collective, HOST, number, begin, length, counted[inside])
 
 
 def _row(
-    trace: Trace, device: int, number: int | None, begin: int, length: int, chosen: Numbers
+    trace: Trace,
+    collective: NDArray[np.bool_],
+    device: int,
+    number: int | None,
+    begin: int,
+    length: int,
+    chosen: Numbers,
 ) -> Step:
-    spans, names = trace.spans, trace.tables["name"]
-    collective = np.array([is_collective(n) for n in names] or [False])[spans["name"][chosen]]
-    communication = _cover(trace, chosen[collective])
-    computing = _cover(trace, chosen[~collective])
+    communication = _cover(trace, chosen[collective[chosen]])
+    computing = _cover(trace, chosen[~collective[chosen]])
     if device == HOST:
         communication = clipped(communication, begin, begin + length)
         computing = clipped(computing, begin, begin + length)

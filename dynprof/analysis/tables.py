@@ -15,7 +15,6 @@ import numpy as np
 from dynprof.analysis.kernels import core_of, kinds, waits
 from dynprof.analysis.memory import device_label
 from dynprof.analysis.operators import LABELS, ON_DEVICE, STEP
-from dynprof.analysis.steps import step_times
 from dynprof.layout import private
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
 _MOST_CELLS = 50_000
 _KB, _MB = 1024, 1024 * 1024
-_HOST_ID = "host"
 
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
@@ -180,10 +178,10 @@ def _op_statistic(capture: Capture) -> Iterator[Row]:
 
 
 def _step_trace_time(capture: Capture) -> Iterator[Row]:
-    for step in step_times(capture.trace):
+    for step in capture.steps:
         alone = us(step.communication - step.overlapped)
         yield (
-            _HOST_ID if step.device < 0 else step.device,
+            step.device_id,
             "" if step.number is None else step.number,
             us(step.computing),
             alone,

@@ -7,11 +7,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-
 from dynprof.analysis.inflate import Readable, Torn, opened
-from dynprof.analysis.operators import LABELS
-from dynprof.analysis.steps import is_collective, marked_steps
+from dynprof.analysis.steps import collectives, marked_steps
 from dynprof.layout import private, write_atomic
 
 if TYPE_CHECKING:
@@ -49,15 +46,12 @@ def _copy(source: Readable, sink: BinaryIO) -> None:
 def _communication(capture: Capture) -> dict[str, Any]:
     """Return the collectives of each step: kernels on a device, spans of gloo on the host."""
     trace, spans = capture.trace, capture.trace.spans
-    on_device = trace.category("kernel")
-    wanted = on_device if on_device.any() else trace.category(LABELS)
-    marks = np.array([is_collective(name) for name in trace.tables["name"]] or [False])
-    chosen = np.flatnonzero(wanted & marks[spans["name"]])
+    steps = marked_steps(trace)
     found: dict[str, Any] = {}
     seen: Counter[str] = Counter()
-    for place in chosen.tolist():
+    for place in collectives(trace).tolist():
         begin, length = int(spans["start"][place]), int(spans["length"][place])
-        step = _step_at(capture, begin)
+        step = _step_at(steps, begin)
         kinds = found.setdefault(f"step{step}", {"p2p": {}, "collective": {}})
         name = trace.name(place)
         kind = "p2p" if "send" in name.lower() or "recv" in name.lower() else "collective"
@@ -71,8 +65,8 @@ def _communication(capture: Capture) -> dict[str, Any]:
     return found
 
 
-def _step_at(capture: Capture, time: int) -> str:
-    for number, begin, length in marked_steps(capture.trace):
+def _step_at(steps: list[tuple[int | None, int, int]], time: int) -> str:
+    for number, begin, length in steps:
         if begin <= time < begin + length:
             return "" if number is None else str(number)
     return ""

@@ -12,7 +12,7 @@ from dynprof.analysis.pieces import TABLES, Piece, Table, digest
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -31,7 +31,6 @@ class Trace:
             numbers that Kineto writes; -1 where an event has none.
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns ``name``, ``category``, ``thread`` and ``dims`` stand for.
-        thread_names: What viewers call a thread, by ``(pid, tid)``.
         torn: Where and how the file ends too early; empty where it does not.
         size: Its bytes, uncompressed.
     """
@@ -40,7 +39,6 @@ class Trace:
     spans: Columns
     memory: Columns
     tables: dict[str, list[Any]]
-    thread_names: dict[Any, str]
     torn: str
     size: int
 
@@ -48,6 +46,11 @@ class Trace:
         """Return which spans are of one of these categories, in lower case."""
         found = [i for i, name in enumerate(self.tables["category"]) if name.lower() in names]
         return np.isin(self.spans["category"], found)
+
+    def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return which spans have a name that passes a test, which is asked once for each name."""
+        passed = np.array([test(name) for name in self.tables["name"]], bool)
+        return passed[self.spans["name"]]
 
     def name(self, span: int) -> str:
         """Return the name of a span."""
@@ -91,7 +94,6 @@ def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
         spans={name: column[order] for name, column in spans.items()},
         memory=_sorted_by_time(memory),
         tables={name: list(table) for name, table in tables.items()},
-        thread_names={k: v for piece in pieces for k, v in piece.thread_names.items()},
         torn=file.torn,
         size=file.size,
     )

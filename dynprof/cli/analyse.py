@@ -97,12 +97,12 @@ def top(
     from rich.text import Text
 
     from dynprof.analysis.capture import Capture
-    from dynprof.analysis.captures import traces_in
+    from dynprof.analysis.captures import newest_in
     from dynprof.analysis.operators import averages
     from dynprof.journal import printable
 
     try:
-        trace = max(traces_in(path), key=lambda found: found.stat().st_mtime)
+        trace = newest_in(path)
         capture = Capture(trace)
     except CaptureError as error:
         fail(str(error), UNREADABLE)

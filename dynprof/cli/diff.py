@@ -30,15 +30,12 @@ def diff(
     from rich.text import Text
 
     from dynprof.analysis.capture import Capture
-    from dynprof.analysis.captures import traces_in
+    from dynprof.analysis.captures import newest_in
     from dynprof.analysis.difference import growths, step_ns, why_not_comparable
     from dynprof.journal import printable
 
     try:
-        one, other = (
-            Capture(max(traces_in(path), key=lambda trace: trace.stat().st_mtime))
-            for path in (first, second)
-        )
+        one, other = (Capture(newest_in(path)) for path in (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     rows = growths(one, other)

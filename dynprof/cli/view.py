@@ -33,10 +33,10 @@ def view(
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
-    from dynprof.analysis.captures import traces_in
+    from dynprof.analysis.captures import newest_in
 
     try:
-        trace = max(traces_in(path), key=lambda found: found.stat().st_mtime)
+        trace = newest_in(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from dynprof.caution import caution
 from dynprof.config import ExperimentalConfig
 from dynprof.profiler.names import AiCMetrics, ExportType, ProfilerLevel
 
@@ -68,10 +68,10 @@ class _ExperimentalConfig:
         for name, value in given.items():
             fit[name], problem = _fitting(name, _plain(value))
             if problem:
-                warnings.warn(problem, stacklevel=2)
+                caution(problem)
         for name, value, problem in _contradictions(ExperimentalConfig(**fit)):
             fit[name] = value
-            warnings.warn(problem, stacklevel=2)
+            caution(problem)
         self.settings = ExperimentalConfig(**fit)
 
     def __repr__(self) -> str:

@@ -7,11 +7,11 @@ import os
 import socket
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.aftermath import Aftermath, analyse_now, arguments_for
+from dynprof.caution import caution
 from dynprof.errors import CaptureError
 from dynprof.export import Export, Exporter
 from dynprof.layout import Layout
@@ -128,13 +128,6 @@ def tensorboard_trace_handler(
     Raises:
         ValueError: ``worker_name`` cannot be part of a file's name.
     """
-    flags = {"analyse_flag": (analyse_flag, True), "async_mode": (async_mode, False)}
-    taken = {}
-    for name, (value, default) in flags.items():
-        taken[name] = value if isinstance(value, bool) else default
-        if not isinstance(value, bool):
-            text = f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken"
-            warnings.warn(text, stacklevel=2)
     if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
         raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
     worker = worker_name or worker_here()
@@ -144,10 +137,17 @@ def tensorboard_trace_handler(
     return TraceHandler(
         Path(dir_name),
         worker,
-        analyse=taken["analyse_flag"],
-        async_mode=taken["async_mode"],
+        analyse=_flag("analyse_flag", analyse_flag, default=True),
+        async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=use_gzip,
     )
+
+
+def _flag(name: str, value: object, *, default: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    caution(f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken")
+    return default
 
 
 _exporter: Exporter | None = None

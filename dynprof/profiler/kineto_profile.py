@@ -14,7 +14,6 @@ from dynprof.profiler.schedule import ProfilerAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -100,12 +99,7 @@ class _KinetoProfile(Exports):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._running:
             self.stop()
         if hasattr(self._observer, "cleanup"):

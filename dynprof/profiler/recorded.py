@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.aftermath import analyse_now, arguments_for
 from dynprof.caution import caution
 from dynprof.errors import BackendError
-from dynprof.layout import open_private
+from dynprof.layout import open_private, trace_stem
 from dynprof.packing import pack
 
 if TYPE_CHECKING:
@@ -189,9 +189,7 @@ def _copy(source: Path, path: Path) -> None:
 
 def _copy_companions(place: Path, path: Path) -> None:
     """Put what companions wrote beside an exported trace, under its name."""
-    stem = path.name
-    for suffix in (".gz", ".json", ".trace", ".pt"):
-        stem = stem.removesuffix(suffix)
+    stem = trace_stem(path).removesuffix(".pt")
     for found in place.glob(f"{_STEM}.*"):
         if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:
             shutil.copyfile(found, path.with_name(stem + found.name.removeprefix(_STEM)))

@@ -47,9 +47,10 @@ class Recorder:
     """
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
-        self._layout = Layout.here(Path.cwd(), find_rank().number)
+        rank = find_rank()
+        self._layout = Layout.here(Path.cwd(), rank.number)
         backends = all_backends(for_script=True, detaches=not script.in_place)
-        self._process = Process(self._layout, find_rank(), backends)
+        self._process = Process(self._layout, rank, backends)
         self._plan = self._planned(config, script)
         self._marks_steps = marks_steps
         if not script.in_place:
