@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.kernels import kinds
 from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.nesting import ROOT
-from dynprof.analysis.operators import FRAMES, LABELS, calls, operators
-from dynprof.analysis.steps import HOST_NAME, step_times
+from dynprof.analysis.operators import FRAMES, LABELS, averages, calls, operators
+from dynprof.analysis.steps import HOST_NAME, marked_steps, step_times
 from dynprof.analysis.trace import load_trace
 from dynprof.capture import load_manifest
 from dynprof.errors import CaptureError
@@ -20,10 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.kernels import Kind
     from dynprof.analysis.memory_use import Allocation
-    from dynprof.analysis.operators import Calls, Operators
-    from dynprof.analysis.steps import Step
+    from dynprof.analysis.operators import Average, Calls, Operators
+    from dynprof.analysis.steps import Marked, Step
     from dynprof.capture import Manifest
+
+
+_RANK = re.compile(r"\.rank(\d+)\.")
+"""In the names of traces, as dynprof gives them."""
 
 
 class Capture:
@@ -86,9 +95,24 @@ class Capture:
         return operators(self.trace)
 
     @cached_property
+    def averages(self) -> list[Average]:
+        """The operators of each name together, the one with the most time of its own first."""
+        return averages(self.trace, self.operators)
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """The kernels of each name together, or the operators where no device worked."""
+        return kinds(self.trace, self.operators)
+
+    @cached_property
     def steps(self) -> list[Step]:
         """Where the time of each step goes."""
-        return step_times(self.trace)
+        return step_times(self.trace, self.marked)
+
+    @cached_property
+    def marked(self) -> list[Marked]:
+        """The steps as they are marked."""
+        return marked_steps(self.trace)
 
     @cached_property
     def calls(self) -> Calls:
@@ -132,11 +156,17 @@ class Capture:
 
 def find_manifest(path: Path) -> Manifest | None:
     """Return the manifest that names a trace as its own."""
-    for candidate in sorted((path.parent / INFO_DIR).glob("*.info.json")):
-        try:
-            manifest = load_manifest(candidate)
-        except CaptureError:
-            continue
-        if manifest.trace == path.name:
-            return manifest
+    place = manifest_path(path)
+    return load_manifest(place) if place else None
+
+
+def manifest_path(path: Path) -> Path | None:
+    """Return where the manifest of a trace lies; that of the rank in its name is tried first."""
+    folder = path.parent / INFO_DIR
+    rank = _RANK.search(path.name)
+    likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
+    for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
+        with contextlib.suppress(CaptureError):
+            if load_manifest(candidate).trace == path.name:
+                return candidate
     return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.database import write_database
 from dynprof.analysis.memory import write_memory_timeline
+from dynprof.analysis.parquet import write_parquet
 from dynprof.analysis.stacks import write_stacks
 from dynprof.analysis.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.text_files import write_text_files
@@ -97,6 +98,7 @@ def analyse_capture(
             database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
             write_database(capture, database)
             yield database
+        yield from write_parquet(capture, folder)
         yield from write_stacks(capture, folder)
         yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.pieces import Table
-from dynprof.analysis.steps import marked_steps
 from dynprof.analysis.tables import COMPONENT, shapes_text
 from dynprof.layout import open_private
 
@@ -207,7 +206,7 @@ def _operator_memory(capture: Capture, strings: Table) -> Rows:
 
 def _steps(capture: Capture) -> list[tuple[Any, ...]]:
     base = capture.base_ns
-    steps = marked_steps(capture.trace)
+    steps = capture.marked
     return [(n, base + b, base + b + length) for n, b, length in steps if n is not None]
 
 

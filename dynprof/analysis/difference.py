@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.kernels import kinds
-from dynprof.analysis.operators import STEP, averages
-from dynprof.analysis.steps import marked_steps
+from dynprof.analysis.operators import STEP
+from dynprof.analysis.phases import mean_phases
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.analysis.capture import Capture
-    from dynprof.analysis.kernels import Kind
-    from dynprof.analysis.operators import Average
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class Growth:
     """How one name changed from the first capture to the second, in each step.
 
     Attributes:
-        name: Of operators of the host, or of kernels of a device.
-        where: ``host`` or ``device``.
+        name: Of operators of the host, of kernels of a device, or of a phase.
+        where: ``host``, ``device`` or ``phase``.
         count: How many ran in a step of the first, and of the second.
         time_ns: Their own time in a step of the first, and of the second.
     """
@@ -39,7 +38,7 @@ class Growth:
 
 def step_ns(capture: Capture) -> float:
     """Return the mean duration of a step, in ns."""
-    lengths = [length for _, _, length in marked_steps(capture.trace)]
+    lengths = [length for _, _, length in capture.marked]
     return sum(lengths) / max(1, len(lengths))
 
 
@@ -62,34 +61,41 @@ def _recorded(capture: Capture) -> dict[str, bool]:
         "memory events": len(trace.memory["time"]) > 0,
         "a device": bool(trace.category("kernel").any()),
         "calls of Python in the place of operators": bool(trace.category("fee").any()),
-        "marked steps": any(number is not None for number, _, _ in marked_steps(trace)),
+        "marked steps": any(number is not None for number, _, _ in capture.marked),
     }
 
 
 def growths(one: Capture, other: Capture) -> list[Growth]:
     """Return every name that changed, what costs a step most first."""
+    work = [{row[:2]: row[2:] for row in step_work(capture)} for capture in (one, other)]
     found = []
-    tables = {
-        "host": [{row.name: (row.count, row.own) for row in _host(c)} for c in (one, other)],
-        "device": [{row.name: (row.count, row.total) for row in _device(c)} for c in (one, other)],
-    }
-    steps = [max(1, len(marked_steps(capture.trace))) for capture in (one, other)]
-    for where, (before, after) in tables.items():
-        for name in dict.fromkeys((*before, *after)):
-            pairs = [table.get(name, (0, 0)) for table in (before, after)]
-            counts, times = (
-                (pairs[0][part] / steps[0], pairs[1][part] / steps[1]) for part in (0, 1)
-            )
-            if counts[0] != counts[1] or times[0] != times[1]:
-                found.append(Growth(name, where, counts, times))
+    for name, where in dict.fromkeys((*work[0], *work[1])):
+        (count, time), (count_after, time_after) = (w.get((name, where), (0, 0)) for w in work)
+        if (count, time) != (count_after, time_after):
+            found.append(Growth(name, where, (count, count_after), (time, time_after)))
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
-def _host(capture: Capture) -> list[Average]:
-    """Return the operators; what is left of a step beside them is the step's own growth."""
-    rows = averages(capture.trace, capture.operators)
-    return [row for row in rows if not row.name.startswith(STEP[:-1])]
+def phase_growths(one: Capture, other: Capture) -> list[Growth]:
+    """Return the phases of the host that changed, what costs a step most first."""
+    before, after = (mean_phases(capture) for capture in (one, other))
+    found = [
+        Growth(name, "phase", (1, 1), (before[name], after[name]))
+        for name in before
+        if before[name] != after[name]
+    ]
+    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
-def _device(capture: Capture) -> list[Kind]:
-    return [row for row in kinds(capture.trace, capture.operators) if row.core != "HOST"]
+def step_work(capture: Capture) -> Iterator[tuple[str, str, float, float]]:
+    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step.
+
+    What is left of a step beside its operators is the step's own, and no work.
+    """
+    steps = max(1, len(capture.marked))
+    for average in capture.averages:
+        if not average.name.startswith(STEP[:-1]):
+            yield average.name, "host", average.count / steps, average.own / steps
+    for kind in capture.kinds:
+        if kind.core != "HOST":
+            yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -1,21 +1,25 @@
-"""Several traces at once: one process each, and a broken one does not keep the others."""
+"""Several traces at once: a broken one does not keep the others, and ranks are compared."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import FOLDER, PARTS, analyse_capture
-from dynprof.analysis.ranks import RankSteps, rank_steps, rank_table, stragglers
+from dynprof.analysis.capture import Capture, manifest_path
+from dynprof.analysis.captures import FOLDER, PARTS, analyse_capture, folder_of
+from dynprof.analysis.executors import processes as processes_here
+from dynprof.analysis.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.places import place_of
+from dynprof.analysis.ranks import Ranks
 from dynprof.analysis.tables import write_tables
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from concurrent.futures import Executor, Future
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
@@ -40,7 +44,7 @@ class Outcome:
     problems: dict[Path, str] = field(default_factory=dict)
     torn: dict[Path, str] = field(default_factory=dict)
     verdicts: dict[Path, list[str]] = field(default_factory=dict)
-    _ranks: dict[Path, list[RankSteps]] = field(default_factory=dict)
+    _analysed: dict[Path, dict[Path, int]] = field(default_factory=dict)
 
     def note(self, found: _Found) -> None:
         """Take what became of one trace."""
@@ -49,20 +53,26 @@ class Outcome:
             self.torn[found.trace] = found.torn
         if found.problem:
             self.problems[found.trace] = found.problem
-        if found.rank:
-            self._ranks.setdefault(found.trace.parent, []).append(found.rank)
+        if found.rank is not None:
+            self._analysed.setdefault(found.trace.parent, {})[found.trace] = found.rank
 
     def compare_ranks(self) -> None:
-        """Write the table of each folder that holds several ranks, and judge them.
+        """Write the tables of each folder that holds several ranks, and judge them.
 
         Raises:
             OSError: A table cannot be written.
         """
-        for folder, ranks in self._ranks.items():
-            if len({rank.rank for rank in ranks}) < 2:
+        for folder, traces in self._analysed.items():
+            if len(set(traces.values())) < 2:
                 continue
-            self.made += write_tables(rank_table(ranks), folder / FOLDER)
-            self.verdicts[folder] = [str(one) for one in stragglers(ranks)]
+            with place_of(folder) as place:
+                files = {
+                    table: [place.fetch(parquet_file(folder_of(t), table)) for t in sorted(traces)]
+                    for table in RANK_TABLES
+                }
+                ranks = Ranks(files)
+                self.made += map(place.deliver, write_tables(ranks.tables(), place.base / FOLDER))
+                self.verdicts[folder] = [str(one) for one in ranks.stragglers()]
 
 
 @dataclass
@@ -73,7 +83,7 @@ class _Found:
     made: list[Path] = field(default_factory=list)
     torn: str = ""
     problem: str = ""
-    rank: RankSteps | None = None
+    rank: int | None = None
 
 
 def analyse_each(
@@ -81,6 +91,7 @@ def analyse_each(
     types: Collection[str] | None = None,
     *,
     processes: int | None = None,
+    executor: AbstractContextManager[Executor] | None = None,
     on_end: Callable[[Path], None] = lambda _: None,
 ) -> Outcome:
     """Make what can be made from each trace.
@@ -89,25 +100,17 @@ def analyse_each(
         traces: The traces.
         types: The forms of tables; left out, those that each one's config asks for.
         processes: How many processes at most; left out, one for each processor.
+        executor: What works instead of processes of this machine.
         on_end: Called when one is done.
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
-    work = _shared_out(traces, most)
-    count = min(most, len(work))
-    if count <= 1:
-        for trace, parts in work:
-            outcome.note(_analyse(trace, types, parts))
-            on_end(trace)
-        outcome.compare_ranks()
-        return outcome
-    context = multiprocessing.get_context("spawn")  # a fork would copy the caller's threads' locks
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-        pending = [pool.submit(_analyse, trace, types, parts) for trace, parts in work]
+    work = _shared_out(traces, 1 if executor else most)
+    with executor or processes_here(min(most, len(work))) as pool:
+        pending = {pool.submit(_analyse, *task, types): task[0] for task in work}
         for done in as_completed(pending):
-            found = done.result()
-            outcome.note(found)
-            on_end(found.trace)
+            outcome.note(_result(done, pending[done]))
+            on_end(pending[done])
     outcome.compare_ranks()
     return outcome
 
@@ -123,14 +126,25 @@ def _shared_out(traces: Sequence[Path], processes: int) -> list[tuple[Path, tupl
     return found
 
 
-def _analyse(trace: Path, types: Collection[str] | None, parts: Collection[str]) -> _Found:
+def _result(done: Future[_Found], trace: Path) -> _Found:
+    """Return what became of a trace, also where the process that had it died."""
+    error = done.exception()
+    if error is None:
+        return done.result()
+    return _Found(trace, problem=f"the process that analysed it ended: {error}")
+
+
+def _analyse(trace: Path, parts: Collection[str], types: Collection[str] | None) -> _Found:
     found = _Found(trace)
     try:
-        capture = Capture(trace)
-        found.torn = capture.trace.torn
-        for path in analyse_capture(capture, types, parts):
-            found.made.append(path)
-        found.rank = rank_steps(capture) if PARTS[0] in parts else None
+        with place_of(trace.parent) as place:
+            if manifest := manifest_path(trace):
+                place.fetch(manifest)
+            capture = Capture(place.fetch(trace))
+            found.torn = capture.trace.torn
+            for path in analyse_capture(capture, types, parts):
+                found.made.append(place.deliver(path))
+            found.rank = capture.rank if PARTS[1] in parts else None
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

@@ -1,60 +1,93 @@
 """The ranks of one window side by side: whose steps take how long, and who keeps whom waiting.
 
 All ranks of a collective leave it together, so that its ends tell how far their clocks are apart;
-its begins, on one clock, tell who came last.
+its begins, on one clock, tell who came last. Reads the Parquet tables of each rank, and holds no
+trace: thousands of ranks fit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dynprof.analysis.intervals import clipped, cover, covered
-from dynprof.analysis.steps import collectives
+from dynprof.analysis.parquet import RANK_TABLES, connection
 from dynprof.analysis.tables import us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from numpy.typing import NDArray
+    from dynprof.analysis.tables import Tables
 
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.steps import Step
-    from dynprof.analysis.tables import Row, Tables
-    from dynprof.analysis.trace import Trace
-
-    Numbers = NDArray[np.int64]
-
-HEADER = (
+STEPS_HEADER = (
     "Rank", "Step", "Device_id", "Step Time(us)", "Computing(us)", "Communication(us)",
     "Overlapped(us)", "Free(us)", "Data Loading(us)",
+)  # fmt: skip
+OPERATORS_HEADER = (
+    "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
+    "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 LATE_NS = 1_000_000
 """Who comes less than this after the median is not called late: clocks and threads scatter."""
 
-
-@dataclass(frozen=True)
-class RankSteps:
-    """What one rank did; times in ns.
-
-    Attributes:
-        rank: Its number.
-        steps: Its steps.
-        data_loading: For how long each step waited for data.
-        names: The collectives that it took part in, in order.
-        begins: When it came to each, since the epoch.
-        ends: When it left each.
-    """
-
-    rank: int
-    steps: tuple[Step, ...]
-    data_loading: tuple[int, ...]
-    names: tuple[str, ...]
-    begins: Numbers
-    ends: Numbers
+_SHARED = """
+CREATE TEMP TABLE shared AS
+WITH agreeing AS (
+    SELECT place, count(*) = (SELECT count(DISTINCT rank) FROM steps)
+        AND count(DISTINCT name) = 1 AS alike
+    FROM collectives GROUP BY place
+)
+SELECT * FROM collectives WHERE place < coalesce(
+    (SELECT min(place) FROM agreeing WHERE NOT alike), (SELECT max(place) + 1 FROM agreeing))
+"""
+"""The collectives, from the first on, that are the same on every rank."""
+_CLOCKS = """
+CREATE TEMP TABLE clocks AS
+SELECT one.rank, quantile_disc(one.end_ns - first.end_ns, 0.5) AS ahead_ns
+FROM shared one JOIN shared first ON one.place = first.place
+WHERE first.rank = (SELECT min(rank) FROM shared) GROUP BY one.rank
+"""
+"""How far each rank's clock is ahead of the first one's."""
+_LAST = """
+CREATE TEMP TABLE last AS
+WITH arrivals AS (
+    SELECT place, rank, begin_ns - ahead_ns AS came_ns FROM shared JOIN clocks USING (rank)
+), behind AS (
+    SELECT place, rank, came_ns - quantile_disc(came_ns, 0.5) OVER (PARTITION BY place) AS behind_ns
+    FROM arrivals
+)
+SELECT place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
+FROM behind GROUP BY place HAVING max(behind_ns) > $late
+"""
+"""Who came last to each collective, and by how much after the median rank."""
+_OWN = """
+CREATE TEMP TABLE own AS
+SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM steps GROUP BY rank
+"""
+"""The mean time of a step that each rank does not spend in collectives alone."""
+_STRAGGLERS = """
+SELECT rank, count(*) AS times, (SELECT count(DISTINCT place) FROM shared),
+    quantile_disc(behind_ns, 0.5), any_value(own_ns), (SELECT quantile_disc(own_ns, 0.5) FROM own)
+FROM last JOIN own USING (rank) GROUP BY rank ORDER BY times DESC, rank
+"""
+_BESIDE = """
+WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
+    middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
+SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
+    coalesce(slow.own_ns, 0), coalesce(middle.own_ns, 0)
+FROM slow FULL JOIN middle USING (name, place)
+ORDER BY abs(coalesce(slow.own_ns, 0) - coalesce(middle.own_ns, 0)) DESC, name
+"""
+_STEPS = """
+SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped_ns, free_ns,
+    data_loading_ns
+FROM steps ORDER BY rank, step
+"""
+_MEANS = """
+SELECT rank, any_value(device), count(*), avg(length_ns), avg(computing_ns), avg(communication_ns),
+    avg(overlapped_ns), avg(free_ns), avg(data_loading_ns)
+FROM steps GROUP BY rank ORDER BY rank
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +99,7 @@ class Straggler:
         last: In how many collectives it came last, and late.
         of: How many collectives all ranks took part in.
         behind_ns: By how much it came after the median rank, in the middle of those, in ns.
-        own_ns: Its mean step time without communication and waiting for data.
+        own_ns: Its mean step time without communication that nothing hides.
         others_ns: The same of the median rank.
     """
 
@@ -85,91 +118,106 @@ class Straggler:
         )
 
 
-def rank_steps(capture: Capture) -> RankSteps:
-    """Return what one rank did."""
-    trace = capture.trace
-    steps, chosen = tuple(capture.steps), collectives(trace)
-    begins = capture.base_ns + trace.spans["start"][chosen]
-    return RankSteps(
-        rank=capture.rank,
-        steps=steps,
-        data_loading=tuple(_data_loading(trace, steps)),
-        names=tuple(trace.name(place) for place in chosen.tolist()),
-        begins=begins,
-        ends=begins + trace.spans["length"][chosen],
-    )
+@dataclass(frozen=True)
+class RankMean:
+    """The mean step of one rank; times in ns.
+
+    Attributes:
+        rank: Its number.
+        device: The device, or ``host``.
+        steps: How many.
+        length: How long they took.
+        computing: For how long kernels, or operators of the host, computed.
+        communication: For how long collectives ran.
+        overlapped: For how long both did.
+        free: For how long neither did.
+        data_loading: For how long the host waited for data.
+    """
+
+    rank: int
+    device: str
+    steps: int
+    length: float
+    computing: float
+    communication: float
+    overlapped: float
+    free: float
+    data_loading: float
 
 
-def _data_loading(trace: Trace, steps: Sequence[Step]) -> list[int]:
-    chosen = np.flatnonzero(trace.named(_is_loading))
-    start = trace.spans["start"][chosen]
-    where = cover(start, start + trace.spans["length"][chosen])
-    return [covered(clipped(where, step.begin, step.begin + step.length)) for step in steps]
+class Ranks:
+    """Several ranks of one window.
 
+    Args:
+        files: Where each table of :data:`RANK_TABLES` lies, one file a rank.
+    """
 
-def _is_loading(name: str) -> bool:
-    return name == "dataloader" or ("DataLoader" in name and "__next__" in name)
+    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+        self._database = connection()
+        for name in RANK_TABLES:
+            self._database.read_parquet([str(path) for path in files[name]]).create(name)
+        self._database.execute(_SHARED)
+        self._database.execute(_CLOCKS)
+        self._database.execute(_LAST, {"late": LATE_NS})
+        self._database.execute(_OWN)
 
+    def __len__(self) -> int:
+        return int(self._rows("SELECT count(DISTINCT rank) FROM steps")[0][0])
 
-def clock_offsets(ranks: Sequence[RankSteps], shared: int) -> Numbers:
-    """Return how far each rank's clock is ahead of the first one's, in ns."""
-    if not shared:
-        return np.zeros(len(ranks), np.int64)
-    ends = np.stack([rank.ends[:shared] for rank in ranks])
-    return np.asarray(np.median(ends - ends[0], axis=1), np.int64)
+    def means(self) -> list[RankMean]:
+        """Return the mean step of each rank."""
+        return [RankMean(*row) for row in self._rows(_MEANS)]
 
+    def stragglers(self) -> list[Straggler]:
+        """Return the ranks that others wait for, the one that came last most often first."""
+        return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS)]
 
-def shared_collectives(ranks: Sequence[RankSteps]) -> int:
-    """Return how many collectives, from the first on, are the same on every rank."""
-    count = 0
-    for names in zip(*(rank.names for rank in ranks), strict=False):
-        if len(set(names)) > 1:
-            break
-        count += 1
-    return count
-
-
-def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
-    """Return the ranks that others wait for, the one that came last most often first."""
-    shared = shared_collectives(ranks)
-    if len(ranks) < 2 or not shared:
-        return []
-    offsets = clock_offsets(ranks, shared)
-    begins = np.stack([rank.begins[:shared] for rank in ranks]) - offsets[:, None]
-    behind = begins - np.median(begins, axis=0)
-    last = behind.argmax(axis=0)
-    late = behind.max(axis=0) > LATE_NS
-    own = np.array([_own_work(rank) for rank in ranks])
-    found = []
-    for place, times in Counter(last[late].tolist()).most_common():
-        mine = behind[place][(last == place) & late]
-        found.append(
-            Straggler(
-                rank=ranks[place].rank,
-                last=times,
-                of=shared,
-                behind_ns=int(np.median(mine)),
-                own_ns=int(own[place]),
-                others_ns=int(np.median(own)),
-            )
+    def slowest(self) -> int:
+        """Return the rank that others wait for most, else the one with the most own work."""
+        found = self._rows(
+            "SELECT own.rank FROM own LEFT JOIN last USING (rank) GROUP BY own.rank "
+            "ORDER BY count(place) DESC, max(own_ns) DESC, own.rank LIMIT 1"
         )
-    return found
+        return int(found[0][0])
 
+    def median(self) -> int:
+        """Return the rank in the middle by its own work."""
+        ranked = [row[0] for row in self._rows("SELECT rank FROM own ORDER BY own_ns, rank")]
+        return int(ranked[(len(ranked) - 1) // 2])
 
-def _own_work(rank: RankSteps) -> float:
-    """Return the mean time of a step that a rank does not spend in collectives."""
-    own = [step.length - (step.communication - step.overlapped) for step in rank.steps]
-    return float(np.mean(own)) if own else 0.0
+    def beside(
+        self, slowest: int, median: int
+    ) -> list[tuple[str, str, float, float, float, float]]:
+        """Return, of two ranks, names and places, counts and own ns in a step, the first's first.
 
+        What differs most comes first.
+        """
+        return self._rows(_BESIDE, {"slowest": slowest, "median": median})
 
-def rank_table(ranks: Sequence[RankSteps]) -> Tables:
-    """Return a row for each step of each rank."""
-    return {"ranks.csv": (HEADER, _rows(ranks))}
+    def tables(self) -> Tables:
+        """Return a row for each step of each rank, and for each operator of two of them."""
+        return {
+            "ranks.csv": (STEPS_HEADER, self._step_rows()),
+            "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
+        }
 
+    def _step_rows(self) -> list[tuple[Any, ...]]:
+        found = self._rows(_STEPS)
+        return [(r, "" if s < 0 else s, device, *map(us, rest)) for r, s, device, *rest in found]
 
-def _rows(ranks: Sequence[RankSteps]) -> Iterator[Row]:
-    for rank in sorted(ranks, key=lambda one: one.rank):
-        for step, loading in zip(rank.steps, rank.data_loading, strict=True):
-            times = (step.length, step.computing, step.communication, step.overlapped, step.free)
-            number = "" if step.number is None else step.number
-            yield rank.rank, number, step.device_id, *map(us, times), us(loading)
+    def _operator_rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                name,
+                place,
+                f"{more:g}",
+                f"{less:g}",
+                us(round(own)),
+                us(round(other)),
+                us(round(own - other)),
+            )
+            for name, place, more, less, own, other in self.beside(self.slowest(), self.median())
+        ]
+
+    def _rows(self, query: str, values: dict[str, int] | None = None) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, values).fetchall()

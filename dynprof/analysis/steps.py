@@ -11,6 +11,8 @@ from dynprof.analysis.intervals import both, clipped, cover, covered
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS, STEP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from dynprof.analysis.intervals import Cover
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
+Marked = tuple[int | None, int, int]
+"""The job's number of a step, None where steps are not marked; its begin and its length, in ns."""
 HOST = -1
 """Stands for the host where a device's number is asked for."""
 HOST_NAME = "host"
@@ -66,7 +70,7 @@ def is_collective(name: str) -> bool:
     return any(mark in lower for mark in _COLLECTIVES) and not lower.startswith("nccl:")
 
 
-def marked_steps(trace: Trace) -> list[tuple[int | None, int, int]]:
+def marked_steps(trace: Trace) -> list[Marked]:
     """Return number, begin and length of each marked step, in order; else one for everything."""
     spans, found = trace.spans, []
     names = {
@@ -91,10 +95,10 @@ def collectives(trace: Trace) -> Numbers:
     return np.flatnonzero(wanted & trace.named(is_collective))
 
 
-def step_times(trace: Trace) -> list[Step]:
+def step_times(trace: Trace, steps: Sequence[Marked]) -> list[Step]:
     """Return a row for each step on each device, or on the host where no device worked."""
     kernels = np.flatnonzero(trace.category("kernel"))
-    steps, collective = marked_steps(trace), trace.named(is_collective)
+    collective = trace.named(is_collective)
     if not len(kernels):
         counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
         return [_on_host(trace, collective, np.flatnonzero(counted), *step) for step in steps]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.kernels import core_of, kinds, waits
+from dynprof.analysis.kernels import core_of, waits
 from dynprof.analysis.memory import device_label
 from dynprof.analysis.operators import LABELS, ON_DEVICE, STEP
 from dynprof.layout import private
@@ -171,7 +171,7 @@ def _kernel_details(capture: Capture) -> Iterator[Row]:
 
 def _op_statistic(capture: Capture) -> Iterator[Row]:
     device = capture.first_device
-    for kind in kinds(capture.trace, capture.operators):
+    for kind in capture.kinds:
         average = us(round(kind.total / kind.count))
         times = (us(kind.total), us(kind.shortest), average, us(kind.longest))
         yield device, kind.name, kind.core, kind.count, *times, f"{kind.ratio:.3f}"

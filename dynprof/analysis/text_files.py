@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.inflate import Readable, Torn, opened
-from dynprof.analysis.steps import collectives, marked_steps
+from dynprof.analysis.steps import collectives
 from dynprof.layout import private, write_atomic
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.capture import Capture
+    from dynprof.analysis.steps import Marked
 
 
 def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
@@ -46,7 +47,7 @@ def _copy(source: Readable, sink: BinaryIO) -> None:
 def _communication(capture: Capture) -> dict[str, Any]:
     """Return the collectives of each step: kernels on a device, spans of gloo on the host."""
     trace, spans = capture.trace, capture.trace.spans
-    steps = marked_steps(trace)
+    steps = capture.marked
     found: dict[str, Any] = {}
     seen: Counter[str] = Counter()
     for place in collectives(trace).tolist():
@@ -65,7 +66,7 @@ def _communication(capture: Capture) -> dict[str, Any]:
     return found
 
 
-def _step_at(steps: list[tuple[int | None, int, int]], time: int) -> str:
+def _step_at(steps: list[Marked], time: int) -> str:
     for number, begin, length in steps:
         if begin <= time < begin + length:
             return "" if number is None else str(number)

@@ -1,18 +1,23 @@
-"""``dynprof analyse PATH`` and ``dynprof top PATH``: from captures to tables."""
+"""``dynprof analyse PATH``: from captures to tables."""
 
 from __future__ import annotations
 
 import time
 from enum import Enum
-from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, fail, say
 from dynprof.errors import CaptureError
 
-Captures = Annotated[Path, typer.Argument(help="A trace, or a folder with captures in it.")]
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from dynprof.analysis.many import Outcome
+
 QUIET_S = 1.0
 """A progress bar comes after this long."""
 
@@ -24,17 +29,18 @@ class ExportType(str, Enum):
     db = "db"
 
 
-class SortBy(str, Enum):
-    """What the rows are sorted by, the largest first."""
+class Workers(str, Enum):
+    """Who does the work."""
 
-    own = "own"
-    total = "total"
-    number = "count"
-    device = "device"
+    processes = "processes"
+    dask = "dask"
 
 
 def analyse(
-    path: Captures,
+    path: Annotated[
+        str,
+        typer.Argument(help="A trace, or a folder with captures in it; with dask, also a URL."),
+    ],
     export_type: Annotated[
         Optional[list[ExportType]],  # noqa: UP045 - typer on Python 3.10
         typer.Option(help="The form of the tables; twice for both. Else as the config asks."),
@@ -43,24 +49,45 @@ def analyse(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="How many at most; else one for each processor."),
     ] = None,
+    executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
+    scheduler: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Dask's, such as tcp://10.0.0.1:8786, or its file.json."),
+    ] = None,
 ) -> None:
-    """Make tables, a database, folded stacks and memory timelines from captures.
+    """Make a report, tables, a database, stacks and memory timelines from captures.
 
     They lie in analysis/ beside each trace; the paths are printed. Exit code 0: all were made;
-    1: a capture cannot be read, the others were analysed; 2: there is no capture.
+    1: a capture cannot be read, the others were analysed; 2: there is no capture, or no Dask.
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
-    from rich.progress import Progress
-
     from dynprof.analysis.captures import traces_in
-    from dynprof.analysis.many import analyse_each
+    from dynprof.analysis.executors import dask
+    from dynprof.analysis.places import located
 
+    if (executor is Workers.dask) != (scheduler is not None):
+        fail("--executor dask and --scheduler ADDRESS go together", UNREADABLE)
+    types = [kind.value for kind in export_type] if export_type else None
     try:
-        traces = traces_in(path)
+        traces = traces_in(located(path))
+        outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
-    types = [kind.value for kind in export_type] if export_type else None
+    _tell(outcome)
+
+
+def _analysed(
+    traces: list[Path],
+    types: list[str] | None,
+    processes: int | None,
+    executor: AbstractContextManager[Executor] | None,
+) -> Outcome:
+    """Analyse them, with a progress bar where it takes long."""
+    from rich.progress import Progress
+
+    from dynprof.analysis.many import analyse_each
+
     began_s = time.monotonic()
     with Progress(transient=True) as progress:
         bar = progress.add_task("analysing", total=len(traces), visible=False)
@@ -68,8 +95,12 @@ def analyse(
         def advance(_: Path) -> None:
             progress.update(bar, advance=1, visible=time.monotonic() - began_s > QUIET_S)
 
-        outcome = analyse_each(traces, types, processes=processes, on_end=advance)
-    for made in sorted(outcome.made):
+        return analyse_each(traces, types, processes=processes, executor=executor, on_end=advance)
+
+
+def _tell(outcome: Outcome) -> None:
+    """Print what was made and what is to be said of it."""
+    for made in sorted(outcome.made, key=str):
         say(made)
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts or ["no rank keeps the others waiting"]:
@@ -78,47 +109,3 @@ def analyse(
         say(f"{trace}: {torn}; what there is was analysed", err=True)
     if outcome.problems:
         fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)
-
-
-def top(
-    path: Captures,
-    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
-    sort: Annotated[SortBy, typer.Option(help="What the rows are sorted by.")] = SortBy.own,
-) -> None:
-    """Print the operators of a capture, those with the most time of their own first.
-
-    Of a folder with several captures the newest is taken. Exit code 0: printed; 2: there is no
-    capture, or it cannot be read.
-
-    Example: dynprof top prof_config --sort device
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.captures import newest_in
-    from dynprof.analysis.operators import averages
-    from dynprof.journal import printable
-
-    try:
-        trace = newest_in(path)
-        capture = Capture(trace)
-    except CaptureError as error:
-        fail(str(error), UNREADABLE)
-    key = {"own": "own", "total": "total", "count": "count", "device": "device_own"}[sort.value]
-    rows = averages(capture.trace, capture.operators)
-    everything = sum(row.own for row in rows) or 1
-    rows = sorted(rows, key=lambda row: -getattr(row, key))[:limit]
-    table = Table(title=Text(printable(trace.name)), title_justify="left")
-    table.add_column("operator", overflow="fold")
-    for head in ("count", "own ms", "own %", "total ms", "device ms"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        shares = (row.own / 1e6, 100 * row.own / everything, row.total / 1e6, row.device_own / 1e6)
-        table.add_row(
-            Text(printable(row.name)), str(row.count), *(f"{share:,.2f}" for share in shares)
-        )
-    Console().print(table)
-    if capture.trace.torn:
-        say(f"{trace}: {capture.trace.torn}", err=True)

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.analyse import analyse, top
+from dynprof.cli.analyse import analyse
 from dynprof.cli.arm import arm, cancel
 from dynprof.cli.demo import demo
 from dynprof.cli.diff import diff
 from dynprof.cli.init import init
 from dynprof.cli.log import log
 from dynprof.cli.status import status
+from dynprof.cli.top import top
 from dynprof.cli.validate import validate
 from dynprof.cli.view import view
 from dynprof.version import __version__

@@ -20,6 +20,7 @@ INVALID, UNREADABLE, NOBODY, UNSERVED, LOST = 1, 2, 3, 4, 5
 
 LIVE = ("alive", "stuck")
 
+Captures = Annotated[Path, typer.Argument(help="A trace, or a folder with captures in it.")]
 Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
 
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dynprof.cli.analyse import Captures  # noqa: TC001
-from dynprof.cli.places import UNREADABLE, fail, say
+from dynprof.cli.places import UNREADABLE, Captures, fail, say
 from dynprof.errors import CaptureError
 
 LOOPBACK = "127.0.0.1"

@@ -12,15 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from dynprof.analysis import tables
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.captures import analyse_trace
 from dynprof.analysis.database import API_TYPES, TABLES
-from dynprof.analysis.operators import averages
 from dynprof.analysis.stacks import folded
-from dynprof.analysis.steps import step_times
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
@@ -69,7 +68,7 @@ def test_operators_are_those_of_torchs_key_averages(
     path = tmp_path / "a.pt.trace.json"
     torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
     capture = Capture(path)
-    ours = {row.name: row for row in averages(capture.trace, capture.operators)}
+    ours = {row.name: row for row in capture.averages}
     stacks = settings.get("with_stack")
     assert set(ours) <= set(torchs) if stacks else set(ours) == set(torchs)
     for name, row in ours.items():
@@ -93,7 +92,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
     assert "linear" in frames[0]
     assert frames[-1].endswith(("<module>", "_run_code", "wrapper", "main")) or len(frames) > 5
     own = sum(float(row["Host Self Duration(us)"]) for row in details)
-    steps = float(sum(row.own for row in averages(capture.trace, capture.operators)
+    steps = float(sum(row.own for row in capture.averages
                       if row.name == "ProfilerStep*")) / 1000  # fmt: skip
     assert own + steps == pytest.approx(sum(capture.operators.own) / 1000, abs=0.01)
     times = rows(made["step_trace_time.csv"])
@@ -143,6 +142,24 @@ def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
     assert "linear" in frame[0]
     assert [number for number, _ in steps] == STEPS
     assert memory[0] > 0
+
+
+def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
+    """Any reader of Parquet has every event, with names and whole ns since the epoch."""
+    path = tmp_path / "a.pt.trace.json"
+    prof = recorded(path)
+    (made,) = [found for found in analyse_trace(path, []) if found.name == "events.parquet"]
+    found = duckdb.execute(
+        "SELECT name, count(*), sum(duration_ns), min(start_ns) "
+        f"FROM '{made}' WHERE category = 'cpu_op' GROUP BY name"
+    ).fetchall()
+    torchs = {row.key: row for row in prof.key_averages()}
+    assert "aten::addmm" in {name for name, *_ in found}
+    for name, count, took, began in found:
+        if name == "aten::addmm":
+            assert count == torchs[name].count
+            assert took / 1000 == pytest.approx(torchs[name].cpu_time_total, abs=0.01)
+        assert began > 1_700_000_000 * 10**9
 
 
 def test_folded_stacks_add_up(tmp_path: Path) -> None:
@@ -242,7 +259,7 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
         total = sum(float(row["Total Time(us)"]) for row in rows(made["op_statistic.csv"]))
         assert total == pytest.approx(capture.trace.spans["length"][kernels].sum() / 1000)
         assert len(rows(made["kernel_details.csv"])) == kernels.sum()
-    for step in step_times(capture.trace):
+    for step in capture.steps:
         assert 0 <= step.overlapped <= min(step.computing, step.communication)
         busy = step.computing + step.communication - step.overlapped
         assert busy + step.free == step.stage
@@ -252,7 +269,7 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
 def test_collectives_of_a_real_trace() -> None:
     """NCCL kernels are communication, and part of it is hidden behind computing."""
     capture = Capture(REAL / "nccl_data.json.gz")
-    steps = step_times(capture.trace)
+    steps = capture.steps
     assert [step.number for step in steps] == [4, 5, 6]
     assert all(0 < step.overlapped < step.communication for step in steps)
 

@@ -11,6 +11,8 @@ import pytest
 from dynprof.analysis import many
 from dynprof.analysis.captures import traces_in
 from dynprof.analysis.many import analyse_each
+from dynprof.analysis.parquet import connection
+from dynprof.analysis.ranks import Ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +65,49 @@ def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     ]
     assert {row["Data Loading(us)"] for row in rows} == {"5000.000"}
     assert {row["Computing(us)"] for row in rows if row["Rank"] == "2"} == {"40000.000"}
+
+
+def test_the_slowest_rank_stands_beside_the_median_one(tmp_path: Path) -> None:
+    """Operator by operator, what differs most first."""
+    for rank in range(4):
+        write(tmp_path, rank, work_ms=30.0 * (rank == 2))
+    analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    with (tmp_path / "analysis" / "slowest_rank.csv").open(newline="") as file:
+        first, *rest = csv.DictReader(file)
+    assert (first["Name"], first["Where"]) == ("aten::mm", "host")
+    assert (first["Count of Slowest"], first["Count of Median"]) == ("1", "1")
+    assert float(first["Own Time of Slowest(us)"]) == 40_000
+    assert float(first["Own Time of Median(us)"]) == 10_000
+    assert float(first["Difference(us)"]) == 30_000
+    assert {row["Name"] for row in rest} == {"dataloader", "gloo:all_reduce"}
+
+
+def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
+    """From Parquet tables alone, over clocks that are up to a second apart."""
+    ranks, planted = 4096, 2652
+    numbers = f"range({ranks}) r(rank), range(20) c(place)"
+    ahead, late = "(hash(rank) % 1000000000)::BIGINT", f"(rank = {planted})::BIGINT * 5000000"
+    begin = f"1700000000000000000 + place * 100000000 + {ahead} + (hash(rank, place) % 900000)"
+    queries = {
+        "steps": f"SELECT rank, 7 AS step, 'host' AS device, 90000000 + {late} AS length_ns, "
+        "80000000 AS computing_ns, 9000000 AS communication_ns, 0 AS overlapped_ns, "
+        f"1000000 AS free_ns, 0 AS data_loading_ns FROM range({ranks}) r(rank)",
+        "collectives": f"SELECT rank, place, 'all_reduce' AS name, {begin} + {late} AS begin_ns, "
+        f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns FROM {numbers}",
+        "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
+        f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
+    }
+    files = {name: [tmp_path / f"{name}.parquet"] for name in queries}
+    with connection() as database:
+        for name, query in queries.items():
+            database.execute(f"COPY ({query}) TO '{files[name][0]}' (FORMAT parquet)")
+    found = Ranks(files)
+    (late_one,) = found.stragglers()
+    assert (late_one.rank, late_one.last, late_one.of) == (planted, 20, 20)
+    assert late_one.behind_ns == pytest.approx(5e6, rel=0.1)
+    assert late_one.own_ns - late_one.others_ns == 5_000_000
+    assert (len(found), found.slowest()) == (ranks, planted)
+    assert found.beside(planted, found.median()) == [("aten::mm", "host", 3, 3, 85e6, 80e6)]
 
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])

@@ -1,0 +1,162 @@
+"""Columns on disk: every event of a trace, and what a rank is compared by with the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.difference import step_work
+from dynprof.analysis.phases import NAMES, phase_times
+from dynprof.analysis.steps import collectives
+from dynprof.layout import make_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from duckdb import DuckDBPyConnection
+
+    from dynprof.analysis.capture import Capture
+
+FOLDER = "parquet"
+EVENTS, STEPS, COLLECTIVES, OPERATORS = "events", "steps", "collectives", "operators"
+"""Names of the tables, which are those of the files too."""
+RANK_TABLES = (STEPS, COLLECTIVES, OPERATORS)
+"""What ranks are compared by."""
+_EVENTS = """
+SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
+    nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
+    nullif(device, -1) AS device, nullif(stream, -1) AS stream,
+    nullif(correlation, -1) AS correlation
+FROM spans s JOIN names n ON n.id = s.name JOIN categories c ON c.id = s.category
+    JOIN threads t ON t.id = s.thread
+ORDER BY start_ns
+"""
+
+Columns = dict[str, Any]
+"""Of one length; NumPy arrays."""
+
+
+def write_parquet(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write the tables of a capture; yield the paths.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    make_dir(folder / FOLDER)
+    with connection() as database:
+        yield _copy(database, parquet_file(folder, EVENTS), _events(database, capture))
+        for name, columns in rank_tables(capture).items():
+            database.register("found", columns)
+            yield _copy(database, parquet_file(folder, name), "SELECT * FROM found")
+
+
+def parquet_file(folder: Path, table: str) -> Path:
+    """Return where a table lies below the folder of what is made from a trace."""
+    return folder / FOLDER / f"{table}.parquet"
+
+
+def connection() -> DuckDBPyConnection:
+    """Return a database in memory that takes one processor and asks nothing of the network."""
+    import duckdb
+
+    return duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
+
+
+def rank_tables(capture: Capture) -> dict[str, Columns]:
+    """Return what a rank is compared by, times in ns."""
+    return {
+        STEPS: _steps(capture),
+        COLLECTIVES: _collectives(capture),
+        OPERATORS: _operators(capture),
+    }
+
+
+def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
+    """Write what a query finds, whole or not at all."""
+    import duckdb
+
+    temporary = path.with_suffix(".tmp")
+    target = str(temporary).replace("'", "''")
+    try:
+        database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+    except duckdb.Error as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written: {error}") from error
+    temporary.chmod(0o640)
+    return temporary.replace(path)
+
+
+def _events(database: DuckDBPyConnection, capture: Capture) -> str:
+    """Return the query for all events with a duration, in the order of their begin."""
+    trace = capture.trace
+    times = {
+        "start_ns": trace.spans["start"] + capture.base_ns,
+        "duration_ns": trace.spans["length"],
+    }
+    database.register("spans", {**trace.spans, **times})
+    for view, table in (("names", "name"), ("categories", "category")):
+        values = _texts(trace.tables[table])
+        database.register(view, {"id": np.arange(len(values)), "value": values})
+    threads = trace.tables["thread"]
+    both = {
+        name: _texts([str(t[part]) for t in threads]) for part, name in enumerate(("pid", "tid"))
+    }
+    database.register("threads", {"id": np.arange(len(threads)), **both})
+    return _EVENTS
+
+
+def phase_column(phase: str) -> str:
+    """Return what the column of a phase is called."""
+    return f"{phase.replace(' ', '_')}_ns"
+
+
+def _steps(capture: Capture) -> Columns:
+    """Return a row for each step on each device; phases are those of the host."""
+    phases = dict(zip(capture.marked, phase_times(capture), strict=True))
+    steps = capture.steps
+    mine = [phases[step.number, step.begin, step.length] for step in steps]
+    times = ("length", "computing", "communication", "overlapped", "free")
+    return {
+        "rank": np.full(len(steps), capture.rank),
+        "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
+        "device": _texts([str(step.device_id) for step in steps]),
+        **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
+        **{phase_column(name): _whole([one[name] for one in mine]) for name in NAMES},
+    }
+
+
+def _collectives(capture: Capture) -> Columns:
+    """Return the collectives in order; their times are those since the epoch."""
+    trace, chosen = capture.trace, collectives(capture.trace)
+    begins = capture.base_ns + trace.spans["start"][chosen]
+    return {
+        "rank": np.full(len(chosen), capture.rank),
+        "place": np.arange(len(chosen)),
+        "name": _texts([*map(trace.name, chosen.tolist())]),
+        "begin_ns": begins,
+        "end_ns": begins + trace.spans["length"][chosen],
+    }
+
+
+def _operators(capture: Capture) -> Columns:
+    """Return the count and the own time of each operator and kernel in a step."""
+    rows = list(step_work(capture))
+    return {
+        "rank": np.full(len(rows), capture.rank),
+        "name": _texts([row[0] for row in rows]),
+        "place": _texts([row[1] for row in rows]),
+        "count": np.array([row[2] for row in rows], np.float64),
+        "own_ns": np.array([row[3] for row in rows], np.float64),
+    }
+
+
+def _texts(values: list[str]) -> Any:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def _whole(values: list[int]) -> Any:
+    return np.array(values, np.int64)

@@ -1,0 +1,88 @@
+"""What the host does in a step: loads data, goes forward, backward, optimizes, checkpoints.
+
+By the labels that torch and the script set, and by operators and modules where there are none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.intervals import clipped, cover, covered
+from dynprof.analysis.operators import FRAMES, LABELS, OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.capture import Capture
+    from dynprof.analysis.intervals import Cover
+    from dynprof.analysis.steps import Marked
+
+Phases = dict[str, int]
+"""By name, for how long each lasted in a step, in ns."""
+
+LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
+OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
+_LABELS: dict[str, Callable[[str], bool]] = {
+    LOADING: lambda name: name == "dataloader" or ("dataloader" in name and "__next__" in name),
+    CHECKPOINT: lambda name: name in ("checkpoint", "save_checkpoint", "checkpointing"),
+    OPTIMIZER: lambda name: name == "optimizer" or name.startswith("optimizer."),
+    BACKWARD: lambda name: name == "backward",
+    FORWARD: lambda name: name == "forward",
+}
+"""Which labels, in lower case and without ``#`` around them; those before go before."""
+NAMES = (*_LABELS, REST)
+_GRAPH = "autograd::engine::evaluate_function"
+_MODULE = "nn.Module: "
+
+
+def phase_times(capture: Capture) -> list[Phases]:
+    """Return how long each phase of each marked step took; what none covers is the rest."""
+    covers = {phase: _where(capture, phase) for phase in _LABELS}
+    return [_in_step(covers, step) for step in capture.marked]
+
+
+def mean_phases(capture: Capture) -> dict[str, float]:
+    """Return how long each phase takes in the mean of the marked steps, in ns."""
+    steps = phase_times(capture)
+    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
+
+
+def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
+    """Return what each phase adds to what those before it cover."""
+    _, begin, length = step
+    found, before = Phases(), 0
+    parts: list[Cover] = []
+    for phase, where in covers.items():
+        parts.append(clipped(where, begin, begin + length))
+        together = covered(cover(*(np.concatenate(ends) for ends in zip(*parts, strict=True))))
+        found[phase], before = together - before, together
+    return {**found, REST: length - before}
+
+
+def _where(capture: Capture, phase: str) -> Cover:
+    """Return where a phase is: at its labels, else where it shows in another way."""
+    trace, test = capture.trace, _LABELS[phase]
+    labelled = trace.category(LABELS, OPERATORS) & trace.named(lambda name: test(_plain(name)))
+    if not labelled.any() and phase == BACKWARD:
+        labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
+    if not labelled.any() and phase == FORWARD:
+        labelled = _forward(capture)
+    start = trace.spans["start"][labelled]
+    return cover(start, start + trace.spans["length"][labelled])
+
+
+def _plain(name: str) -> str:
+    return name.strip("# ").lower()
+
+
+def _forward(capture: Capture) -> NDArray[np.bool_]:
+    """Return the outermost modules, or else the operators that make the graph."""
+    trace = capture.trace
+    modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
+    if modules.any():
+        return modules
+    return trace.category(OPERATORS) & (trace.spans["sequence"] >= 0)
