@@ -89,6 +89,14 @@ class Capture:
         devices = self.trace.spans["device"][self.trace.category("kernel")]
         return int(devices[0]) if len(devices) else HOST_NAME
 
+    @property
+    def device_memory(self) -> dict[int, int]:
+        """How many bytes of memory each device has, by its number."""
+        said = self.trace.members.get("deviceProperties")
+        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        found = {one.get("id"): one.get("totalGlobalMem") for one in devices}
+        return {n: m for n, m in found.items() if isinstance(n, int) and isinstance(m, int)}
+
     @cached_property
     def operators(self) -> Operators:
         """The operators of the host."""

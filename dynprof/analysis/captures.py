@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.database import write_database
 from dynprof.analysis.memory import write_memory_timeline
-from dynprof.analysis.parquet import write_parquet
+from dynprof.analysis.parquet import write_events, write_rank_tables
+from dynprof.analysis.report import REPORT, write_report
 from dynprof.analysis.stacks import write_stacks
 from dynprof.analysis.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.text_files import write_text_files
@@ -23,8 +24,9 @@ FOLDER = "analysis"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
-PARTS = ("operators", "memory")
-"""Halves of the work on a trace that take about as long; stacks and the database go with memory."""
+OPERATORS, MEMORY, RANK = "operators", "memory", "rank"
+PARTS = (OPERATORS, MEMORY, RANK)
+"""Of the work on a trace. The report goes with operators; events, stacks, database with memory."""
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
@@ -83,22 +85,27 @@ def analyse_capture(
     Args:
         capture: The trace.
         types: The forms of tables; left out, those that its config asks for.
-        parts: Which half of it; two processes may share the work on a large trace.
+        parts: Which of it; two processes may share the work on a large trace.
     """
     folder = folder_of(capture.path)
     wanted = export_types(capture) if types is None else types
-    make_dir(folder / OUTPUT)
-    if "operators" in parts and "text" in wanted:
-        yield from write_tables(operator_tables(capture), folder / OUTPUT)
-        yield from write_text_files(capture, folder / OUTPUT)
-    if "memory" in parts:
+    if RANK in parts:
+        yield from write_rank_tables(capture, folder)
+    if OPERATORS in parts or MEMORY in parts:
+        make_dir(folder / OUTPUT)
+    if OPERATORS in parts:
+        if "text" in wanted:
+            yield from write_tables(operator_tables(capture), folder / OUTPUT)
+            yield from write_text_files(capture, folder / OUTPUT)
+        yield write_report(capture, folder / REPORT)
+    if MEMORY in parts:
         if "text" in wanted:
             yield from write_tables(memory_tables(capture), folder / OUTPUT)
         if "db" in wanted:
             database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
             write_database(capture, database)
             yield database
-        yield from write_parquet(capture, folder)
+        yield from write_events(capture, folder)
         yield from write_stacks(capture, folder)
         yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -60,6 +62,12 @@ class ExactEvent(Event, gc=False):
         return int(self.ts * 1000)
 
 
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
 def decode(frame: bytes, kind: type[Event]) -> list[Event]:
     """Return the events of a frame.
 
@@ -70,7 +78,19 @@ def decode(frame: bytes, kind: type[Event]) -> list[Event]:
     try:
         return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
     except msgspec.ValidationError:
-        return [_lenient(event, kind) for event in msgspec.json.decode(text)]
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        found = _loosely(text, error)
+    return [_lenient(event, kind) for event in found]
+
+
+def _loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
+    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs."""
+    try:
+        found = json.loads(_HALF_PAIR.sub(rb"\\ufffd", text), strict=False)
+    except ValueError:
+        raise error from None
+    return list(found)
 
 
 def _lenient(event: Any, kind: type[Event]) -> Event:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture, manifest_path
-from dynprof.analysis.captures import FOLDER, PARTS, analyse_capture, folder_of
+from dynprof.analysis.captures import (
+    FOLDER,
+    MEMORY,
+    OPERATORS,
+    PARTS,
+    RANK,
+    analyse_capture,
+    folder_of,
+)
 from dynprof.analysis.executors import processes as processes_here
 from dynprof.analysis.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.places import place_of
@@ -22,11 +30,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from dynprof.analysis.places import Place
 
 LARGE = 30 << 20
 """Bytes of a trace, uncompressed, from which on a second process is worth its start."""
 _PACKED = 12
 """By how much a trace is smaller when it is packed, about."""
+
+
+_HALVES = ((OPERATORS,), (MEMORY, RANK))
+"""They take about as long."""
 
 
 @dataclass
@@ -44,7 +57,7 @@ class Outcome:
     problems: dict[Path, str] = field(default_factory=dict)
     torn: dict[Path, str] = field(default_factory=dict)
     verdicts: dict[Path, list[str]] = field(default_factory=dict)
-    _analysed: dict[Path, dict[Path, int]] = field(default_factory=dict)
+    _analysed: dict[Path, list[Path]] = field(default_factory=dict)
 
     def note(self, found: _Found) -> None:
         """Take what became of one trace."""
@@ -53,8 +66,8 @@ class Outcome:
             self.torn[found.trace] = found.torn
         if found.problem:
             self.problems[found.trace] = found.problem
-        if found.rank is not None:
-            self._analysed.setdefault(found.trace.parent, {})[found.trace] = found.rank
+        if found.ranked:
+            self._analysed.setdefault(found.trace.parent, []).append(found.trace)
 
     def compare_ranks(self) -> None:
         """Write the tables of each folder that holds several ranks, and judge them.
@@ -63,16 +76,22 @@ class Outcome:
             OSError: A table cannot be written.
         """
         for folder, traces in self._analysed.items():
-            if len(set(traces.values())) < 2:
-                continue
             with place_of(folder) as place:
-                files = {
-                    table: [place.fetch(parquet_file(folder_of(t), table)) for t in sorted(traces)]
-                    for table in RANK_TABLES
-                }
-                ranks = Ranks(files)
-                self.made += map(place.deliver, write_tables(ranks.tables(), place.base / FOLDER))
-                self.verdicts[folder] = [str(one) for one in ranks.stragglers()]
+                ranks = ranks_of(sorted(traces), place)
+                if len(ranks) > 1:
+                    made = write_tables(ranks.tables(), place.base / FOLDER)
+                    self.made += map(place.deliver, made)
+                    self.verdicts[folder] = [str(one) for one in ranks.stragglers()]
+
+
+def ranks_of(traces: Sequence[Path], place: Place) -> Ranks:
+    """Return the ranks of traces that were analysed, and lie in one place."""
+    return Ranks(
+        {
+            table: [place.fetch(parquet_file(folder_of(trace), table)) for trace in traces]
+            for table in RANK_TABLES
+        }
+    )
 
 
 @dataclass
@@ -83,7 +102,7 @@ class _Found:
     made: list[Path] = field(default_factory=list)
     torn: str = ""
     problem: str = ""
-    rank: int | None = None
+    ranked: bool = False
 
 
 def analyse_each(
@@ -92,6 +111,8 @@ def analyse_each(
     *,
     processes: int | None = None,
     executor: AbstractContextManager[Executor] | None = None,
+    parts: tuple[str, ...] = PARTS,
+    compare: bool = True,
     on_end: Callable[[Path], None] = lambda _: None,
 ) -> Outcome:
     """Make what can be made from each trace.
@@ -101,17 +122,22 @@ def analyse_each(
         types: The forms of tables; left out, those that each one's config asks for.
         processes: How many processes at most; left out, one for each processor.
         executor: What works instead of processes of this machine.
+        parts: Which of it.
+        compare: Compare the ranks of each folder.
         on_end: Called when one is done.
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
-    work = _shared_out(traces, 1 if executor else most)
+    work = [(trace, parts) for trace in traces]
+    if executor is None and parts == PARTS:
+        work = _shared_out(traces, most)
     with executor or processes_here(min(most, len(work))) as pool:
         pending = {pool.submit(_analyse, *task, types): task[0] for task in work}
         for done in as_completed(pending):
             outcome.note(_result(done, pending[done]))
             on_end(pending[done])
-    outcome.compare_ranks()
+    if compare:
+        outcome.compare_ranks()
     return outcome
 
 
@@ -122,7 +148,7 @@ def _shared_out(traces: Sequence[Path], processes: int) -> list[tuple[Path, tupl
     found: list[tuple[Path, tuple[str, ...]]] = []
     for trace in traces:
         size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
-        found += [(trace, (part,)) for part in PARTS] if size > LARGE else [(trace, PARTS)]
+        found += [(trace, half) for half in _HALVES] if size > LARGE else [(trace, PARTS)]
     return found
 
 
@@ -144,7 +170,7 @@ def _analyse(trace: Path, parts: Collection[str], types: Collection[str] | None)
             found.torn = capture.trace.torn
             for path in analyse_capture(capture, types, parts):
                 found.made.append(place.deliver(path))
-            found.rank = capture.rank if PARTS[1] in parts else None
+            found.ranked = RANK in parts
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

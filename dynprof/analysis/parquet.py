@@ -38,8 +38,8 @@ Columns = dict[str, Any]
 """Of one length; NumPy arrays."""
 
 
-def write_parquet(capture: Capture, folder: Path) -> Iterator[Path]:
-    """Write the tables of a capture; yield the paths.
+def write_events(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write every event of a capture; yield the path.
 
     Raises:
         OSError: The place cannot be written.
@@ -47,7 +47,22 @@ def write_parquet(capture: Capture, folder: Path) -> Iterator[Path]:
     make_dir(folder / FOLDER)
     with connection() as database:
         yield _copy(database, parquet_file(folder, EVENTS), _events(database, capture))
-        for name, columns in rank_tables(capture).items():
+
+
+def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write what a rank is compared by; yield the paths.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    make_dir(folder / FOLDER)
+    tables = {
+        STEPS: _steps(capture),
+        COLLECTIVES: _collectives(capture),
+        OPERATORS: _operators(capture),
+    }
+    with connection() as database:
+        for name, columns in tables.items():
             database.register("found", columns)
             yield _copy(database, parquet_file(folder, name), "SELECT * FROM found")
 
@@ -62,15 +77,6 @@ def connection() -> DuckDBPyConnection:
     import duckdb
 
     return duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
-
-
-def rank_tables(capture: Capture) -> dict[str, Columns]:
-    """Return what a rank is compared by, times in ns."""
-    return {
-        STEPS: _steps(capture),
-        COLLECTIVES: _collectives(capture),
-        OPERATORS: _operators(capture),
-    }
 
 
 def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:

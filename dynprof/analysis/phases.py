@@ -31,7 +31,7 @@ _LABELS: dict[str, Callable[[str], bool]] = {
     CHECKPOINT: lambda name: name in ("checkpoint", "save_checkpoint", "checkpointing"),
     OPTIMIZER: lambda name: name == "optimizer" or name.startswith("optimizer."),
     BACKWARD: lambda name: name == "backward",
-    FORWARD: lambda name: name == "forward",
+    FORWARD: lambda name: name == "forward" or name.endswith(".forward"),
 }
 """Which labels, in lower case and without ``#`` around them; those before go before."""
 NAMES = (*_LABELS, REST)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.parquet import RANK_TABLES, connection
+from dynprof.analysis.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.tables import us
 
 if TYPE_CHECKING:
@@ -144,6 +144,11 @@ class RankMean:
     free: float
     data_loading: float
 
+    @property
+    def waiting(self) -> float:
+        """Communication that nothing hides."""
+        return self.communication - self.overlapped
+
 
 class Ranks:
     """Several ranks of one window.
@@ -154,8 +159,10 @@ class Ranks:
 
     def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
         self._database = connection()
+        self._files = [str(path) for path in files[STEPS]]
         for name in RANK_TABLES:
-            self._database.read_parquet([str(path) for path in files[name]]).create(name)
+            found = [str(path) for path in files[name]]
+            self._database.read_parquet(found, filename=name == STEPS).create(name)
         self._database.execute(_SHARED)
         self._database.execute(_CLOCKS)
         self._database.execute(_LAST, {"late": LATE_NS})
@@ -179,6 +186,11 @@ class Ranks:
             "ORDER BY count(place) DESC, max(own_ns) DESC, own.rank LIMIT 1"
         )
         return int(found[0][0])
+
+    def place_of(self, rank: int) -> int:
+        """Return the place among the files of the one that holds a rank."""
+        found = self._rows("SELECT any_value(filename) FROM steps WHERE rank = $r", {"r": rank})
+        return self._files.index(found[0][0])
 
     def median(self) -> int:
         """Return the rank in the middle by its own work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from dynprof.layout import private, write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _UNSAFE = str.maketrans(" ;\t\n", "____")
 """What separates frames and counts in the format."""
@@ -78,6 +77,37 @@ def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
 
 def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
+    tree = call_tree(capture, on_device=on_device)
+    stacks: list[str] = []
+    for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
+        text = capture.trace.tables["name"][name].translate(_UNSAFE)
+        stacks.append(text if outer == ROOT else f"{stacks[outer]};{text}")
+        if own >= 1000:
+            yield stacks[-1], own // 1000
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """Every path of frames and operators once, each after what it lies in.
+
+    Attributes:
+        name: Places in the trace's names of the last of each path.
+        parent: Places here of what each lies in; -1 for none.
+        own_ns: Time without that of what lies in it.
+    """
+
+    name: list[int]
+    parent: list[int]
+    own_ns: list[int]
+
+
+def call_tree(capture: Capture, *, on_device: bool = False) -> CallTree:
+    """Return the paths of all threads together.
+
+    Args:
+        capture: The capture.
+        on_device: Count what operators started on a device, not what they took of the host.
+    """
     trace, chosen, parent = capture.trace, capture.calls.span, capture.calls.parent
     if on_device:
         counted = trace.category(OPERATORS, CALLS)[chosen]
@@ -86,25 +116,14 @@ def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, 
         time_ns[counted] = started_on_device(trace, ids)
     else:
         time_ns = own_time(trace.spans["length"][chosen], parent)
-    path, stacks = _paths(trace.spans["name"][chosen], parent, trace.tables["name"])
-    total = np.bincount(path, weights=time_ns, minlength=len(stacks)) // 1000
-    for number in np.flatnonzero(total):
-        yield stacks[number], int(total[number])
-
-
-def _paths(
-    name: NDArray[np.int64], parent: NDArray[np.int64], names: list[str]
-) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the number of each span's path, and what each path is called."""
     known: dict[tuple[int, int], int] = {}
-    stacks: list[str] = []
-    path = np.zeros(len(name), np.int64)
-    for span, (own, outer) in enumerate(zip(name.tolist(), parent.tolist(), strict=True)):
-        above = ROOT if outer == ROOT else int(path[outer])
-        number = known.get((above, own))
-        if number is None:
-            number = known[above, own] = len(stacks)
-            text = names[own].translate(_UNSAFE)
-            stacks.append(text if above == ROOT else f"{stacks[above]};{text}")
-        path[span] = number
-    return path, stacks
+    path: list[int] = []
+    for own, outer in zip(trace.spans["name"][chosen].tolist(), parent.tolist(), strict=True):
+        above = ROOT if outer == ROOT else path[outer]
+        path.append(known.setdefault((above, own), len(known)))
+    total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
+    return CallTree(
+        name=[own for _, own in known],
+        parent=[above for above, _ in known],
+        own_ns=total.astype(np.int64).tolist(),
+    )

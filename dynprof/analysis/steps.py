@@ -27,7 +27,8 @@ HOST = -1
 HOST_NAME = "host"
 """The same in tables."""
 _COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
-_LAUNCHES = ("cuda_runtime", "cuda_driver")
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+"""Categories of what the host asks of a device."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def step_times(trace: Trace, steps: Sequence[Marked]) -> list[Step]:
 def _launch_times(trace: Trace, kernels: Numbers) -> Numbers:
     """Return when the host launched each kernel; its own begin where that is not known."""
     spans = trace.spans
-    launches = np.flatnonzero(trace.category(*_LAUNCHES) & (spans["correlation"] >= 0))
+    launches = np.flatnonzero(trace.category(*LAUNCHES) & (spans["correlation"] >= 0))
     ids, first = np.unique(spans["correlation"][launches], return_index=True)
     wanted, result = spans["correlation"][kernels], spans["start"][kernels].copy()
     known = np.isin(wanted, ids)

@@ -12,6 +12,7 @@ from dynprof.cli.demo import demo
 from dynprof.cli.diff import diff
 from dynprof.cli.init import init
 from dynprof.cli.log import log
+from dynprof.cli.report import report
 from dynprof.cli.status import status
 from dynprof.cli.top import top
 from dynprof.cli.validate import validate
@@ -31,6 +32,7 @@ app.command()(cancel)
 app.command()(status)
 app.command()(log)
 app.command()(analyse)
+app.command()(report)
 app.command()(top)
 app.command()(diff)
 app.command()(view)

@@ -163,3 +163,15 @@ def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
     found = names(load_trace(write(tmp_path / "t.json", text)))
     assert len(found) == 201
     assert "large id" in found
+
+
+def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
+    """Halves of surrogate pairs in names become U+FFFD, pairs stay; NaN is no number."""
+    odd = [
+        {"ph": "X", "name": "\ud800 high", "ts": 1, "dur": 1},
+        {"ph": "X", "name": "low \udc00", "ts": 2, "dur": 1},
+        {"ph": "X", "name": "pair \U0001f600", "ts": 3, "dur": 1},
+        {"ph": "X", "name": "nan", "ts": float("nan"), "dur": 1},
+    ]
+    path = write(tmp_path / "t.json", json.dumps({"baseTimeNanoseconds": 0, "traceEvents": odd}))
+    assert names(load_trace(path)) == ["\ufffd high", "low \ufffd", "pair \U0001f600"]

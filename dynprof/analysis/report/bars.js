@@ -1,0 +1,60 @@
+"use strict";
+// Bars that stand for times, next to each other on one scale.
+
+const COLOURS = {
+  "computing": "--computing", "communication": "--communication", "idle": "--idle",
+  "data loading": "--loading", "forward": "--forward", "backward": "--backward",
+  "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
+};
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function inMs(value) {
+  if (value >= 100) return `${Math.round(value).toLocaleString("en")} ms`;
+  return `${Number(value.toPrecision(3))} ms`;
+}
+
+/** Draws the times in `parts` (ms) as one bar; `longest` (ms) fills the width. */
+function drawBar(parts, longest, className) {
+  const bar = element("div", className);
+  for (const [name, time] of Object.entries(parts)) {
+    if (time <= 0) continue;
+    const part = element("i");
+    part.style.setProperty("--of", `var(${COLOURS[name]})`);
+    part.style.width = `${100 * time / longest}%`;
+    part.title = `${name} ${inMs(time)}`;
+    bar.append(part);
+  }
+  return bar;
+}
+
+/** Draws rows of {name, value, marked, bars: [parts, ...]}, the second and later bars thinner. */
+function drawBars(target, rows) {
+  const longest = Math.max(...rows.map((row) => row.value), 1e-9);
+  for (const row of rows) {
+    const pair = element("div", "pair");
+    row.bars.forEach((parts, place) =>
+      pair.append(drawBar(parts, longest, place ? "bar thin" : "bar")));
+    const name = element("span", row.marked ? "name marked" : "name", row.name);
+    target.append(name, pair, element("span", "value", inMs(row.value)));
+  }
+}
+
+/** Names the colours of those parts that any bar has. */
+function drawLegend(target, rows) {
+  const named = new Set();
+  for (const row of rows)
+    for (const parts of row.bars)
+      for (const [name, time] of Object.entries(parts)) if (time > 0) named.add(name);
+  for (const name of Object.keys(COLOURS)) {
+    if (!named.has(name)) continue;
+    const entry = element("span", "", name);
+    entry.style.setProperty("--of", `var(${COLOURS[name]})`);
+    target.append(entry);
+  }
+}

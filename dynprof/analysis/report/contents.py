@@ -1,0 +1,226 @@
+"""What a report says, as plain data that the page draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.breakdown import Breakdown, parts_of
+from dynprof.analysis.findings import findings
+from dynprof.analysis.memory import memory_timeline
+from dynprof.analysis.nesting import ROOT
+from dynprof.analysis.phases import phase_times
+from dynprof.analysis.stacks import call_tree
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from dynprof.analysis.capture import Capture
+    from dynprof.analysis.ranks import Ranks
+    from dynprof.capture import Manifest
+
+WORST = 3
+"""So many findings are shown."""
+MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
+THINNEST = 1 / 5000
+"""What takes less of the time is left out of the flame graph."""
+
+Data = dict[str, Any]
+
+
+def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
+    """Return what a report says.
+
+    Args:
+        capture: The capture that it is about.
+        ranks: The ranks of its window, where several are to be compared.
+    """
+    steps = Breakdown(capture)
+    found = findings(capture, steps)[:WORST]
+    return {
+        "title": capture.path.name,
+        "made_by": f"dynprof {__version__}",
+        "verdict": str(steps),
+        "findings": [
+            {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
+            for f in found
+        ],
+        "steps": _steps(capture, steps),
+        "flame": _flame(capture),
+        "operators": _operators(capture),
+        "memory": _memory(capture),
+        "ranks": _ranks(ranks) if ranks else None,
+        "about": _about(capture),
+        "warnings": _warnings(capture),
+    }
+
+
+def verdict(capture: Capture) -> list[str]:
+    """Return where a step goes, and the worst that was found, in sentences."""
+    steps = Breakdown(capture)
+    return [str(steps), *map(str, findings(capture, steps)[:WORST])]
+
+
+def _steps(capture: Capture, steps: Breakdown) -> Data:
+    """Return where the time of each step goes, in ms."""
+    phases = dict(zip(capture.marked, phase_times(capture), strict=True))
+    rows = [
+        {
+            "number": step.number,
+            "length": step.length / 1e6,
+            "parts": _in_ms(parts_of(step)),
+            "phases": _in_ms(phases[step.number, step.begin, step.length]),
+        }
+        for step in steps.steps[:MOST_STEPS]
+    ]
+    return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
+
+
+def _in_ms(times: dict[str, int]) -> dict[str, float]:
+    return {name: time / 1e6 for name, time in times.items()}
+
+
+def _flame(capture: Capture) -> Data:
+    """Return the call tree, without what is too thin to be seen; times in us."""
+    tree = call_tree(capture)
+    total = list(tree.own_ns)
+    for place in range(len(total) - 1, -1, -1):
+        if tree.parent[place] != ROOT:
+            total[tree.parent[place]] += total[place]
+    least = THINNEST * sum(tree.own_ns)
+    places: dict[int, int] = {ROOT: ROOT}
+    names: dict[int, int] = {}
+    nodes: list[tuple[int, int, int]] = []
+    for place, outer in enumerate(tree.parent):
+        if total[place] > least and outer in places:
+            places[place] = len(nodes)
+            name = names.setdefault(tree.name[place], len(names))
+            nodes.append((name, places[outer], total[place] // 1000))
+    return {
+        "names": [capture.trace.tables["name"][name] for name in names],
+        "name": [node[0] for node in nodes],
+        "parent": [node[1] for node in nodes],
+        "total": [node[2] for node in nodes],
+        "hidden": len(total) - len(nodes),
+    }
+
+
+def _operators(capture: Capture) -> Data:
+    """Return counts and times by operator and by kernel, in ms."""
+    devices = any(kind.core != "HOST" for kind in capture.kinds)
+    rows: list[list[Any]] = [
+        [row.name, "host", row.count, row.own / 1e6, row.total / 1e6, row.device_own / 1e6]
+        for row in capture.averages
+    ]
+    rows += [
+        [kind.name, kind.core.lower(), kind.count, kind.total / 1e6, kind.total / 1e6, None]
+        for kind in capture.kinds
+        if kind.core != "HOST"
+    ]
+    rows.sort(key=lambda row: -row[3])
+    return {"rows": rows[:MOST_OPERATORS], "count": len(rows), "devices": devices}
+
+
+def _memory(capture: Capture) -> list[Data]:
+    """Return allocated memory over time by device, in ms and MB, with every peak that shows."""
+    found = []
+    for device, (times, totals) in memory_timeline(capture.trace).items():
+        kept = _peaks(times, totals)
+        found.append(
+            {
+                "device": device,
+                "ms": (times[kept] / 1e6).tolist(),
+                "mb": (totals[kept] / 1e6).tolist(),
+                "peak": int(totals.max()) / 1e6,
+            }
+        )
+    return found
+
+
+def _peaks(times: Any, totals: Any) -> Any:
+    """Return the places of the highest and the lowest point in each slice of the time."""
+    if len(times) <= MOST_POINTS:
+        return np.arange(len(times))
+    slices = (times - times[0]) * (MOST_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
+    kept = []
+    for order in (totals, -totals):
+        ranked = np.lexsort((order, slices))
+        last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
+        kept.append(ranked[last])
+    return np.unique(np.concatenate(kept))
+
+
+def _ranks(ranks: Ranks) -> Data:
+    """Return the mean step of each rank, and two of them operator by operator; times in ms."""
+    slowest, median = ranks.slowest(), ranks.median()
+    means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
+    shown = [mean for mean in means if mean.rank == median] + means
+    rows = list({mean.rank: mean for mean in shown[:MOST_RANKS]}.values())
+    return {
+        "count": len(ranks),
+        "verdicts": [str(one) for one in ranks.stragglers()[:WORST]],
+        "slowest": slowest,
+        "median": median,
+        "rows": [
+            {
+                "rank": mean.rank,
+                "length": mean.length / 1e6,
+                "parts": {
+                    "computing": mean.computing / 1e6,
+                    "communication": mean.waiting / 1e6,
+                    "idle": max(0.0, mean.length - mean.computing - mean.waiting) / 1e6,
+                },
+                "loading": mean.data_loading / 1e6,
+            }
+            for mean in sorted(rows, key=lambda mean: mean.rank)
+        ],
+        "beside": [
+            [name, where, count, other, own / 1e6, others / 1e6]
+            for name, where, count, other, own, others in ranks.beside(slowest, median)[
+                :MOST_BESIDE
+            ]
+        ],
+    }
+
+
+def _about(capture: Capture) -> list[tuple[str, str]]:
+    """Return facts about the capture: what it is of, and what it cost."""
+    found = [
+        ("rank", str(capture.rank)),
+        ("host", capture.host),
+        ("events", f"{len(capture.trace.spans['start']):,}"),
+        ("trace", f"{capture.trace.size / 1e6:,.1f} MB uncompressed"),
+    ]
+    if capture.manifest:
+        found += _recorded(capture.manifest)
+    return [(name, value) for name, value in found if value]
+
+
+def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
+    steps, cost = manifest.steps, manifest.cost
+    measured = {
+        "opening": cost.open_ms,
+        "closing": cost.close_ms,
+        "saving, beside the training": cost.save_ms,
+        "a step before": cost.step_before_ms,
+        "a step while recording": cost.step_during_ms,
+        "a step after": cost.step_after_ms,
+        "lost by the job in all": cost.extra_ms,
+    }
+    return [
+        ("recorded", f"{steps.recorded} of steps {steps.first} to {steps.last}"),
+        ("by", ", ".join((manifest.backend, *manifest.activities))),
+        ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
+        ("from", manifest.opened_at),
+        ("to", manifest.closed_at),
+        ("closed", manifest.closing),
+        *((name, f"{value:,.3g} ms") for name, value in measured.items() if value is not None),
+    ]
+
+
+def _warnings(capture: Capture) -> list[str]:
+    """Return what is missing from the capture, in sentences."""
+    found = [capture.trace.torn]
+    if capture.manifest:
+        found += [capture.manifest.reason, *capture.manifest.lost, *capture.manifest.remarks]
+    return [one for one in found if one]

@@ -1,0 +1,117 @@
+"use strict";
+// A flame graph that grows downwards: a click makes a frame as wide as the graph.
+
+const ROW = 20, NARROWEST = 0.0008;
+
+class FlameGraph {
+  /** `data`: names, and of each node the place of its name, of its parent, and its total in us. */
+  constructor(section, data) {
+    this.graph = section.querySelector(".graph");
+    this.told = section.querySelector(".told");
+    this.found = section.querySelector("output");
+    this.reset = section.querySelector(".reset");
+    this.search = section.querySelector("input");
+    this.nodes = data.name.map((name, place) => ({
+      name: data.names[name], parent: data.parent[place], total: data.total[place], children: [],
+    }));
+    this.top = { name: "all", parent: null, total: 0, children: [] };
+    for (const node of this.nodes) {
+      node.above = node.parent < 0 ? this.top : this.nodes[node.parent];
+      node.above.children.push(node);
+    }
+    for (const node of [this.top, ...this.nodes]) node.children.sort((a, b) => b.total - a.total);
+    this.top.total = this.top.children.reduce((sum, node) => sum + node.total, 0);
+    this.reset.addEventListener("click", () => this.show(this.top));
+    this.search.addEventListener("input", () => this.show(this.shown));
+    this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.show(node)));
+    for (const kind of ["mouseover", "focusin"])
+      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
+    this.show(this.top);
+  }
+
+  onNode(event, then) {
+    const drawn = event.target.closest("button");
+    if (drawn) then(drawn.node);
+  }
+
+  /** Draws a node over the whole width, what it lies in above it, and what lies in it below. */
+  show(node) {
+    this.shown = node;
+    this.reset.hidden = node === this.top;
+    const words = this.search.value.trim().toLowerCase();
+    this.isMatch = (one) => words !== "" && one.name.toLowerCase().includes(words);
+    this.graph.classList.toggle("searched", words !== "");
+    const drawn = document.createDocumentFragment();
+    const above = [];
+    for (let one = node.above; one; one = one.above) above.unshift(one);
+    above.forEach((one, depth) => drawn.append(this.draw(one, depth, 0, 1, "above")));
+    const deepest = this.drawBelow(drawn, node, above.length);
+    this.graph.replaceChildren(drawn);
+    this.graph.style.height = `${(deepest + 1) * ROW + 2}px`;
+    this.found.textContent = words ? this.matched(node) : "";
+    this.tell(node);
+  }
+
+  drawBelow(drawn, node, depth) {
+    let deepest = depth;
+    const waiting = [[node, depth, 0]];
+    while (waiting.length) {
+      const [one, level, left] = waiting.pop();
+      const width = one.total / (node.total || 1);
+      if (width < NARROWEST) continue;
+      drawn.append(this.draw(one, level, left, width, ""));
+      deepest = Math.max(deepest, level);
+      let next = left;
+      for (const child of one.children) {
+        waiting.push([child, level + 1, next]);
+        next += child.total / (node.total || 1);
+      }
+    }
+    return deepest;
+  }
+
+  draw(node, depth, left, width, className) {
+    const drawn = element("button", className, node.name);
+    drawn.type = "button";
+    drawn.node = node;
+    drawn.classList.toggle("match", this.isMatch(node));
+    drawn.title = `${node.name}: ${this.measured(node)}`;
+    const [hue, light] = colourOf(node.name);
+    drawn.style.cssText =
+      `left:${100 * left}%;width:${100 * width}%;top:${depth * ROW}px;--hue:${hue};--light:${light}%`;
+    return drawn;
+  }
+
+  measured(node) {
+    const own = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
+    const share = (100 * node.total / (this.top.total || 1)).toFixed(1);
+    return `${inMs(node.total / 1000)}, ${share} % of all; ${inMs(Math.max(0, own) / 1000)} its own`;
+  }
+
+  tell(node) {
+    this.told.textContent = `${node.name}: ${this.measured(node)}`;
+  }
+
+  /** Says what share of the shown node matches; a match inside a match counts once. */
+  matched(node) {
+    let sum = 0;
+    const waiting = [node];
+    while (waiting.length) {
+      const one = waiting.pop();
+      if (this.isMatch(one)) sum += one.total;
+      else waiting.push(...one.children);
+    }
+    return `${(100 * sum / (node.total || 1)).toFixed(1)} % matches`;
+  }
+}
+
+/** Operators are warm, what is of autograd green, modules violet, Python frames blue. */
+function colourOf(name) {
+  let hash = 0;
+  for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) % 997;
+  const light = 68 + hash % 14;
+  if (name.startsWith("autograd::") || name.includes("Backward")) return [140 + hash % 20, light];
+  if (name.startsWith("nn.Module")) return [270 + hash % 20, light];
+  if (name.includes("::")) return [20 + hash % 25, light];
+  return [205 + hash % 20, light];
+}

@@ -1,0 +1,109 @@
+"use strict";
+// Puts the data on the page. Names come from traces: they are text, never markup.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const section = (name) => document.getElementById(name);
+const part = (name, selector) => section(name).querySelector(selector);
+const text = (value) => value;
+const whole = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+const time = (value) => value === null ? "" :
+  value.toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
+
+function drawHead() {
+  section("title").textContent = data.title;
+  section("verdict").textContent = data.verdict;
+  section("made").textContent = `Made by ${data.made_by}. This page asks nothing of the network.`;
+  section("warnings").hidden = data.warnings.length === 0;
+  section("warnings").append(...data.warnings.map((one) => element("li", "", one)));
+  for (const [name, value] of data.about)
+    part("about", "dl").append(element("dt", "", name), element("dd", "", value));
+}
+
+function drawFindings() {
+  section("findings").hidden = data.findings.length === 0;
+  for (const finding of data.findings) {
+    const card = element("li");
+    const share = element("div", "share", `${Math.round(100 * finding.share)} %`);
+    share.append(element("small", "", ` of ${finding.of}`));
+    card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
+      element("p", "advice", finding.advice));
+    part("findings", "ol").append(card);
+  }
+}
+
+function drawSteps() {
+  const { rows, count, on_host: onHost } = data.steps;
+  section("steps").hidden = rows.length === 0;
+  const shown = rows.length < count ? ` The first ${rows.length} of ${count}.` : "";
+  part("steps", ".hint").textContent =
+    `${onHost ? "Above: operators of the host" : "Above: the device"}; below: the phases of the host.${shown}`;
+  const drawn = rows.map((row) => ({
+    name: row.number === null ? "all" : `step ${row.number}`,
+    value: row.length, bars: [row.parts, row.phases],
+  }));
+  drawBars(part("steps", ".bars"), drawn);
+  drawLegend(part("steps", ".legend"), drawn);
+}
+
+function drawRanks() {
+  if (!data.ranks) return;
+  const { rows, count, verdicts, slowest, median, beside } = data.ranks;
+  section("ranks").hidden = false;
+  const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${count} ranks.`;
+  part("ranks", ".hint").textContent = `The mean step of each. ${shown}`;
+  const said = verdicts.length ? verdicts : ["No rank keeps the others waiting."];
+  part("ranks", ".verdicts").append(...said.map((one) => element("li", "", one)));
+  const drawn = rows.map((row) => ({
+    name: `rank ${row.rank}`, value: row.length, bars: [row.parts], marked: row.rank === slowest,
+  }));
+  drawBars(part("ranks", ".bars"), drawn);
+  drawLegend(part("ranks", ".legend"), drawn);
+  const columns = [["Name", text], ["Where", text], [`Count, rank ${slowest}`, whole],
+    [`rank ${median}`, whole], [`Own ms, rank ${slowest}`, time], [`rank ${median}`, time],
+    ["Difference", time]];
+  const target = part("ranks", ".beside");
+  target.append(element("h3", "", `A step of rank ${slowest} beside one of rank ${median}, the median`));
+  new SortedTable(target, columns, beside.map((row) => [...row, row[4] - row[5]]), 6, "the comparison");
+}
+
+function drawFlame() {
+  section("flame").hidden = data.flame.name.length === 0;
+  const thin = data.flame.hidden ? ` ${data.flame.hidden.toLocaleString("en")} paths are too thin to be shown.` : "";
+  part("flame", ".hint").textContent = `Python frames and operators, of all threads together. A click widens one.${thin}`;
+  new FlameGraph(section("flame"), data.flame);
+}
+
+function drawOperators() {
+  const { rows, count, devices } = data.operators;
+  section("operators").hidden = rows.length === 0;
+  if (!rows.length) return;
+  part("operators", ".hint").textContent =
+    (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
+    "Times in ms, over the whole capture; own is without what lies inside.";
+  const columns = [["Name", text], ["Where", text], ["Count", whole], ["Own", time], ["Total", time]];
+  if (devices) columns.push(["On device", time]);
+  new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
+}
+
+function drawMemory() {
+  section("memory").hidden = data.memory.length === 0;
+  part("memory", ".hint").textContent = "Tensor memory that is allocated; drag across to look closer, double-click to go back.";
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  for (const device of data.memory) {
+    const chart = element("div");
+    part("memory", ".charts").append(
+      element("h3", "", `${device.device}, at most ${whole(device.peak)} MB`), chart);
+    const options = {
+      width: chart.clientWidth, height: 220, scales: { x: { time: false } },
+      axes: [{ ...axis, label: "ms since the first event" }, { ...axis, label: "MB", size: 70 }],
+      series: [{ label: "ms" }, { label: "MB", stroke: colour("--accent"),
+        fill: `${colour("--accent")}33`, paths: uPlot.paths.stepped({ align: 1 }) }],
+    };
+    const plot = new uPlot(options, [device.ms, device.mb], chart);
+    new ResizeObserver(() => plot.setSize({ width: chart.clientWidth, height: 220 })).observe(chart);
+  }
+}
+
+for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawFlame, drawOperators, drawMemory]) draw();

@@ -1,0 +1,64 @@
+"""The page: markup, styles, scripts and data in one file that asks nothing of the network."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.report.contents import contents
+from dynprof.errors import CaptureError
+from dynprof.layout import write_atomic
+
+if TYPE_CHECKING:
+    from dynprof.analysis.capture import Capture
+    from dynprof.analysis.ranks import Ranks
+
+REPORT = "report.html"
+"""What the file is called."""
+_MARK = re.compile(r"\{\{(\w+)\}\}")
+_PARTS = Path(__file__).parent
+_STYLES = ("bundled/uPlot.min.css", "page.css")
+_SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "flame.js", "table.js", "page.js")
+
+
+def write_report(capture: Capture, path: Path, ranks: Ranks | None = None) -> Path:
+    """Write the report of a capture.
+
+    Args:
+        capture: The capture.
+        path: Where to.
+        ranks: The ranks of its window, where several are to be compared.
+
+    Raises:
+        CaptureError: This installation lacks a part of the page.
+        OSError: It cannot be written.
+    """
+    data = json.dumps(contents(capture, ranks), separators=(",", ":"), default=str)
+    page = (_PARTS / "page.html").read_text(encoding="utf-8")
+    parts = {
+        "title": html.escape(capture.path.name),
+        "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
+        "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in _SCRIPTS),
+        # In a script element nothing but "</script" and "<!--" is markup.
+        "data": data.replace("<", "\\u003c"),
+    }
+    write_atomic(path, _MARK.sub(lambda mark: parts[mark[1]], page))
+    return path
+
+
+def _part(name: str) -> str:
+    """Return a part of the page as it lies in the package.
+
+    Raises:
+        CaptureError: It is not there.
+    """
+    try:
+        return (_PARTS / name).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CaptureError(
+            f"{error.filename} is missing: it comes with the installation, so install dynprof "
+            "with pip (from a checkout: pip install -e .)"
+        ) from error

@@ -1,0 +1,44 @@
+"""``dynprof report PATH``: a page that says where the time goes."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from dynprof.cli.places import INVALID, UNREADABLE, Captures, fail, say
+from dynprof.errors import CaptureError
+
+
+def report(
+    path: Captures,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045 - typer on Python 3.10
+        typer.Option(help="Where to write it; else into analysis/ beside the trace."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open it.")] = False,
+) -> None:
+    """Write one page about a capture: where a step goes, what to try, and all behind it.
+
+    Of a folder the newest window is taken; where that has several ranks, they are compared, and the
+    page is about the one that keeps the others waiting. It needs no network, and can be sent to
+    anybody. The path is printed. Exit code 0: written; 1: written, but a rank cannot be read;
+    2: there is no capture, or it cannot be read.
+
+    Example: dynprof report prof_config --browser
+    """
+    from dynprof.analysis.report.window import report_on
+
+    try:
+        made = report_on(path, output)
+    except (CaptureError, OSError) as error:
+        fail(str(error), UNREADABLE)
+    say(made.path)
+    for line in made.words:
+        say(line, err=True)
+    if browser:
+        webbrowser.open(made.path.absolute().as_uri())
+    if made.problems:
+        fail("\n".join(f"{trace}: {why}" for trace, why in made.problems.items()), INVALID)

@@ -1,0 +1,257 @@
+"""``dynprof report``: in a real browser without the network, of real captures and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.test_analysis import REAL, needs_real, recorded
+from tests.unit.test_rank_comparison import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
+pytestmark = pytest.mark.usefixtures("own_place")
+
+
+def report(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    code = "from dynprof.cli import app; app()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "report", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start a browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Any]:
+    """Give what opens a report offline, and fails on any error or request of the page."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_page(path: str, **settings: Any) -> Page:
+        context = browser.new_context(offline=True, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda sent: wrong.append(sent.url) if _is_foreign(sent.url) else None)
+        page.goto(f"file://{path}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def _is_foreign(url: str) -> bool:
+    return not url.startswith(("file://", "data:"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write the report of a capture with shapes, memory and stacks; return its path."""
+    folder = tmp_path_factory.mktemp("report")
+    recorded(folder / "a.pt.trace.json", record_shapes=True, profile_memory=True, with_stack=True)
+    done = report(str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "A step takes" in done.stderr
+    return done.stdout.strip()
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """Return the texts of elements."""
+    return page.locator(selector).all_inner_texts()
+
+
+@needs_browser
+def test_the_verdict_comes_first(made: str, opened: Any) -> None:
+    """In words, then at most three findings with what to try, then a bar for each step."""
+    page = opened(made)
+    assert "Operators of the host run for" in page.inner_text("#verdict")
+    assert 1 <= page.locator("#findings li").count() <= 3
+    assert all(texts(page, "#findings .advice"))
+    assert texts(page, "#steps .name") == ["step 1", "step 2", "step 3"]
+    assert {"computing", "forward", "backward", "optimizer"} <= set(
+        texts(page, "#steps .legend span")
+    )
+
+
+@needs_browser
+def test_operators_are_sorted_and_searched(made: str, opened: Any) -> None:
+    """A click on a head sorts by it, another one the other way; what is typed filters."""
+    page = opened(made)
+    rows = "#operators tbody tr"
+    assert page.locator(rows).count() == 25
+    page.click("#operators .more")
+
+    def counts() -> list[int]:
+        return [int(text.replace(",", "")) for text in texts(page, f"{rows} td:nth-child(3)")]
+
+    assert len(counts()) > 25
+    page.click("#operators th:nth-child(3) button")
+    assert counts() == sorted(counts(), reverse=True)
+    page.click("#operators th:nth-child(3) button")
+    assert counts() == sorted(counts())
+    page.click("#operators th:nth-child(1) button")
+    names = texts(page, f"{rows} td:nth-child(1)")
+    assert names.index("aten::addmm") < names.index("aten::t")
+    page.fill("#operators input", "ADDMM")
+    found = texts(page, f"{rows} td:nth-child(1)")
+    assert "aten::addmm" in found
+    assert all("addmm" in name.lower() for name in found)
+
+
+@needs_browser
+def test_the_flame_graph_zooms_and_is_searched(made: str, opened: Any) -> None:
+    """A click makes a frame as wide as the graph; matches stand out, and their share is told."""
+    page = opened(made)
+    page.set_viewport_size({"width": 1200, "height": 900})
+    graph = page.locator("#flame .graph")
+    whole = graph.bounding_box()["width"]
+    frame = graph.locator("button", has_text="nn.Module: TransformerEncoder_0").first
+    before = frame.bounding_box()["width"]
+    assert 5 < before < 0.9 * whole
+    frame.click()
+    after = graph.locator("button:not(.above)").first
+    assert after.inner_text() == "nn.Module: TransformerEncoder_0"
+    assert after.bounding_box()["width"] == pytest.approx(whole, abs=5)
+    assert "% of all" in page.inner_text("#flame .told")
+    page.click("#flame .reset")
+    assert graph.locator("button").first.inner_text() == "all"
+    page.fill("#flame input", "aten::")
+    assert graph.locator("button.match").count() > 5
+    share = float(page.inner_text("#flame output").split()[0])
+    assert 5 < share < 100
+
+
+@needs_browser
+def test_memory_is_drawn(made: str, opened: Any) -> None:
+    """A chart for each device, with its peak."""
+    page = opened(made)
+    assert "cpu, at most" in page.inner_text("#memory h3")
+    box = page.locator("#memory canvas").bounding_box()
+    assert box["width"] > 300
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_and_the_dark(made: str, opened: Any, scheme: str) -> None:
+    """Nothing is wider than a phone, and the page follows the reader's colours."""
+    page = opened(made, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    bright = sum(map(int, paper[4:-1].split(","))) / 3 > 128
+    assert bright == (scheme == "light")
+
+
+HOSTILE = (
+    "<img src=x onerror='window.hacked=1'>",
+    "</script><script>window.hacked=1</script>",
+    "<!--<script>",
+    "{{data}} {{styles}}",
+    "\u001b[31mred\u0000\u202eback",
+    "\ud800 half a pair",
+)
+
+
+@needs_browser
+def test_names_are_text(tmp_path: Path, opened: Any) -> None:
+    """Whatever stands in a trace, and in its file's name, is shown and does nothing."""
+    common = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op"}
+    events = [{**common, "name": name, "ts": 100 * place, "dur": 50 + place}
+              for place, name in enumerate(HOSTILE)]  # fmt: skip
+    path = tmp_path / "<b>{{styles}}&amp;.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    done = report(str(path))
+    assert done.returncode == 0, done.stderr
+    page = opened(done.stdout.strip().replace("%", "%25").replace("{", "%7B"))
+    assert page.inner_text("#title") == path.name
+    assert page.evaluate("window.hacked") is None
+    shown = page.evaluate("data.operators.rows.map((row) => row[0])")
+    assert set(shown) == {*HOSTILE[:-1], "\N{REPLACEMENT CHARACTER} half a pair"}
+    assert page.locator("#operators img, #flame img, #findings img").count() == 0
+
+
+@needs_browser
+def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
+    """The page is about the rank that keeps the others waiting, beside the median one."""
+    for rank in range(5):
+        write(tmp_path, rank, work_ms=30.0 * (rank == 2))
+    done = report(str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
+    page = opened(done.stdout.strip())
+    assert page.inner_text("#title") == "rank2.pt.trace.json"
+    assert page.inner_text("#ranks .marked") == "rank 2"
+    assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
+    first = texts(page, "#ranks tbody tr:first-child td")
+    assert (first[0], first[4:]) == ("aten::mm", ["40.000", "10.000", "30.000"])
+
+
+def test_a_rank_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """The others are compared; the exit code says so."""
+    for rank in range(3):
+        write(tmp_path, rank)
+    (tmp_path / "rank3.pt.trace.json").write_text("no trace")
+    done = report(str(tmp_path))
+    assert (done.returncode, "rank3.pt.trace.json is no trace" in done.stderr) == (1, True)
+    assert done.stdout.strip().endswith("report.html")
+
+
+def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
+    """No trace, another JSON: with exit code 2, and no report."""
+    assert report(str(tmp_path)).returncode == 2
+    (tmp_path / "a.trace.json").write_text('{"a": 1}')
+    done = report(str(tmp_path))
+    assert (done.returncode, "is no trace" in done.stderr) == (2, True)
+    assert list(tmp_path.rglob("*.html")) == []
+
+
+def test_a_trace_with_endless_names_gives_a_page_of_bounded_size(tmp_path: Path) -> None:
+    """A hundred thousand names: the worst are shown, how many there are is said."""
+    common = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "dur": 5}
+    events = [{**common, "name": f"name {n}", "ts": 10 * n} for n in range(100_000)]
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": events}))
+    done = report(str(tmp_path), "--output", str(tmp_path / "out.html"))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out.html").read_text()
+    assert len(page) < 1_000_000
+    assert '"count":100000' in page
+
+
+@needs_real
+@pytest.mark.parametrize("path", sorted(REAL.glob("*.gz")), ids=lambda path: path.stem)
+def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:
+    """Every real trace gives a verdict, and a page well below a megabyte."""
+    out = tmp_path / "out.html"
+    done = report(str(path), "--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size < 1_000_000
+    assert any(words in done.stderr for words in ("The device computes", "Operators of the host"))
