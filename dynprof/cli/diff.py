@@ -16,12 +16,13 @@ Trace = Annotated[Path, typer.Argument(help="A trace, or a folder: its newest is
 def diff(
     first: Trace,
     second: Trace,
-    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many operators and kernels.")] = 20,
 ) -> None:
     """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
 
-    Sorted by how much a step's time changed. Exit code 0: compared; 1: compared, but the numbers do
-    not mean the same, and why; 2: there is no capture, or it cannot be read.
+    First the phases of a step, then operators and kernels, by how much a step's time changed. Exit
+    code 0: compared; 1: compared, but the numbers do not mean the same, and why; 2: there is no
+    capture, or it cannot be read.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
@@ -31,21 +32,21 @@ def diff(
 
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.captures import newest_in
-    from dynprof.analysis.difference import growths, step_ns, why_not_comparable
+    from dynprof.analysis.difference import growths, phase_growths, step_ns, why_not_comparable
     from dynprof.journal import printable
 
     try:
         one, other = (Capture(newest_in(path)) for path in (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
-    rows = growths(one, other)
+    phases, rows = phase_growths(one, other), growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
     title = f"a step: {before:,.3f} ms, then {after:,.3f} ms ({after - before:+,.3f} ms)"
     table = Table(title=title, title_justify="left")
     table.add_column("name", overflow="fold")
     for head in ("where", "count", "", "own ms a step", "", "difference"):
         table.add_column(head, justify="right")
-    for row in rows[:limit]:
+    for row in (*phases, *rows):
         counts = (f"{count:,.4g}" for count in row.count)
         times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
         difference = f"{row.cost_ns / 1e6:+,.3f}"

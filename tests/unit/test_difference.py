@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.capture import Capture
-from dynprof.analysis.difference import growths, why_not_comparable
+from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,24 @@ def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
     assert first.cost_ns == 50e6
     assert rest == []
     assert why_not_comparable(one, other) == []
+
+
+def test_phases_that_grew_are_named(tmp_path: Path) -> None:
+    """By their own labels: the backward pass takes 3 ms more of a step, which is no longer."""
+    common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
+    captures = []
+    for number, backward_ms in enumerate((4, 7)):
+        events = [
+            {**common, "name": "ProfilerStep#1", "ts": 0, "dur": 20_000},
+            {**common, "name": "dataloader", "ts": 10, "dur": 1_000},
+            {**common, "name": "## backward ##", "ts": 2_000, "dur": backward_ms * 1000},
+            {**common, "name": "Optimizer.step#Adam.step", "ts": 15_000, "dur": 2_000},
+        ]
+        path = tmp_path / f"{number}.trace.json"
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+        captures.append(Capture(path))
+    found = {growth.name: growth.cost_ns for growth in phase_growths(*captures)}
+    assert found == {"backward": 3e6, "rest": -3e6}
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ LAYERS = [
 ]
 """A module imports from its own layer and those before it; cycles are looked for besides."""
 
-ANALYSIS_SEES = {"analysis", "capture", "errors", "layout"}
+ANALYSIS_SEES = {"analysis", "capture", "errors", "layout", "version"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
 CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish"}
 
