@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.halves import Half
     from dynprof.analysis.kernels import Kind
     from dynprof.analysis.memory_use import Allocation
     from dynprof.analysis.operators import Average, Calls, Operators
@@ -40,6 +41,7 @@ class Capture:
 
     Args:
         path: Where it lies; its manifest is looked for beside it.
+        half: Leads to a process that reads the same trace at the same time.
 
     Attributes:
         path: Where it lies.
@@ -50,10 +52,10 @@ class Capture:
         CaptureError: It cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, half: Half | None = None) -> None:
         self.path = path
+        self.trace = load_trace(path, half)
         self.manifest = find_manifest(path)
-        self.trace = load_trace(path)
 
     @property
     def base_ns(self) -> int:

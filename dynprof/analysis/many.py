@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from dynprof.analysis.captures import (
     folder_of,
 )
 from dynprof.analysis.executors import processes as processes_here
+from dynprof.analysis.halves import Half
 from dynprof.analysis.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.places import place_of
 from dynprof.analysis.ranks import Ranks
@@ -40,6 +42,10 @@ _PACKED = 12
 
 _HALVES = ((OPERATORS,), (MEMORY, RANK))
 """They take about as long."""
+
+
+_Task = tuple["Path", tuple[str, ...], Half | None]
+"""A trace, what is to be made of it, and who shares the work."""
 
 
 @dataclass
@@ -128,7 +134,7 @@ def analyse_each(
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
-    work = [(trace, parts) for trace in traces]
+    work: list[_Task] = [(trace, parts, None) for trace in traces]
     if executor is None and parts == PARTS:
         work = _shared_out(traces, most)
     with executor or processes_here(min(most, len(work))) as pool:
@@ -141,14 +147,17 @@ def analyse_each(
     return outcome
 
 
-def _shared_out(traces: Sequence[Path], processes: int) -> list[tuple[Path, tuple[str, ...]]]:
+def _shared_out(traces: Sequence[Path], processes: int) -> list[_Task]:
     """Return what each task does: with fewer traces than processes, two share a large one."""
-    if len(traces) >= processes:
-        return [(trace, PARTS) for trace in traces]
-    found: list[tuple[Path, tuple[str, ...]]] = []
+    found: list[_Task] = []
     for trace in traces:
         size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
-        found += [(trace, half) for half in _HALVES] if size > LARGE else [(trace, PARTS)]
+        if len(traces) < processes and size > LARGE:
+            ends = multiprocessing.Pipe()
+            halves = enumerate(zip(_HALVES, ends, strict=True))
+            found += [(trace, parts, Half(number, end)) for number, (parts, end) in halves]
+        else:
+            found.append((trace, PARTS, None))
     return found
 
 
@@ -160,13 +169,15 @@ def _result(done: Future[_Found], trace: Path) -> _Found:
     return _Found(trace, problem=f"the process that analysed it ended: {error}")
 
 
-def _analyse(trace: Path, parts: Collection[str], types: Collection[str] | None) -> _Found:
+def _analyse(
+    trace: Path, parts: Collection[str], half: Half | None, types: Collection[str] | None
+) -> _Found:
     found = _Found(trace)
     try:
         with place_of(trace.parent) as place:
             if manifest := manifest_path(trace):
                 place.fetch(manifest)
-            capture = Capture(place.fetch(trace))
+            capture = Capture(place.fetch(trace), half)
             found.torn = capture.trace.torn
             for path in analyse_capture(capture, types, parts):
                 found.made.append(place.deliver(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.halves import Half
     from dynprof.analysis.pieces import Columns
 
 
@@ -57,24 +60,48 @@ class Trace:
         return str(self.tables["name"][self.spans["name"][span]])
 
 
-def load_trace(path: Path) -> Trace:
+def load_trace(path: Path, half: Half | None = None) -> Trace:
     """Read a trace.
+
+    Args:
+        path: Where it lies.
+        half: Leads to a process that reads the same trace at the same time; each does half of it.
 
     Raises:
         CaptureError: It is none, or cannot be read.
     """
     import msgspec
 
-    file = TraceFile(path)
-    exact = "baseTimeNanoseconds" not in file.members
-    try:
-        return _joined(file, [digest(frame, exact=exact) for frame in file.frames()])
-    except msgspec.MsgspecError:  # a cut inside an event, where a list in it looks like events
-        pass
+    with half or contextlib.nullcontext():
+        file = TraceFile(path)
+        exact = "baseTimeNanoseconds" not in file.members
+        pieces = _in_halves(file, half, exact=exact) if half else _digested(file, exact=exact)
+    if pieces is not None:
+        return _joined(file, pieces)
     try:
         return _joined(file, [digest(frame, exact=exact) for frame in file.frames(whole=True)])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def _digested(file: TraceFile, *, exact: bool, part: slice = slice(None)) -> list[Piece] | None:
+    """Return pieces; None after a cut inside an event, where a list in it looks like events."""
+    import msgspec
+
+    try:
+        found = itertools.islice(file.frames(), part.start, None, part.step)
+        return [digest(frame, exact=exact) for frame in found]
+    except msgspec.MsgspecError:
+        return None
+
+
+def _in_halves(file: TraceFile, half: Half, *, exact: bool) -> list[Piece] | None:
+    own = _digested(file, exact=exact, part=slice(half.number, None, 2))
+    theirs = half.swap(own)
+    if own is None or theirs is None:
+        return None
+    both = (own, theirs) if half.number == 0 else (theirs, own)
+    return [piece for pair in itertools.zip_longest(*both) for piece in pair if piece is not None]
 
 
 def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.analysis import frames
+from dynprof.analysis.halves import Half
 from dynprof.analysis.trace import Trace, load_trace
 from dynprof.errors import CaptureError
 
@@ -175,3 +178,38 @@ def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "t.json", json.dumps({"baseTimeNanoseconds": 0, "traceEvents": odd}))
     assert names(load_trace(path)) == ["\ufffd high", "low \ufffd", "pair \U0001f600"]
+
+
+def halves(path: Path) -> list[Trace]:
+    """Read a trace in two halves at once."""
+    ends = multiprocessing.Pipe()
+    with ThreadPoolExecutor(2) as pool:
+        pending = [pool.submit(load_trace, path, Half(n, end)) for n, end in enumerate(ends)]
+        return [one.result(timeout=30) for one in pending]
+
+
+@pytest.mark.parametrize("frame", [300, 5000, 10**6])
+def test_two_readers_share_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: int
+) -> None:
+    """Each has all of it in the end, in the order of one reader, whoever had the last frame."""
+    monkeypatch.setattr(frames, "FRAME", frame)
+    path = write(tmp_path / "t.json", json.dumps({"traceEvents": EVENTS, "after": 7}))
+    alone = load_trace(path)
+    for found in halves(path):
+        assert (found.members, found.tables, found.torn) == (
+            alone.members, alone.tables, alone.torn
+        )  # fmt: skip
+        for name, column in alone.spans.items():
+            assert found.spans[name].tolist() == column.tolist()
+
+
+def test_a_reader_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> None:
+    """Both say what is wrong; a cut inside an event is mended by both."""
+    with pytest.raises(CaptureError):
+        halves(tmp_path / "none.json")
+    looks = [{"name": 1, "ph": "X"}, {"name": 2}, {"id": 1}, {"id": 2}] * 40
+    events = [{**event, "args": {**event["args"], "odd": looks}} for event in EVENTS]
+    path = write(tmp_path / "t.json", json.dumps({"traceEvents": events}))
+    for found in halves(path):
+        assert names(found) == [event["name"] for event in EVENTS]
