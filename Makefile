@@ -29,9 +29,11 @@ bench-idle: $(VENV)/ready
 bench-profile: $(VENV)/ready
 	$(BIN)/python -m benchmarks.static_profile
 
-# From a trace to tables, beside other readers.
-bench-analysis: $(VENV)/ready
-	$(BIN)/python -m benchmarks.analysis
+# From a trace to tables, beside other readers; and 4,096 ranks.
+bench-analysis: $(VENV)-hta/ready
+	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check orjson
+	$(VENV)-hta/bin/python -m benchmarks.analysis
+	$(VENV)-hta/bin/python -m benchmarks.ranks
 
 # Closing a window beside torch.profiler, ten of each, and memory over 300 windows.
 bench-closing: $(VENV)/ready

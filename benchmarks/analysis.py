@@ -2,7 +2,7 @@
 
 ``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace of the
 encoder with shapes, memory and stacks. ``orjson`` and HolisticTraceAnalysis are measured where they
-are installed (``make hta`` makes an environment that has the latter).
+are installed, as by ``make bench-analysis``. All tables are csv, json, Parquet, stacks and report.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from benchmarks.tables import print_table
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 READERS = {
     "dynprof: read into columns": "from dynprof.analysis.trace import load_trace; load_trace(path)",
+    "dynprof: counts and times by operator": "from dynprof.analysis.capture import Capture\n"
+    "Capture(path).averages",
     "dynprof: all tables, one process": "from dynprof.analysis.many import analyse_each\n"
     "analyse_each([path], ['text'], processes=1)",
     "dynprof: all tables": "from dynprof.analysis.many import analyse_each\n"

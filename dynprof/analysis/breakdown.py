@@ -83,8 +83,10 @@ class Breakdown:
             said += (
                 f", {self.share(self.parts[COMMUNICATION]):.0%} is communication that nothing hides"
             )
-        idle = "neither runs for" if self.on_host else "the device is idle for"
-        return f"{said}, and {idle} {self.share(self.parts[IDLE]):.0%}."
+        idle = self.share(self.parts[IDLE])
+        if self.on_host:
+            return f"{said}, and {idle:.0%} is Python or waiting."
+        return f"{said}, and the device is idle for {idle:.0%}."
 
     def _phases(self) -> str:
         named = [(n, self.share(t)) for n, t in self.phases.items() if n != REST]

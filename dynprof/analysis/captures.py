@@ -26,7 +26,7 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 EXPORT_TYPES = ("text", "db")
 OPERATORS, MEMORY, RANK = "operators", "memory", "rank"
 PARTS = (OPERATORS, MEMORY, RANK)
-"""Of the work on a trace. The report goes with operators; events, stacks, database with memory."""
+"""Of the work on a trace. Stacks and report go with operators; events and database with memory."""
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
@@ -97,6 +97,7 @@ def analyse_capture(
         if "text" in wanted:
             yield from write_tables(operator_tables(capture), folder / OUTPUT)
             yield from write_text_files(capture, folder / OUTPUT)
+        yield from write_stacks(capture, folder)
         yield write_report(capture, folder / REPORT)
     if MEMORY in parts:
         if "text" in wanted:
@@ -106,7 +107,6 @@ def analyse_capture(
             write_database(capture, database)
             yield database
         yield from write_events(capture, folder)
-        yield from write_stacks(capture, folder)
         yield from write_memory_timeline(capture.trace, folder, capture.path.name)
 
 

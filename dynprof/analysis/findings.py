@@ -25,6 +25,7 @@ LEAST = 0.03
 _SMALL_NS = 10_000
 """Launching a kernel takes the host about this long, so that shorter ones leave a device idle."""
 _MANY_KERNELS, _MANY_OPERATORS = 100, 500
+_PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 _LARGE = 0.25
 """From this share of a step on, one operator or the optimizer is worth naming."""
 _NEAR = 0.9
@@ -229,9 +230,17 @@ def _costliest(capture: Capture, steps: Breakdown) -> Finding | None:
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
         f"{kind.count / count:,.3g} of them in a step take {ms(kind.total / count)}.",
-        "Record with record_shapes and look for sizes that are small, odd or not multiples of 8; "
-        "try torch.autocast with bfloat16.",
+        _advice_on(kind.name),
     )
+
+
+def _advice_on(name: str) -> str:
+    if any(part in name.lower() for part in _PRODUCTS):
+        return (
+            "Record with record_shapes and look for sizes that are small, odd or not multiples of "
+            "8; try torch.autocast with bfloat16."
+        )
+    return "Search for it in the flame graph: is each call needed, and could one do for many?"
 
 
 def _optimizer(_: Capture, steps: Breakdown) -> Finding | None:

@@ -34,7 +34,8 @@ _LABELS: dict[str, Callable[[str], bool]] = {
     FORWARD: lambda name: name == "forward" or name.endswith(".forward"),
 }
 """Which labels, in lower case and without ``#`` around them; those before go before."""
-NAMES = (*_LABELS, REST)
+NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
+"""In the order in which a step has them."""
 _GRAPH = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 
@@ -60,7 +61,8 @@ def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
         parts.append(clipped(where, begin, begin + length))
         together = covered(cover(*(np.concatenate(ends) for ends in zip(*parts, strict=True))))
         found[phase], before = together - before, together
-    return {**found, REST: length - before}
+    found[REST] = length - before
+    return {name: found[name] for name in NAMES}
 
 
 def _where(capture: Capture, phase: str) -> Cover:

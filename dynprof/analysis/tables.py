@@ -18,8 +18,10 @@ from dynprof.analysis.operators import LABELS, ON_DEVICE, STEP
 from dynprof.layout import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from dynprof.analysis.capture import Capture
 
@@ -54,7 +56,6 @@ OPERATOR_MEMORY = (
 )  # fmt: skip
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
-_MOST_CELLS = 50_000
 _KB, _MB = 1024, 1024 * 1024
 
 Row = tuple[Any, ...]
@@ -97,46 +98,62 @@ def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
 
 def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     """Write a table unless it is empty; return whether it was written."""
-    ahead = iter(rows)
+    ahead = iter(rows if isinstance(rows, Ready) else (tuple(map(cell, row)) for row in rows))
     first = next(ahead, None)
     if first is None:
         return False
     with open(path, "w", encoding="utf-8", newline="", opener=private) as file:
-        file.write(f"{','.join(header)}\r\n")
-        quote = _Quoted()
-        for row in chain([first], ahead):
-            file.write(f"{','.join([quote[cell] for cell in row])}\r\n")
+        file.writelines(f"{','.join(row)}\r\n" for row in chain([header, first], ahead))
     return True
 
 
-class _Quoted(dict[Any, str]):
-    """Cells as csv has them; each kept, for names and stacks come again and again."""
+class Ready:
+    """Rows of text as csv has it: what is made of whole columns, for the tables that are long."""
 
-    def __missing__(self, cell: Any) -> str:
-        text = str(cell)
-        if any(mark in text for mark in ',"\r\n'):
-            text = '"' + text.replace('"', '""') + '"'
-        if len(self) < _MOST_CELLS:
-            self[cell] = text
-        return text
+    def __init__(self, columns: Iterable[Sequence[str]]) -> None:
+        self._rows = zip(*columns, strict=True)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
 
 
-def _operator_details(capture: Capture) -> Iterator[Row]:
+def cell(value: object) -> str:
+    """Return what csv writes for a value."""
+    text = str(value)
+    if any(mark in text for mark in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]:
+    """Return a column's numbers as text; each is made once, as they come again and again."""
+    values, places = np.unique(numbers, return_inverse=True)
+    made = np.empty(len(values), object)
+    made[:] = [text(value) for value in values.tolist()]
+    found: list[str] = made[places].tolist()
+    return found
+
+
+def _operator_details(capture: Capture) -> Ready:
     trace, found = capture.trace, capture.operators
-    names, dims = trace.tables["name"], [shapes for shapes, _ in trace.tables["dims"]]
-    shown = [shapes_text(text) for text in dims]
-    stacks = capture.call_stacks
-    marked = trace.category(LABELS)[found.span]
-    columns = (
-        trace.spans["name"][found.span], trace.spans["dims"][found.span], marked, found.own,
-        found.total, found.device_own, found.device_total,
-    )  # fmt: skip
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for place, (name, shape, is_label, own, total, device_own, device_total) in enumerate(rows):
-        if is_label and names[name].startswith(STEP):
-            continue
-        device = (us(device_own), us(device_total))
-        yield (names[name], shown[shape], stacks(place), us(own), us(total), *device, *device)
+    names, dims = trace.tables["name"], trace.tables["dims"]
+    steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
+    kept = np.flatnonzero(~steps[found.span])
+    chosen, stacks = found.span[kept], capture.call_stacks
+    quoted: dict[str, str] = {}
+    calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
+    device = [_column(times[kept], us) for times in (found.device_own, found.device_total)]
+    return Ready(
+        (
+            _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
+            _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
+            calls,
+            _column(found.own[kept], us),
+            _column(found.total[kept], us),
+            *device,
+            *device,
+        )
+    )
 
 
 def shapes_text(dims: bytes) -> str:
@@ -195,35 +212,54 @@ def _step_trace_time(capture: Capture) -> Iterator[Row]:
         )
 
 
-def _memory_record(capture: Capture) -> Iterator[Row]:
-    memory = capture.trace.memory
-    columns = ("time", "total", "reserved", "device_type", "device_id")
-    rows = zip(*(memory[name].tolist() for name in columns), strict=True)
-    for time, total, reserved, kind, number in rows:
-        moment, device = us(capture.base_ns + time), device_label(kind, number).upper()
-        yield COMPONENT, moment, total / _MB, reserved / _MB, total / _MB, "", device
-
-
-def _operator_memory(capture: Capture) -> Iterator[Row]:
-    for made in capture.allocations:
-        released = [""] * 2
-        after: list[Any] = [""] * 3
-        if made.released is not None:
-            released = [us(capture.base_ns + made.released), us(made.released - made.allocated)]
-            total, reserved = made.total_after or 0, made.reserved_after or 0
-            after = [total / _MB, reserved / _MB, total / _MB]
-        yield (
-            made.operator,
-            made.size / _KB,
-            us(capture.base_ns + made.allocated),
-            released[0],
-            released[0],
-            released[1],
-            released[1],
-            made.total_then / _MB,
-            made.reserved_then / _MB,
-            made.total_then / _MB,
-            *after,
-            "",
-            made.device.upper(),
+def _memory_record(capture: Capture) -> Ready:
+    memory, count = capture.trace.memory, len(capture.trace.memory["time"])
+    total, reserved = (_column(memory[name], _mb) for name in ("total", "reserved"))
+    both = list(zip(memory["device_type"].tolist(), memory["device_id"].tolist(), strict=True))
+    device = {pair: cell(device_label(*pair).upper()) for pair in set(both)}
+    return Ready(
+        (
+            [COMPONENT] * count,
+            _column(capture.base_ns + memory["time"], us),
+            total,
+            reserved,
+            total,
+            [""] * count,
+            [device[pair] for pair in both],
         )
+    )
+
+
+def _mb(size: int) -> str:
+    return str(size / _MB)
+
+
+def _operator_memory(capture: Capture) -> Ready:
+    base, made = capture.base_ns, capture.allocations
+    released = ["" if one.released is None else us(base + one.released) for one in made]
+    lasted = ["" if one.released is None else us(one.released - one.allocated) for one in made]
+    total, reserved = _mbs(one.total_then for one in made), _mbs(one.reserved_then for one in made)
+    after = _mbs(one.total_after for one in made)
+    return Ready(
+        (
+            [cell(one.operator) for one in made],
+            [str(one.size / _KB) for one in made],
+            [us(base + one.allocated) for one in made],
+            released,
+            released,
+            lasted,
+            lasted,
+            total,
+            reserved,
+            total,
+            after,
+            _mbs(one.reserved_after for one in made),
+            after,
+            [""] * len(made),
+            [cell(one.device.upper()) for one in made],
+        )
+    )
+
+
+def _mbs(sizes: Iterable[int | None]) -> list[str]:
+    return ["" if size is None else _mb(size) for size in sizes]
