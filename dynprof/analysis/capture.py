@@ -60,14 +60,15 @@ class Capture:
     @property
     def base_ns(self) -> int:
         """What is to be added to its times for ns since the epoch."""
-        return int(self.trace.members.get("baseTimeNanoseconds", 0))
+        return _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
 
     @property
     def rank(self) -> int:
         """The rank that recorded it: as the trace says, else its manifest, else 0."""
         said = self.trace.members.get("distributedInfo")
-        if isinstance(said, dict) and isinstance(said.get("rank"), int):
-            return int(said["rank"])
+        rank = _whole(said.get("rank")) if isinstance(said, dict) else None
+        if rank is not None:
+            return rank
         return self.manifest.rank if self.manifest else 0
 
     @property
@@ -96,8 +97,8 @@ class Capture:
         """How many bytes of memory each device has, by its number."""
         said = self.trace.members.get("deviceProperties")
         devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        found = {one.get("id"): one.get("totalGlobalMem") for one in devices}
-        return {n: m for n, m in found.items() if isinstance(n, int) and isinstance(m, int)}
+        found = [(_whole(one.get("id")), _whole(one.get("totalGlobalMem"))) for one in devices]
+        return {number: size for number, size in found if number is not None and size}
 
     @cached_property
     def operators(self) -> Operators:
@@ -162,6 +163,13 @@ class Capture:
             return known[place]
 
         return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
+
+
+def _whole(value: object) -> int | None:
+    """Return a number that 64 bits hold; None for anything else that a file may say."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+        return value
+    return None
 
 
 def find_manifest(path: Path) -> Manifest | None:

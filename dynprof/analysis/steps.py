@@ -26,6 +26,8 @@ HOST = -1
 """Stands for the host where a device's number is asked for."""
 HOST_NAME = "host"
 """The same in tables."""
+_LONGEST = len(STEP) + 19
+"""Of the name of a step: more digits may not fit into 64 bits."""
 _COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 """Categories of what the host asks of a device."""
@@ -77,7 +79,7 @@ def marked_steps(trace: Trace) -> list[Marked]:
     names = {
         code: int(name[len(STEP) :])
         for code, name in enumerate(trace.tables["name"])
-        if name.startswith(STEP) and name[len(STEP) :].isdecimal()
+        if name.startswith(STEP) and name[len(STEP) :].isdecimal() and len(name) < _LONGEST
     }
     marks = np.isin(spans["name"], list(names)) & trace.category(LABELS, "step", OPERATORS)
     for place in np.flatnonzero(marks).tolist():

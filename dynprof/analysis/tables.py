@@ -161,6 +161,8 @@ def shapes_text(dims: bytes) -> str:
     try:
         shapes = json.loads(dims or b"[]")
     except ValueError:
+        shapes = None
+    if not isinstance(shapes, list):
         return dims.decode(errors="replace")
     return ";".join(_shape_text(shape) for shape in shapes)
 

@@ -36,7 +36,7 @@ def write_report(capture: Capture, path: Path, ranks: Ranks | None = None) -> Pa
         CaptureError: This installation lacks a part of the page.
         OSError: It cannot be written.
     """
-    data = json.dumps(contents(capture, ranks), separators=(",", ":"), default=str)
+    data = json.dumps(contents(capture, ranks), separators=(",", ":"), allow_nan=False)
     page = (_PARTS / "page.html").read_text(encoding="utf-8")
     parts = {
         "title": html.escape(capture.path.name),

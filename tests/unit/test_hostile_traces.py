@@ -1,0 +1,102 @@
+"""Traces that no profiler writes: everything is made of them that can be, or they are refused."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.captures import analyse_capture
+from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
+from dynprof.errors import CaptureError
+
+ODD: list[Any] = [
+    0, -1, 2**31, 2**63 - 1, 2**63, -(2**63), 2**70, 1e300, float("nan"), float("inf"), None, True,
+    "x", "12.5", "", [], {}, [1, [2]], {"a": 1},
+]  # fmt: skip
+NAMES = [
+    "aten::mm", "ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#99999999999999999999",
+    "ProfilerStep#x", "ncclKernel_AllReduce", "gloo:all_reduce", "[memory]", "dataloader",
+    "## backward ##", "Optimizer.step#A", "nn.Module: A_0", "cudaStreamSynchronize", "cudaMalloc",
+    "x (dynamo_timed)", "Memcpy HtoD (Pageable -> Device)", "", "a;b c\n\t", 'q"uo,te\r\n', "\0<b>",
+]  # fmt: skip
+CATEGORIES = [
+    "cpu_op", "user_annotation", "kernel", "gpu_memcpy", "cuda_runtime", "python_function", "gc",
+    "fee", "",
+]  # fmt: skip
+small = st.integers(-2, 6)
+
+
+def mostly(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Give what belongs there, now and then anything."""
+    return st.integers(0, 19).flatmap(lambda dice: good if dice else st.sampled_from(ODD))
+
+
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: mostly(small) for name in (
+            "External id", "Sequence number", "device", "stream", "correlation", "Addr",
+            "Device Type", "Device Id",
+        )},
+        **{name: mostly(st.integers(-100, 10**11)) for name in (
+            "Bytes", "Total Allocated", "Total Reserved",
+        )},
+        "Input Dims": mostly(st.just([[1, 2], []])),
+        "Input type": mostly(st.just(["float"])),
+    },
+)  # fmt: skip
+EVENTS = st.fixed_dictionaries(
+    {
+        "ph": mostly(st.sampled_from("XXXXXi")),
+        "name": mostly(st.sampled_from(NAMES)),
+        "cat": mostly(st.sampled_from(CATEGORIES)),
+        "pid": mostly(small),
+        "tid": mostly(small),
+        "ts": mostly(st.integers(-10, 500) | st.floats(0, 500)),
+        "dur": mostly(st.integers(-5, 200) | st.floats(0, 50)),
+        "args": mostly(ARGUMENTS),
+    }
+)
+TRACES = st.fixed_dictionaries(
+    {"traceEvents": st.lists(mostly(EVENTS), max_size=25)},
+    optional={
+        "baseTimeNanoseconds": mostly(st.just(10**18)),
+        "deviceProperties": mostly(st.just([{"id": 0, "totalGlobalMem": 10**10}, 3, {"id": []}])),
+        "distributedInfo": mostly(st.just({"rank": 1}) | st.just({"rank": 2**70})),
+        "metadata": mostly(st.just({"a": 1})),
+    },
+)
+
+
+EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+
+
+@given(trace=TRACES)
+@example(trace={"traceEvents": [{**EVENT, "args": {"Input Dims": 7}}]})
+@example(trace={"traceEvents": [{**EVENT, "dur": -7}, {**EVENT, "dur": -7}]})
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+@pytest.mark.timeout(300)
+def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
+    """Report, tables, database and differences are made, or one sentence says why not."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.trace.json")
+        path.write_text(json.dumps(trace))
+        try:
+            capture = Capture(path)
+        except CaptureError:
+            return
+        made = {found.name for found in analyse_capture(capture, ["text", "db"])}
+        assert {"report.html", "events.parquet", "steps.parquet"} <= made
+        assert any(name.endswith(".db") for name in made)
+        assert growths(capture, capture) == []
+        assert phase_growths(capture, capture) == []
+        assert why_not_comparable(capture, capture) == []
