@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from pathlib import Path
 from benchmarks.tables import print_table
 
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
+RUNS = 3
+"""Of each reader; the median is shown."""
 READERS = {
     "dynprof: read into columns": "from dynprof.analysis.trace import load_trace; load_trace(path)",
     "dynprof: counts and times by operator": "from dynprof.analysis.capture import Capture\n"
@@ -107,7 +110,8 @@ def main() -> None:
             for name in READERS:
                 if importlib.util.find_spec(NEEDS.get(name, "json")) is None:
                     continue
-                seconds, peak = apart(name, path)
+                runs = [apart(name, path) for _ in range(RUNS)]
+                seconds, peak = (statistics.median(figures) for figures in zip(*runs, strict=True))
                 rows.append(_row(f"{size:.0f} MB", name, seconds, size, f"{peak:,.0f} MB"))
             title = "torch: key_averages() in the job"
             rows.append(_row(f"{size:.0f} MB", title, averages_s, size, "-"))

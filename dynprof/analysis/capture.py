@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.call_tree import call_tree
 from dynprof.analysis.kernels import kinds
 from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.nesting import ROOT
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.call_tree import CallTree
     from dynprof.analysis.halves import Half
     from dynprof.analysis.kernels import Kind
     from dynprof.analysis.memory_use import Allocation
@@ -129,6 +131,11 @@ class Capture:
     def calls(self) -> Calls:
         """The operators of the host together with the Python frames they lie in."""
         return calls(self.trace)
+
+    @cached_property
+    def tree(self) -> CallTree:
+        """The same by the path that leads to each."""
+        return call_tree(self.trace, self.calls)
 
     @cached_property
     def allocations(self) -> list[Allocation]:

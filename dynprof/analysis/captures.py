@@ -27,6 +27,7 @@ EXPORT_TYPES = ("text", "db")
 OPERATORS, MEMORY, RANK = "operators", "memory", "rank"
 PARTS = (OPERATORS, MEMORY, RANK)
 """Of the work on a trace. Stacks and report go with operators; events and database with memory."""
+_OF_NPUS = "_ascend_pt"
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
@@ -41,8 +42,14 @@ def traces_in(path: Path) -> list[Path]:
     found = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
     found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
     if not found:
-        raise CaptureError(f"{path} holds no trace: no file there ends with trace.json[.gz]")
+        raise CaptureError(f"{path} holds no trace: {_why_none(path)}")
     return found
+
+
+def _why_none(path: Path) -> str:
+    if any(p.is_dir() for p in path.rglob(f"*{_OF_NPUS}")):
+        return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
+    return "no file there ends with trace.json[.gz]"
 
 
 def newest_in(path: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import Counter
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from dynprof.analysis.captures import (
 )
 from dynprof.analysis.executors import processes as processes_here
 from dynprof.analysis.halves import Half
+from dynprof.analysis.left_out import left_out
 from dynprof.analysis.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.places import place_of
 from dynprof.analysis.ranks import Ranks
@@ -56,12 +58,14 @@ class Outcome:
         made: The files that were written.
         problems: Why a trace could not be analysed, by its path.
         torn: Where and how a trace ends too early, by its path; it was analysed so far.
+        left_out: Which traces have nothing to say in a file, by what it is and why.
         verdicts: What is to be said of the ranks of a window, by its folder.
     """
 
     made: list[Path] = field(default_factory=list)
     problems: dict[Path, str] = field(default_factory=dict)
     torn: dict[Path, str] = field(default_factory=dict)
+    left_out: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
     verdicts: dict[Path, list[str]] = field(default_factory=dict)
     _analysed: dict[Path, list[Path]] = field(default_factory=dict)
 
@@ -72,6 +76,8 @@ class Outcome:
             self.torn[found.trace] = found.torn
         if found.problem:
             self.problems[found.trace] = found.problem
+        for reason in found.left_out.items():
+            self.left_out.setdefault(reason, []).append(found.trace)
         if found.ranked:
             self._analysed.setdefault(found.trace.parent, []).append(found.trace)
 
@@ -109,6 +115,7 @@ class _Found:
     torn: str = ""
     problem: str = ""
     ranked: bool = False
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def analyse_each(
@@ -139,9 +146,13 @@ def analyse_each(
         work = _shared_out(traces, most)
     with executor or processes_here(min(most, len(work))) as pool:
         pending = {pool.submit(_analyse, *task, types): task[0] for task in work}
+        left = Counter(pending.values())
         for done in as_completed(pending):
-            outcome.note(_result(done, pending[done]))
-            on_end(pending[done])
+            trace = pending[done]
+            outcome.note(_result(done, trace))
+            left[trace] -= 1
+            if not left[trace]:
+                on_end(trace)
     if compare:
         outcome.compare_ranks()
     return outcome
@@ -182,6 +193,8 @@ def _analyse(
             for path in analyse_capture(capture, types, parts):
                 found.made.append(place.deliver(path))
             found.ranked = RANK in parts
+            if OPERATORS in parts:
+                found.left_out = left_out(capture)
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

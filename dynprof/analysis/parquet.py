@@ -31,7 +31,6 @@ SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid
     nullif(correlation, -1) AS correlation
 FROM spans s JOIN names n ON n.id = s.name JOIN categories c ON c.id = s.category
     JOIN threads t ON t.id = s.thread
-ORDER BY start_ns
 """
 
 Columns = dict[str, Any]
@@ -95,7 +94,7 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
 
 
 def _events(database: DuckDBPyConnection, capture: Capture) -> str:
-    """Return the query for all events with a duration, in the order of their begin."""
+    """Return the query for all events with a duration."""
     trace = capture.trace
     times = {
         "start_ns": trace.spans["start"] + capture.base_ns,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, fail, say
+from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.many import Outcome
-
-QUIET_S = 1.0
-"""A progress bar comes after this long."""
 
 
 class ExportType(str, Enum):
@@ -84,24 +81,18 @@ def _analysed(
     executor: AbstractContextManager[Executor] | None,
 ) -> Outcome:
     """Analyse them, with a progress bar where it takes long."""
-    from rich.progress import Progress
-
     from dynprof.analysis.many import analyse_each
 
-    began_s = time.monotonic()
-    with Progress(transient=True) as progress:
-        bar = progress.add_task("analysing", total=len(traces), visible=False)
-
-        def advance(_: Path) -> None:
-            progress.update(bar, advance=1, visible=time.monotonic() - began_s > QUIET_S)
-
-        return analyse_each(traces, types, processes=processes, executor=executor, on_end=advance)
+    with waiting("analysing", len(traces)) as done:
+        return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)
 
 
 def _tell(outcome: Outcome) -> None:
     """Print what was made and what is to be said of it."""
     for made in sorted(outcome.made, key=str):
         say(made)
+    for (name, why), traces in outcome.left_out.items():
+        say(f"not written: {name}, {why} (captures: {len(traces)})", err=True)
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts or ["no rank keeps the others waiting"]:
             say(f"{folder}: {verdict}", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, fail, say
+from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
 
 Trace = Annotated[Path, typer.Argument(help="A trace, or a folder: its newest is taken.")]
@@ -36,7 +37,8 @@ def diff(
     from dynprof.journal import printable
 
     try:
-        one, other = (Capture(newest_in(path)) for path in (first, second))
+        with waiting("reading"):
+            one, other = (Capture(newest_in(path)) for path in (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]

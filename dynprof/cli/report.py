@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, Captures, fail, say
+from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
 
 
@@ -32,7 +33,8 @@ def report(
     from dynprof.analysis.report.window import report_on
 
     try:
-        made = report_on(path, output)
+        with waiting("reading"):
+            made = report_on(path, output)
     except (CaptureError, OSError) as error:
         fail(str(error), UNREADABLE)
     say(made.path)

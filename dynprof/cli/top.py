@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.places import UNREADABLE, Captures, fail, say
+from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
 
 
@@ -42,7 +43,8 @@ def top(
 
     try:
         trace = newest_in(path)
-        capture = Capture(trace)
+        with waiting("reading"):
+            capture = Capture(trace)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     key = {"own": "own", "total": "total", "count": "count", "device": "device_own"}[sort.value]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Found = TypeVar("Found")
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
 TORCH_JOB = """

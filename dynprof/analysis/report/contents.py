@@ -11,7 +11,6 @@ from dynprof.analysis.findings import findings
 from dynprof.analysis.memory import memory_timeline
 from dynprof.analysis.nesting import ROOT
 from dynprof.analysis.phases import phase_times
-from dynprof.analysis.stacks import call_tree
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _in_ms(times: dict[str, int]) -> dict[str, float]:
 
 def _flame(capture: Capture) -> Data:
     """Return the call tree, without what is too thin to be seen; times in us."""
-    tree = call_tree(capture)
+    tree = capture.tree
     total = list(tree.own_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:
