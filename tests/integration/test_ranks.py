@@ -92,7 +92,10 @@ def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -
         now = statuses(folder)
         return now if wanted(now) else None
 
-    return wait_for(what, found)
+    try:
+        return wait_for(what, found)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; there are {statuses(folder)}") from None
 
 
 def manifests(folder: Path) -> list[Manifest]:
