@@ -65,6 +65,8 @@ class Breakdown:
     def __str__(self) -> str:
         if not self.length:
             return "The capture holds no event with a duration."
+        if self.on_host and not self._capture.kinds:
+            return f"{self._span()} No operator was recorded.{self._phases()}"
         return f"{self._span()} {self._work()}{self._phases()}"
 
     def _span(self) -> str:

@@ -88,6 +88,8 @@ class Outcome:
             OSError: A table cannot be written.
         """
         for folder, traces in self._analysed.items():
+            if len(traces) < 2:
+                continue
             with place_of(folder) as place:
                 ranks = ranks_of(sorted(traces), place)
                 if len(ranks) > 1:

@@ -246,6 +246,45 @@ def test_a_trace_with_endless_names_gives_a_page_of_bounded_size(tmp_path: Path)
     assert '"count":100000' in page
 
 
+FLAWED = """
+import gc, time, torch
+from dynprof.profiler import _ExperimentalConfig, profile, schedule, tensorboard_trace_handler
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.2)
+        return torch.randn(10 + index, 8)
+
+shaped = torch.compile(lambda x: torch.relu(x) + x.sum(), backend="eager", dynamic=False)
+garbage = [[] for _ in range(400_000)]
+with profile(
+    schedule=schedule(wait=0, warmup=1, active=3, repeat=1),
+    experimental_config=_ExperimentalConfig(gc_detect_threshold=0),
+    on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False),
+) as prof:
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=None):
+        shaped(batch)
+        gc.collect()
+        prof.step()
+        if prof.step_num == 4:
+            break
+"""
+
+
+def test_real_flaws_are_named(tmp_path: Path) -> None:
+    """A loader that sleeps, shapes that change under torch.compile, collections in the loop."""
+    done = subprocess.run(
+        [sys.executable, "-c", FLAWED], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = report(str(tmp_path / "log")).stderr
+    for title in ("The step waits for data", "Recompilation", "Garbage collection"):
+        assert f"{title}: " in said, said
+
+
 @needs_real
 @pytest.mark.parametrize("path", sorted(REAL.glob("*.gz")), ids=lambda path: path.stem)
 def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Each flaw, planted into a trace, is named by what it costs; without it nothing is."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.breakdown import Breakdown
+from dynprof.analysis.capture import Capture
+from dynprof.analysis.findings import findings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.finding import Finding
+
+MS = 1000
+STEP_MS = 100
+Span = tuple[str, str, float, float]
+"""Name, category, begin and duration in ms."""
+
+HEALTHY: list[Span] = [
+    ("dataloader", "user_annotation", 0, 1),
+    ("aten::mm", "cpu_op", 1, 20),
+    ("aten::add", "cpu_op", 21, 20),
+    ("aten::relu", "cpu_op", 41, 20),
+    ("aten::cat", "cpu_op", 61, 20),
+    ("aten::sum", "cpu_op", 81, 18),
+]
+DEVICE: list[Span] = [
+    ("aten::mm", "cpu_op", 0, 1),
+    *((f"gemm_{n}", "kernel", n * 9.9, 9.8) for n in range(10)),
+]
+
+
+def capture(path: Path, spans: list[Span], *more: dict[str, Any], **members: Any) -> Capture:
+    """Write two steps of the same spans, and read them."""
+    events: list[dict[str, Any]] = [*more]
+    for step in range(2):
+        begin = step * STEP_MS
+        for name, category, since, took in [(f"ProfilerStep#{step}", "user_annotation", 0, STEP_MS),
+                                            *spans]:  # fmt: skip
+            events.append(
+                {"ph": "X", "pid": 1, "tid": 9 if category == "kernel" else 1, "name": name,
+                 "cat": category, "ts": (begin + since) * MS, "dur": took * MS,
+                 "args": {"device": 0, "stream": 7} if category.startswith(("k", "gpu")) else {}}
+            )  # fmt: skip
+    trace = path / "a.trace.json"
+    trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events, **members}))
+    return Capture(trace)
+
+
+def found(capture: Capture) -> dict[str, Finding]:
+    """Return the findings by their titles."""
+    return {finding.title: finding for finding in findings(capture, Breakdown(capture))}
+
+
+@pytest.mark.parametrize("spans", [HEALTHY, DEVICE])
+def test_a_busy_step_has_no_findings(tmp_path: Path, spans: list[Span]) -> None:
+    """Operators, or a device, that work all the time."""
+    assert found(capture(tmp_path, spans)) == {}
+
+
+FLAWS: dict[str, tuple[list[Span], list[Span], float]] = {
+    "The step waits for data": (
+        HEALTHY, [("enumerate(DataLoader)#_X.__next__", "user_annotation", 0, 30)], 0.30),
+    "Garbage collection": (HEALTHY, [("collection of generation 2", "gc", 50, 20)], 0.20),
+    "Recompilation": (
+        HEALTHY, [("_compile.compile_inner (dynamo_timed)", "cpu_op", 99.01, 0.9),
+                  ("backend_compile (dynamo_timed)", "user_annotation", 10, 25)], 0.259),
+    "Python between the operators": ([("aten::mm", "cpu_op", 0, 24)], [], 0.76),
+    "Many small operators": (
+        [], [("aten::add", "cpu_op", n * 0.16, 0.009) for n in range(600)], 0.054),
+    "aten::conv2d takes the most": ([], [("aten::conv2d", "cpu_op", 0, 60)], 0.60),
+    "The optimizer takes long": (
+        HEALTHY, [("Optimizer.step#Adam.step", "user_annotation", 60, 39)], 0.39),
+    "Checkpoints hold the step up": (
+        HEALTHY, [("checkpoint", "user_annotation", 60, 15)], 0.15),
+    "Communication is exposed": (
+        DEVICE[:6], [("ncclDevKernel_AllReduce", "kernel", 40, 55)], 0.456),
+    "The device waits for the host": (DEVICE[:6], [], 0.51),
+    "Many small kernels": (
+        [], [(f"add_{n}", "kernel", n * 0.4, 0.008) for n in range(240)], 0.981),
+    "The host waits for the device": (
+        DEVICE[:6], [("cudaStreamSynchronize", "cuda_runtime", 50, 30)], 0.30),
+    "Memory is taken from the driver in the loop": (
+        DEVICE, [("cudaMalloc", "cuda_runtime", 50, 12), ("cudaFree", "cuda_runtime", 70, 8)],
+        0.20),
+    "Copies from memory that is not pinned": (
+        DEVICE, [("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 5, 11)], 0.11),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", FLAWS)
+def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
+    """With what it costs of a step, figures, and something to try."""
+    before, flaw, share = FLAWS[title]
+    finding = found(capture(tmp_path, [*before, *flaw]))[title]
+    assert finding.share == pytest.approx(share, abs=0.002)
+    assert any(letter.isdigit() for letter in finding.detail)
+    assert len(finding.advice) > 20
+    if before in (HEALTHY, DEVICE):
+        assert title not in found(capture(tmp_path, before))
+
+
+def test_memory_near_its_limit(tmp_path: Path) -> None:
+    """As reserved on the device against what it has; less than nine tenths is nothing to say."""
+    limit = [{"id": 0, "totalGlobalMem": 10**10}]
+    for reserved, expected in ((9.6e9, True), (8.5e9, False)):
+        args = {"Total Reserved": reserved, "Device Type": 1, "Device Id": 0, "Bytes": 1, "Addr": 1}
+        event = {"ph": "i", "name": "[memory]", "ts": 5, "pid": 1, "tid": 1,
+                 "args": {name: int(value) for name, value in args.items()}}  # fmt: skip
+        said = found(capture(tmp_path, DEVICE, event, deviceProperties=limit))
+        assert ("Memory is near its limit" in said) is expected
+    assert list(found(capture(tmp_path, DEVICE, event, deviceProperties="odd"))) == []
+
+
+def test_the_worst_comes_first(tmp_path: Path) -> None:
+    """By what it costs."""
+    spans = [*HEALTHY, ("collection", "gc", 50, 10), ("dataloader", "user_annotation", 0, 30)]
+    two = findings(one := capture(tmp_path, spans), Breakdown(one))
+    assert [finding.title for finding in two] == ["The step waits for data", "Garbage collection"]
+
+
+def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
+    """Of a device, of the host, of a capture without steps, and of one without anything."""
+    device = str(Breakdown(capture(tmp_path, DEVICE)))
+    assert device == (
+        "A step takes 100 ms (2 steps, from 100 ms to 100 ms). The device computes for 98% of it, "
+        "and the device is idle for 2%."
+    )
+    host = str(Breakdown(capture(tmp_path, HEALTHY)))
+    assert "Operators of the host run for 98% of it, and 2% is Python or waiting." in host
+    assert host.endswith("On the host: data loading 1%.")
+    empty = tmp_path / "b.trace.json"
+    empty.write_text('{"traceEvents": []}')
+    assert str(Breakdown(Capture(empty))) == "The capture holds no event with a duration."
+    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 4000}
+    empty.write_text(json.dumps({"traceEvents": [event]}))
+    assert str(Breakdown(Capture(empty))).startswith("No step is marked; the capture spans 4 ms.")
