@@ -85,7 +85,7 @@ class FlameGraph {
   measured(node) {
     const own = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
     const share = (100 * node.total / (this.top.total || 1)).toFixed(1);
-    return `${inMs(node.total / 1000)}, ${share} % of all; ${inMs(Math.max(0, own) / 1000)} its own`;
+    return `${inMs(node.total / 1000)}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} its own`;
   }
 
   tell(node) {
@@ -101,7 +101,7 @@ class FlameGraph {
       if (this.isMatch(one)) sum += one.total;
       else waiting.push(...one.children);
     }
-    return `${(100 * sum / (node.total || 1)).toFixed(1)} % matches`;
+    return `${(100 * sum / (node.total || 1)).toFixed(1)}% matches`;
   }
 }
 

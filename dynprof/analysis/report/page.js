@@ -23,7 +23,7 @@ function drawFindings() {
   section("findings").hidden = data.findings.length === 0;
   for (const finding of data.findings) {
     const card = element("li");
-    const share = element("div", "share", `${Math.round(100 * finding.share)} %`);
+    const share = element("div", "share", `${Math.round(100 * finding.share)}%`);
     share.append(element("small", "", ` of ${finding.of}`));
     card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
       element("p", "advice", finding.advice));
