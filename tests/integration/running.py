@@ -65,7 +65,9 @@ class RunningJob:
     ) -> None:
         self.root = folder / "prof_config"
         path = folder / "job.py"
-        path.write_text(textwrap.dedent(script))
+        text = textwrap.dedent(script)
+        if not path.exists() or path.read_text() != text:  # another rank may be reading it
+            path.write_text(text)
         clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         self.process = subprocess.Popen(
             [*through, str(path)],
