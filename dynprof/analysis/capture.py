@@ -74,6 +74,13 @@ class Capture:
         return self.manifest.rank if self.manifest else 0
 
     @property
+    def world_size(self) -> int:
+        """How many ranks there are, as far as it is known; 0 where it is not."""
+        said = self.trace.members.get("distributedInfo")
+        size = _whole(said.get("world_size")) if isinstance(said, dict) else None
+        return size or (self.manifest.world_size if self.manifest else 0)
+
+    @property
     def host(self) -> str:
         """The name of the machine that recorded it, as far as it is known."""
         named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")
@@ -135,7 +142,7 @@ class Capture:
     @cached_property
     def tree(self) -> CallTree:
         """The same by the path that leads to each."""
-        return call_tree(self.trace, self.calls)
+        return call_tree(self.trace, self.calls, self.marked)
 
     @cached_property
     def allocations(self) -> list[Allocation]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.database import write_database
+from dynprof.analysis.files import FOLDER, own_folder, whole
 from dynprof.analysis.memory import write_memory_timeline
 from dynprof.analysis.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
@@ -13,14 +14,12 @@ from dynprof.analysis.stacks import write_stacks
 from dynprof.analysis.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.text_files import write_text_files
 from dynprof.errors import CaptureError
-from dynprof.layout import INFO_DIR, make_dir, trace_stem
+from dynprof.layout import INFO_DIR, trace_stem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-FOLDER = "analysis"
-"""Beside a trace; what is made from it lies there, in a folder of the trace's name."""
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
@@ -99,7 +98,7 @@ def analyse_capture(
     if RANK in parts:
         yield from write_rank_tables(capture, folder)
     if OPERATORS in parts or MEMORY in parts:
-        make_dir(folder / OUTPUT)
+        own_folder(folder / OUTPUT)
     if OPERATORS in parts:
         if "text" in wanted:
             yield from write_tables(operator_tables(capture), folder / OUTPUT)
@@ -111,7 +110,8 @@ def analyse_capture(
             yield from write_tables(memory_tables(capture), folder / OUTPUT)
         if "db" in wanted:
             database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
-            write_database(capture, database)
+            with whole(database) as temporary:
+                write_database(capture, temporary)
             yield database
         yield from write_events(capture, folder)
         yield from write_memory_timeline(capture.trace, folder, capture.path.name)
@@ -125,10 +125,13 @@ def draw_memory(path: Path) -> Iterator[Path]:
         OSError: The place cannot be written.
     """
     folder = folder_of(path)
-    make_dir(folder)
+    own_folder(folder)
     yield from write_memory_timeline(Capture(path).trace, folder, path.name)
 
 
 def folder_of(path: Path) -> Path:
     """Return where what is made from a trace lies."""
-    return path.parent / FOLDER / trace_stem(path)
+    stem = trace_stem(path)
+    if path.suffix == ".gz" and path.with_suffix("").exists():  # the same trace, or another one
+        stem += ".gz"
+    return path.parent / FOLDER / (stem if stem.strip(".") else "trace")

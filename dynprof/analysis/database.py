@@ -14,7 +14,6 @@ import numpy as np
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.pieces import Table
 from dynprof.analysis.tables import COMPONENT, shapes_text
-from dynprof.layout import open_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,8 +81,6 @@ def write_database(capture: Capture, path: Path) -> None:
     }
     tables["PYTORCH_CALLCHAINS"] = _callchains(chains, strings)
     tables["STRING_IDS"] = _strings(strings)
-    path.unlink(missing_ok=True)
-    open_private(path).close()
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA journal_mode=OFF")
         database.execute("PRAGMA synchronous=OFF")

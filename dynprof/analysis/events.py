@@ -18,6 +18,8 @@ class Args(msgspec.Struct, gc=False):
 
     external_id: int = msgspec.field(default=NONE, name="External id")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Name")
+    members: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
     sequence: int = msgspec.field(default=NONE, name="Sequence number")
     bytes: int = msgspec.field(default=0, name="Bytes")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.intervals import clipped, cover, covered
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dynprof.analysis.breakdown import Breakdown
     from dynprof.analysis.capture import Capture
 
 LEAST = 0.03
@@ -50,14 +49,14 @@ class Finding:
         return f"{self.title}: {self.detail} {self.advice}"
 
 
-def in_steps(capture: Capture, chosen: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return for how long spans cover a step, in the mean, and how many begin in it."""
-    spans = capture.trace.spans
-    start = spans["start"][chosen]
-    where = cover(start, start + spans["length"][chosen])
-    time, count = 0, 0
+def how_many(capture: Capture, steps: Breakdown, chosen: NDArray[np.bool_]) -> str:
+    """Return how many spans begin in a step, in the mean."""
+    start, count = capture.trace.spans["start"][chosen], 0
     for _, begin, length in capture.marked:
-        time += covered(clipped(where, begin, begin + length))
         count += int(((start >= begin) & (start < begin + length)).sum())
-    steps = max(1, len(capture.marked))
-    return time / steps, count / steps
+    return number(count / max(1, steps.count))
+
+
+def number(value: float) -> str:
+    """Return a count that may be a mean."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,16 +1,24 @@
-"""What takes a step's time on the host, and what takes most of it anywhere."""
+"""What takes a step's time on the host, and what takes most of it anywhere.
+
+Where a device works, what the host does costs only the time in which the device is idle meanwhile.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dynprof.analysis.breakdown import IDLE, Breakdown, ms
-from dynprof.analysis.finding import LARGE, SMALL_NS, Finding, in_steps
-from dynprof.analysis.operators import OPERATORS
-from dynprof.analysis.phases import CHECKPOINT, LOADING, OPTIMIZER
+from dynprof.analysis.finding import LARGE, SMALL_NS, Finding, how_many, number
+from dynprof.analysis.intervals import united
+from dynprof.analysis.nesting import own_time
+from dynprof.analysis.operators import FRAMES, OPERATORS
+from dynprof.analysis.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
 
 if TYPE_CHECKING:
     from dynprof.analysis.capture import Capture
+    from dynprof.analysis.intervals import Cover
 
 _MANY_OPERATORS = 500
 _COMPILING = "(dynamo_timed)"
@@ -18,59 +26,86 @@ _COMPILING = "(dynamo_timed)"
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
-def data_loading(_: Capture, steps: Breakdown) -> Finding:
+def causes(capture: Capture, steps: Breakdown) -> dict[str, Cover]:
+    """Return when the host does something that keeps everything else waiting."""
+    trace = capture.trace
+    return {
+        LOADING: where_phase(capture, LOADING),
+        CHECKPOINT: where_phase(capture, CHECKPOINT),
+        "collecting": steps.where(trace.category("gc")),
+        "compiling": steps.where(trace.named(lambda name: _COMPILING in name)),
+    }
+
+
+def data_loading(capture: Capture, steps: Breakdown) -> Finding:
     """Look for steps that wait for data."""
-    time = steps.phases[LOADING]
+    where = causes(capture, steps)[LOADING]
+    time, slowest = steps.cost_of(where), _slowest_frame(capture, where)
+    alone = capture.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
     return Finding(
         "The step waits for data",
         steps.share(time),
-        f"The data loader keeps each step waiting for {ms(time)}.",
-        "Try more workers (num_workers), prefetch_factor and persistent_workers=True, and do less "
-        "for each sample; pin_memory=True with non_blocking copies hides the copy.",
+        f"The data loader keeps {steps.a_step} waiting for {ms(time)}{slowest}.",
+        "It runs in the training process: num_workers takes it out of the way."
+        if alone
+        else "Try more workers (num_workers), prefetch_factor and persistent_workers=True, and do "
+        "less for each sample.",
     )
+
+
+def _slowest_frame(capture: Capture, where: Cover) -> str:
+    """Return which Python function has the most time of its own while a cover lasts."""
+    trace, calls = capture.trace, capture.calls
+    begins, ends = where
+    start = trace.spans["start"][calls.span]
+    place = np.searchsorted(begins, start, side="right") - 1
+    inside = trace.category(FRAMES)[calls.span] & (place >= 0)
+    inside[inside] = start[inside] < ends[place[inside]]
+    if not inside.any():
+        return ""
+    own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
+    times = np.bincount(trace.spans["name"][calls.span[inside]], weights=own)
+    worst = int(times.argmax())
+    return f", {times[worst] / max(1, times.sum()):.0%} of it in {trace.tables['name'][worst]}"
 
 
 def garbage(capture: Capture, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
-    time, count = _collections(capture)
+    time = steps.cost_of(causes(capture, steps)["collecting"])
+    count = how_many(capture, steps, capture.trace.category("gc"))
     return Finding(
         "Garbage collection",
         steps.share(time),
-        f"Python collects garbage {count:,.1f} times a step, for {ms(time)}.",
+        f"Python collects garbage {count} times in {steps.a_step}, for {ms(time)}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every so many steps, on all ranks in the same one.",
     )
 
 
-def _collections(capture: Capture) -> tuple[float, float]:
-    return in_steps(capture, capture.trace.category("gc"))
-
-
 def compiling(capture: Capture, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
-    chosen = capture.trace.named(lambda name: _COMPILING in name)
-    time, _ = in_steps(capture, chosen)
+    time = steps.cost_of(causes(capture, steps)["compiling"])
     return Finding(
         "Recompilation",
         steps.share(time),
-        f"torch.compile compiles inside the recorded steps, for {ms(time)} a step.",
+        f"torch.compile compiles inside the recorded steps, for {ms(time)} of {steps.a_step}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled in.",
     )
 
 
 def between_operators(capture: Capture, steps: Breakdown) -> Finding | None:
-    """Look for time in which Python runs and no operator does."""
+    """Look for time in which Python runs and no operator does, for no other reason."""
     if not steps.on_host or not capture.trace.category(OPERATORS).any():
         return None
-    named = steps.phases[LOADING] + steps.phases[CHECKPOINT] + _collections(capture)[0]
-    time = steps.parts[IDLE] - named
+    time = steps.parts[IDLE] - steps.idle_in(united(*causes(capture, steps).values()))
+    stacks = capture.trace.category(FRAMES).any()
+    look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
-        max(0.0, steps.share(time)),
-        f"No operator and no collective runs for {ms(time)} of a step.",
-        "Record with_stack to see which functions; loops over tensors, logging and .item() are "
-        "the usual ones.",
+        steps.share(time),
+        f"No operator and no collective runs for {ms(time)} of {steps.a_step}.",
+        f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
     )
 
 
@@ -78,15 +113,15 @@ def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
     """Look for operators that take hardly longer than their dispatch."""
     trace, found = capture.trace, capture.operators
     own = found.own[trace.category(OPERATORS)[found.span]]
-    count, small = len(own) / max(1, len(steps.steps)), own[own < SMALL_NS]
+    count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
     if not steps.on_host or count < _MANY_OPERATORS or not len(small):
         return None
-    time = float(small.sum()) / max(1, len(steps.steps))
+    time = float(small.sum()) / max(1, steps.count)
     return Finding(
         "Many small operators",
         steps.share(time),
-        f"Of {count:,.0f} operators a step {len(small) / len(own):.0%} take less than "
-        f"{SMALL_NS // 1000} us of their own, {ms(time)} together.",
+        f"Of {number(count)} operators in {steps.a_step} {len(small) / len(own):.0%} take less "
+        f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
         "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
     )
 
@@ -95,45 +130,46 @@ def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
     work = (kind for kind in capture.kinds if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if _COMPILING not in kind.name), None)
-    count = max(1, len(steps.steps))
+    count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
-        f"{kind.count / count:,.3g} of them in a step take {ms(kind.total / count)}.",
-        _advice_on(kind.name),
+        f"{number(kind.count / count)} of them in {steps.a_step} take {ms(kind.total / count)}.",
+        _advice_on(kind.name, shapes=len(capture.trace.tables["dims"]) > 1),
     )
 
 
-def _advice_on(name: str) -> str:
+def _advice_on(name: str, *, shapes: bool) -> str:
     if any(part in name.lower() for part in _PRODUCTS):
+        where = "in operator_details.csv" if shapes else "with record_shapes"
         return (
-            "Record with record_shapes and look for sizes that are small, odd or not multiples of "
-            "8; try torch.autocast with bfloat16."
+            f"Look {where} for sizes that are small, odd or not multiples of 8; try torch.autocast "
+            "with bfloat16."
         )
     return "Search for it in the flame graph: is each call needed, and could one do for many?"
 
 
-def optimizer(_: Capture, steps: Breakdown) -> Finding | None:
+def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
     """Look for an optimizer that takes a large part of the step."""
-    time = steps.phases[OPTIMIZER]
+    time = steps.cost_of(where_phase(capture, OPTIMIZER))
     if steps.share(time) < LARGE:
         return None
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It takes {ms(time)} of each step.",
+        f"It takes {ms(time)} of {steps.a_step}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
     )
 
 
-def checkpoint(_: Capture, steps: Breakdown) -> Finding:
+def checkpoint(capture: Capture, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
-    time = steps.phases[CHECKPOINT]
+    time = steps.cost_of(causes(capture, steps)[CHECKPOINT])
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),
-        f"Saving takes {ms(time)} of a step in the mean.",
+        f"Saving takes {ms(time)} of {steps.a_step} in the mean.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
     )

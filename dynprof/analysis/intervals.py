@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
@@ -35,6 +37,28 @@ def clipped(where: Cover, begin: int, end: int) -> Cover:
     starts, ends = np.maximum(where[0], begin), np.minimum(where[1], end)
     inside = ends > starts
     return starts[inside], ends[inside]
+
+
+def layered(covers: Mapping[str, Cover], begin: int, end: int) -> dict[str, int]:
+    """Return how much of a span of time each cover adds to those before it."""
+    found, before = dict[str, int](), 0
+    parts: list[Cover] = []
+    for name, where in covers.items():
+        parts.append(clipped(where, begin, end))
+        together = covered(united(*parts))
+        found[name], before = together - before, together
+    return found
+
+
+def united(*covers: Cover) -> Cover:
+    """Return what any of several covers covers."""
+    return cover(*(np.concatenate(ends) for ends in zip(*covers, strict=True)))
+
+
+def gaps(where: Cover, end: int) -> Cover:
+    """Return what lies after each part of a cover, up to the next one or the end of all."""
+    last = max([end, *where[1][-1:].tolist()])
+    return where[1], np.append(where[0][1:], np.full(len(where[1][-1:]), last))
 
 
 def both(one: Cover, other: Cover) -> int:

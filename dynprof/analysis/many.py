@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture, manifest_path
 from dynprof.analysis.captures import (
-    FOLDER,
     MEMORY,
     OPERATORS,
     PARTS,
@@ -20,6 +19,7 @@ from dynprof.analysis.captures import (
     folder_of,
 )
 from dynprof.analysis.executors import processes as processes_here
+from dynprof.analysis.files import FOLDER
 from dynprof.analysis.halves import Half
 from dynprof.analysis.left_out import left_out
 from dynprof.analysis.parquet import RANK_TABLES, parquet_file
@@ -84,28 +84,38 @@ class Outcome:
     def compare_ranks(self) -> None:
         """Write the tables of each folder that holds several ranks, and judge them.
 
-        Raises:
-            OSError: A table cannot be written.
+        Where that fails, the folder is a problem.
         """
         for folder, traces in self._analysed.items():
-            if len(traces) < 2:
-                continue
-            with place_of(folder) as place:
-                ranks = ranks_of(sorted(traces), place)
-                if len(ranks) > 1:
-                    made = write_tables(ranks.tables(), place.base / FOLDER)
-                    self.made += map(place.deliver, made)
-                    self.verdicts[folder] = [str(one) for one in ranks.stragglers()]
+            if len(traces) > 1:
+                try:
+                    self._compare(folder, traces)
+                except (DynprofError, OSError) as error:
+                    self.problems[folder] = describe(error)
+
+    def _compare(self, folder: Path, traces: list[Path]) -> None:
+        with place_of(folder) as place:
+            ranks = ranks_of(traces, place)
+            if len(ranks) > 1:
+                made = write_tables(ranks.tables(), place.base / FOLDER)
+                self.made += map(place.deliver, made)
+                self.verdicts[folder] = ranks.words()
 
 
 def ranks_of(traces: Sequence[Path], place: Place) -> Ranks:
     """Return the ranks of traces that were analysed, and lie in one place."""
+    traces = oldest_first(traces)
     return Ranks(
         {
             table: [place.fetch(parquet_file(folder_of(trace), table)) for trace in traces]
             for table in RANK_TABLES
         }
     )
+
+
+def oldest_first(traces: Sequence[Path]) -> list[Path]:
+    """Return traces in the order of their last change."""
+    return sorted(traces, key=lambda trace: (trace.stat().st_mtime, str(trace)))
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.difference import step_work
+from dynprof.analysis.files import own_folder, whole
 from dynprof.analysis.phases import NAMES, phase_times
 from dynprof.analysis.steps import collectives
-from dynprof.layout import make_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def write_events(capture: Capture, folder: Path) -> Iterator[Path]:
     Raises:
         OSError: The place cannot be written.
     """
-    make_dir(folder / FOLDER)
+    own_folder(folder / FOLDER)
     with connection() as database:
         yield _copy(database, parquet_file(folder, EVENTS), _events(database, capture))
 
@@ -54,7 +54,7 @@ def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
     Raises:
         OSError: The place cannot be written.
     """
-    make_dir(folder / FOLDER)
+    own_folder(folder / FOLDER)
     tables = {
         STEPS: _steps(capture),
         COLLECTIVES: _collectives(capture),
@@ -63,7 +63,7 @@ def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
     with connection() as database:
         for name, columns in tables.items():
             database.register("found", columns)
-            yield _copy(database, parquet_file(folder, name), "SELECT * FROM found")
+            yield _copy(database, parquet_file(folder, name), _typed(columns))
 
 
 def parquet_file(folder: Path, table: str) -> Path:
@@ -75,22 +75,30 @@ def connection() -> DuckDBPyConnection:
     """Return a database in memory that takes one processor and asks nothing of the network."""
     import duckdb
 
-    return duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
+    database = duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
+    database.execute("SET enable_progress_bar = false")
+    return database
+
+
+def _typed(columns: Columns) -> str:
+    """Return the query for all of them; a column of texts is one where it is empty too."""
+    return "FROM found SELECT " + ", ".join(
+        f'"{name}"::VARCHAR AS "{name}"' if column.dtype == object else f'"{name}"'
+        for name, column in columns.items()
+    )
 
 
 def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
-    """Write what a query finds, whole or not at all."""
+    """Write what a query finds."""
     import duckdb
 
-    temporary = path.with_suffix(".tmp")
-    target = str(temporary).replace("'", "''")
-    try:
-        database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
-    except duckdb.Error as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} cannot be written: {error}") from error
-    temporary.chmod(0o640)
-    return temporary.replace(path)
+    with whole(path) as temporary:
+        target = str(temporary).replace("'", "''")
+        try:
+            database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+        except duckdb.Error as error:
+            raise OSError(f"{path} cannot be written: {error}") from error
+    return path
 
 
 def _events(database: DuckDBPyConnection, capture: Capture) -> str:
@@ -125,6 +133,7 @@ def _steps(capture: Capture) -> Columns:
     times = ("length", "computing", "communication", "overlapped", "free")
     return {
         "rank": np.full(len(steps), capture.rank),
+        "world_size": np.full(len(steps), capture.world_size),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
@@ -133,12 +142,15 @@ def _steps(capture: Capture) -> Columns:
 
 
 def _collectives(capture: Capture) -> Columns:
-    """Return the collectives in order; their times are those since the epoch."""
+    """Return the collectives of each process group in order; times are those since the epoch."""
     trace, chosen = capture.trace, collectives(capture.trace)
+    groups = [b" ".join(group).decode(errors="replace") for group in trace.tables["group"]]
+    group = trace.spans["group"][chosen]
     begins = capture.base_ns + trace.spans["start"][chosen]
     return {
         "rank": np.full(len(chosen), capture.rank),
-        "place": np.arange(len(chosen)),
+        "group": _texts([groups[code] for code in group.tolist()]),
+        "place": _places(group),
         "name": _texts([*map(trace.name, chosen.tolist())]),
         "begin_ns": begins,
         "end_ns": begins + trace.spans["length"][chosen],
@@ -155,6 +167,15 @@ def _operators(capture: Capture) -> Columns:
         "count": np.array([row[2] for row in rows], np.float64),
         "own_ns": np.array([row[3] for row in rows], np.float64),
     }
+
+
+def _places(group: Any) -> Any:
+    """Return the place of each among those of its group."""
+    place = np.zeros(len(group), np.int64)
+    for code in np.unique(group):
+        mine = group == code
+        place[mine] = np.arange(mine.sum())
+    return place
 
 
 def _texts(values: list[str]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.intervals import clipped, cover, covered
+from dynprof.analysis.intervals import cover, layered
 from dynprof.analysis.operators import FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -26,12 +26,13 @@ Phases = dict[str, int]
 
 LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
 OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
+_WRAPPERS = ("distributeddataparallel.forward", "fullyshardeddataparallel.forward")
 _LABELS: dict[str, Callable[[str], bool]] = {
     LOADING: lambda name: name == "dataloader" or ("dataloader" in name and "__next__" in name),
     CHECKPOINT: lambda name: name in ("checkpoint", "save_checkpoint", "checkpointing"),
     OPTIMIZER: lambda name: name == "optimizer" or name.startswith("optimizer."),
     BACKWARD: lambda name: name == "backward",
-    FORWARD: lambda name: name == "forward" or name.endswith(".forward"),
+    FORWARD: lambda name: name in ("forward", *_WRAPPERS),
 }
 """Which labels, in lower case and without ``#`` around them; those before go before."""
 NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
@@ -42,7 +43,7 @@ _MODULE = "nn.Module: "
 
 def phase_times(capture: Capture) -> list[Phases]:
     """Return how long each phase of each marked step took; what none covers is the rest."""
-    covers = {phase: _where(capture, phase) for phase in _LABELS}
+    covers = {phase: where_phase(capture, phase) for phase in _LABELS}
     return [_in_step(covers, step) for step in capture.marked]
 
 
@@ -53,19 +54,13 @@ def mean_phases(capture: Capture) -> dict[str, float]:
 
 
 def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
-    """Return what each phase adds to what those before it cover."""
     _, begin, length = step
-    found, before = Phases(), 0
-    parts: list[Cover] = []
-    for phase, where in covers.items():
-        parts.append(clipped(where, begin, begin + length))
-        together = covered(cover(*(np.concatenate(ends) for ends in zip(*parts, strict=True))))
-        found[phase], before = together - before, together
-    found[REST] = length - before
+    found = layered(covers, begin, begin + length)
+    found[REST] = length - sum(found.values())
     return {name: found[name] for name in NAMES}
 
 
-def _where(capture: Capture, phase: str) -> Cover:
+def where_phase(capture: Capture, phase: str) -> Cover:
     """Return where a phase is: at its labels, else where it shows in another way."""
     trace, test = capture.trace, _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS) & trace.named(lambda name: test(_plain(name)))
@@ -82,9 +77,11 @@ def _plain(name: str) -> str:
 
 
 def _forward(capture: Capture) -> NDArray[np.bool_]:
-    """Return the outermost modules, or else the operators that make the graph."""
+    """Return the modules, or else the operators whose part of the graph is gone back through."""
     trace = capture.trace
     modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
     if modules.any():
         return modules
-    return trace.category(OPERATORS) & (trace.spans["sequence"] >= 0)
+    operators, sequence = trace.category(OPERATORS), trace.spans["sequence"]
+    backward = operators & trace.named(lambda name: name.startswith(_GRAPH))
+    return operators & ~backward & (sequence >= 0) & np.isin(sequence, sequence[backward])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Columns = dict[str, NDArray[np.int64]]
 
-TABLES = ("name", "category", "thread", "dims")
+TABLES = ("name", "category", "thread", "dims", "group")
 """Columns that hold places in a table of what they stand for."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
@@ -92,7 +92,7 @@ def _fit(event: Event) -> bool:
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     count = len(events)
     names, categories, threads = tables["name"], tables["category"], tables["thread"]
-    dims = tables["dims"]
+    dims, groups = tables["dims"], tables["group"]
     args = [e.args or _NO_ARGS for e in events]
     columns = {
         "start": _column((e.start_ns() for e in events), count),
@@ -101,6 +101,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "category": _column((categories[e.cat] for e in events), count),
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
         "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
+        "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
     }
     for name in _NUMBERS:
         get = operator.attrgetter(name)

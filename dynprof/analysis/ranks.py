@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.tables import us
+from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,48 +28,61 @@ OPERATORS_HEADER = (
     "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
+MOST_NAMED = 3
+OFTEN = 0.2
+"""Who comes last to a smaller share of its collectives is not called a straggler."""
 LATE_NS = 1_000_000
 """Who comes less than this after the median is not called late: clocks and threads scatter."""
 
 _SHARED = """
 CREATE TEMP TABLE shared AS
-WITH agreeing AS (
-    SELECT place, count(*) = (SELECT count(DISTINCT rank) FROM steps)
-        AND count(DISTINCT name) = 1 AS alike
-    FROM collectives GROUP BY place
+WITH members AS (
+    SELECT "group", count(DISTINCT rank) AS ranks FROM collectives GROUP BY "group"
+), agreeing AS (
+    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1 AS alike
+    FROM collectives JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
+), prefix AS (
+    SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
+    FROM agreeing GROUP BY "group"
 )
-SELECT * FROM collectives WHERE place < coalesce(
-    (SELECT min(place) FROM agreeing WHERE NOT alike), (SELECT max(place) + 1 FROM agreeing))
+SELECT c.* FROM collectives c JOIN prefix USING ("group") WHERE place < length
 """
-"""The collectives, from the first on, that are the same on every rank."""
+"""The collectives of each process group, from its first on, that are the same on all members."""
 _CLOCKS = """
 CREATE TEMP TABLE clocks AS
-SELECT one.rank, quantile_disc(one.end_ns - first.end_ns, 0.5) AS ahead_ns
-FROM shared one JOIN shared first ON one.place = first.place
-WHERE first.rank = (SELECT min(rank) FROM shared) GROUP BY one.rank
+WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group")
+SELECT one."group", one.rank, quantile_disc(one.end_ns - other.end_ns, 0.5) AS ahead_ns
+FROM first JOIN shared other USING ("group", rank)
+    JOIN shared one ON one."group" = other."group" AND one.place = other.place
+GROUP BY one."group", one.rank
 """
-"""How far each rank's clock is ahead of the first one's."""
+"""How far each member's clock is ahead of that of the first one in the group."""
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
-    SELECT place, rank, begin_ns - ahead_ns AS came_ns FROM shared JOIN clocks USING (rank)
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns
+    FROM shared JOIN clocks USING ("group", rank)
 ), behind AS (
-    SELECT place, rank, came_ns - quantile_disc(came_ns, 0.5) OVER (PARTITION BY place) AS behind_ns
+    SELECT "group", place, rank, came_ns
+        - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
     FROM arrivals
 )
-SELECT place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
-FROM behind GROUP BY place HAVING max(behind_ns) > $late
+SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
+FROM behind GROUP BY "group", place HAVING max(behind_ns) > $late
 """
-"""Who came last to each collective, and by how much after the median rank."""
+"""Who came last to each collective, and by how much after the median member."""
 _OWN = """
 CREATE TEMP TABLE own AS
 SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM steps GROUP BY rank
 """
 """The mean time of a step that each rank does not spend in collectives alone."""
 _STRAGGLERS = """
-SELECT rank, count(*) AS times, (SELECT count(DISTINCT place) FROM shared),
-    quantile_disc(behind_ns, 0.5), any_value(own_ns), (SELECT quantile_disc(own_ns, 0.5) FROM own)
-FROM last JOIN own USING (rank) GROUP BY rank ORDER BY times DESC, rank
+WITH taken AS (SELECT rank, count(*) AS of FROM shared GROUP BY rank)
+SELECT rank, count(*) AS times, any_value(of), quantile_disc(behind_ns, 0.5),
+    any_value(own_ns), (SELECT quantile_disc(own_ns, 0.5) FROM own)
+FROM last JOIN own USING (rank) JOIN taken USING (rank)
+GROUP BY rank HAVING times >= $often * any_value(of)
+ORDER BY times DESC, sum(behind_ns) DESC, rank
 """
 _BESIDE = """
 WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
@@ -82,6 +96,9 @@ _STEPS = """
 SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped_ns, free_ns,
     data_loading_ns
 FROM steps ORDER BY rank, step
+"""
+_MATCHED = """
+SELECT (SELECT count(*) FROM shared), count(*) FROM collectives
 """
 _MEANS = """
 SELECT rank, any_value(device), count(*), avg(length_ns), avg(computing_ns), avg(communication_ns),
@@ -97,7 +114,7 @@ class Straggler:
     Attributes:
         rank: Its number.
         last: In how many collectives it came last, and late.
-        of: How many collectives all ranks took part in.
+        of: How many it took part in, of those that can be compared.
         behind_ns: By how much it came after the median rank, in the middle of those, in ns.
         own_ns: Its mean step time without communication that nothing hides.
         others_ns: The same of the median rank.
@@ -154,43 +171,88 @@ class Ranks:
     """Several ranks of one window.
 
     Args:
-        files: Where each table of :data:`RANK_TABLES` lies, one file a rank.
+        files: Where each table of :data:`RANK_TABLES` lies, one file a capture, the newest last.
+
+    Attributes:
+        older: How many captures are left out, as newer ones are of the same ranks.
+
+    Raises:
+        CaptureError: A table cannot be read.
     """
 
     def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+        import duckdb
+
         self._database = connection()
-        self._files = [str(path) for path in files[STEPS]]
-        for name in RANK_TABLES:
-            found = [str(path) for path in files[name]]
-            self._database.read_parquet(found, filename=name == STEPS).create(name)
+        try:
+            self._places = self._newest(files[STEPS])
+            newest = sorted(set(self._places.values()))
+            for name in RANK_TABLES:
+                chosen = [str(files[name][place]) for place in newest]
+                self._database.read_parquet(chosen).create(name)
+        except duckdb.Error as error:
+            raise CaptureError(
+                f"what was made of ranks before cannot be read, analyse them again: {error}"
+            ) from error
+        self.older = len(files[STEPS]) - len(newest)
         self._database.execute(_SHARED)
         self._database.execute(_CLOCKS)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 
+    def _newest(self, files: Sequence[Path]) -> dict[int, int]:
+        """Return the place of the last file of each rank."""
+        names = [str(path) for path in files]
+        found = self._database.read_parquet(names, filename=True).query(
+            "steps", "SELECT DISTINCT rank, filename FROM steps"
+        )
+        if found is None:
+            return {}
+        places = {name: place for place, name in enumerate(names)}
+        ranks = sorted((places[name], rank) for rank, name in found.fetchall())
+        return dict(sorted((rank, place) for place, rank in ranks))
+
     def __len__(self) -> int:
-        return int(self._rows("SELECT count(DISTINCT rank) FROM steps")[0][0])
+        return len(self._places)
 
     def means(self) -> list[RankMean]:
         """Return the mean step of each rank."""
         return [RankMean(*row) for row in self._rows(_MEANS)]
 
     def stragglers(self) -> list[Straggler]:
-        """Return the ranks that others wait for, the one that came last most often first."""
-        return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS)]
+        """Return the ranks that others often wait for, the one that came last most often first."""
+        return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS, {"often": OFTEN})]
+
+    def words(self) -> list[str]:
+        """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
+        matched, total = self._rows(_MATCHED)[0]
+        said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
+        if not said and matched:
+            said = ["no rank keeps the others waiting"]
+        if matched < total:
+            said.append(
+                f"{matched:,} of {total:,} collectives are the same on all ranks of their group "
+                "from the first on; of the others nobody knows who waits for whom"
+            )
+        elif not total:
+            said = ["no collective was recorded, so nobody knows who waits for whom"]
+        world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
+        if world_size > len(self):
+            said.append(f"{world_size - len(self):,} of {world_size:,} ranks are missing here")
+        if self.older:
+            said.append(f"{self.older:,} older captures of the same ranks lie here, left out")
+        return said
 
     def slowest(self) -> int:
         """Return the rank that others wait for most, else the one with the most own work."""
-        found = self._rows(
-            "SELECT own.rank FROM own LEFT JOIN last USING (rank) GROUP BY own.rank "
-            "ORDER BY count(place) DESC, max(own_ns) DESC, own.rank LIMIT 1"
-        )
-        return int(found[0][0])
+        if found := self.stragglers():
+            return found[0].rank
+        query = "SELECT rank FROM own ORDER BY own_ns DESC, rank LIMIT 1"
+        return int(self._rows(query)[0][0])
 
     def place_of(self, rank: int) -> int:
         """Return the place among the files of the one that holds a rank."""
-        found = self._rows("SELECT any_value(filename) FROM steps WHERE rank = $r", {"r": rank})
-        return self._files.index(found[0][0])
+        return self._places[rank]
 
     def median(self) -> int:
         """Return the rank in the middle by its own work."""
@@ -231,5 +293,5 @@ class Ranks:
             for name, place, more, less, own, other in self.beside(self.slowest(), self.median())
         ]
 
-    def _rows(self, query: str, values: dict[str, int] | None = None) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
         return self._database.execute(query, values).fetchall()

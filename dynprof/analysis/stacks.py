@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.call_tree import call_tree
 from dynprof.analysis.capture import Capture
+from dynprof.analysis.files import whole
 from dynprof.analysis.nesting import ROOT
-from dynprof.layout import private, write_atomic
+from dynprof.layout import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
 
 
 def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
-    with open(path, "w", encoding="utf-8", opener=private) as file:
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
 
 
@@ -74,9 +75,9 @@ def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
 
 def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
-    tree = (
-        capture.tree if not on_device else call_tree(capture.trace, capture.calls, on_device=True)
-    )
+    tree = capture.tree
+    if on_device:
+        tree = call_tree(capture.trace, capture.calls, capture.marked, on_device=True)
     stacks: list[str] = []
     for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
         text = capture.trace.tables["name"][name].translate(_UNSAFE)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.files import whole
 from dynprof.analysis.kernels import core_of, waits
 from dynprof.analysis.memory import device_label
 from dynprof.analysis.operators import LABELS, ON_DEVICE, STEP
-from dynprof.layout import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +102,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     first = next(ahead, None)
     if first is None:
         return False
-    with open(path, "w", encoding="utf-8", newline="", opener=private) as file:
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.writelines(f"{','.join(row)}\r\n" for row in chain([header, first], ahead))
     return True
 

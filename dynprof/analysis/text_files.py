@@ -7,9 +7,10 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dynprof.analysis.files import whole
 from dynprof.analysis.inflate import Readable, Torn, opened
 from dynprof.analysis.steps import collectives
-from dynprof.layout import private, write_atomic
+from dynprof.layout import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
     """Write the json files that have something to say; yield their paths."""
     view = folder / "trace_view.json"
-    with opened(capture.path) as source, open(view, "wb", opener=private) as sink:
+    with opened(capture.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
         _copy(source, sink)
     yield view
     contents = {

@@ -30,10 +30,10 @@ class Trace:
     Attributes:
         members: The members of its JSON object beside the events.
         spans: Columns of the events with a duration, in the order of their begin, longer ones
-            first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims`` and the
-            numbers that Kineto writes; -1 where an event has none.
+            first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims``,
+            ``group`` and the numbers that Kineto writes; -1 where an event has none.
         memory: Columns of allocations and releases, in the order of time.
-        tables: What the columns ``name``, ``category``, ``thread`` and ``dims`` stand for.
+        tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.
         size: Its bytes, uncompressed.
     """

@@ -69,7 +69,7 @@ def analyse(
     try:
         traces = traces_in(located(path))
         outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
-    except CaptureError as error:
+    except (CaptureError, OSError) as error:
         fail(str(error), UNREADABLE)
     _tell(outcome)
 
@@ -94,7 +94,7 @@ def _tell(outcome: Outcome) -> None:
     for (name, why), traces in outcome.left_out.items():
         say(f"not written: {name}, {why} (captures: {len(traces)})", err=True)
     for folder, verdicts in outcome.verdicts.items():
-        for verdict in verdicts or ["no rank keeps the others waiting"]:
+        for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)
     for trace, torn in outcome.torn.items():
         say(f"{trace}: {torn}; what there is was analysed", err=True)

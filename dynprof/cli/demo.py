@@ -123,6 +123,8 @@ def _idle_cost() -> dict[str, float]:
 
 
 def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
+    from dynprof.analysis.report.window import report_on
+
     manifest = load_manifest(path)  # again: its bill was settled when the job ended
     cost = manifest.cost
     trace = path.parent.parent / str(manifest.trace)
@@ -131,9 +133,13 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     for line in log.read_text().splitlines():
         typer.echo(f"   {line}")
     typer.echo("\nWhere the files are:\n")
-    for label, file in (("trace", trace), ("manifest", path), ("log", log)):
+    report = report_on(trace)
+    files = {"trace": trace, "report": report.path, "manifest": path, "log": log}
+    for label, file in files.items():
         typer.echo(f"   {label:9} {file}")
-    typer.echo("\n   Open the trace in Perfetto or chrome://tracing.\n")
+    typer.echo("\n   Open the report in a browser, and the trace with dynprof view.\n")
+    typer.echo("What the report says first:\n")
+    typer.echo(f"   {report.words[0]}\n")
     typer.echo("The five longest operators in it, by total time:\n")
     for name, (total_us, calls) in longest(trace, 5):
         typer.echo(f"   {total_us / 1e3:10.3f} ms  {calls:6} x  {name}")
@@ -143,7 +149,8 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
         f"{_ms(cost.step_saving_ms)} while saving,"
     )
-    typer.echo(f"   in all {_ms(cost.extra_ms)} of training time lost until the trace was on disk;")
+    lost = _ms(None if cost.extra_ms is None else max(0.0, cost.extra_ms))
+    typer.echo(f"   in all {lost} of training time lost until the trace was on disk;")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."

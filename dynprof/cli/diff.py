@@ -46,7 +46,7 @@ def diff(
     title = f"a step: {before:,.3f} ms, then {after:,.3f} ms ({after - before:+,.3f} ms)"
     table = Table(title=title, title_justify="left")
     table.add_column("name", overflow="fold")
-    for head in ("where", "count", "", "own ms a step", "", "difference"):
+    for head in ("where", "count: first", "second", "own ms: first", "second", "difference"):
         table.add_column(head, justify="right")
     for row in (*phases, *rows):
         counts = (f"{count:,.4g}" for count in row.count)

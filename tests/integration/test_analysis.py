@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from dynprof.analysis import tables
@@ -163,14 +164,27 @@ def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
 
 
 def test_folded_stacks_add_up(tmp_path: Path) -> None:
-    """All lines together are what the threads did; frames come first, operators last."""
+    """All lines together are what the threads did in the steps; frames first, operators last."""
     path = tmp_path / "a.pt.trace.json"
     recorded(path, with_stack=True)
     capture = Capture(path)
     lines = list(folded(capture))
     outer = capture.calls.span[capture.calls.parent == -1]
-    total = capture.trace.spans["length"][outer].sum()
+    thread = capture.trace.spans["thread"]
+    outer = outer[np.isin(thread[outer], thread[capture.trace.category("cpu_op")])]
+    begins = capture.trace.spans["start"][outer]
+    ends = begins + capture.trace.spans["length"][outer]
+    first, last = capture.marked[0], capture.marked[-1]
+    inside = np.minimum(ends, last[1] + last[2]) - np.maximum(begins, first[1])
+    total = np.maximum(inside, 0).sum()
     assert sum(us for _, us in lines) == pytest.approx(total / 1000, rel=0.02)
+    outside = {"ph": "X", "cat": "python_function", "name": "stray", "pid": 1, "tid": 1}
+    trace = json.loads(path.read_text())
+    late = max(event["ts"] for event in trace["traceEvents"] if "ts" in event)
+    trace["traceEvents"].append({**outside, "ts": late + 1e6, "dur": 1e9})
+    stray = tmp_path / "b.pt.trace.json"
+    stray.write_text(json.dumps(trace))
+    assert list(folded(Capture(stray))) == lines
     assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
     assert len({stack for stack, _ in lines}) == len(lines)
     (flame,) = [made for made in analyse_trace(path, []) if made.name.endswith("speedscope.json")]

@@ -92,7 +92,7 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
     outcome = analyse_each(traces_in(window), ["text"], processes=1)
     (problem,) = outcome.problems.values()
     assert "is no trace" in problem
-    (verdict,) = outcome.verdicts[window]
+    verdict, _ = outcome.verdicts[window]
     assert verdict.startswith("rank 1 comes last")
     assert all(path.is_file() for path in outcome.made)
     with (window / "analysis" / "ranks.csv").open(newline="") as file:

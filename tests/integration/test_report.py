@@ -143,6 +143,9 @@ def test_the_flame_graph_zooms_and_is_searched(made: str, opened: Any) -> None:
     assert after.inner_text() == "nn.Module: TransformerEncoder_0"
     assert after.bounding_box()["width"] == pytest.approx(whole, abs=5)
     assert "% of all" in page.inner_text("#flame .told")
+    assert page.evaluate("document.activeElement.textContent") == after.inner_text()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.classList.contains('above')")
     page.click("#flame .reset")
     assert graph.locator("button").first.inner_text() == "all"
     page.fill("#flame input", "aten::")
@@ -192,7 +195,7 @@ def test_names_are_text(tmp_path: Path, opened: Any) -> None:
     done = report(str(path))
     assert done.returncode == 0, done.stderr
     page = opened(done.stdout.strip().replace("%", "%25").replace("{", "%7B"))
-    assert page.inner_text("#title") == path.name
+    assert texts(page, "#about dd")[0] == path.name
     assert page.evaluate("window.hacked") is None
     shown = page.evaluate("data.operators.rows.map((row) => row[0])")
     assert set(shown) == {*HOSTILE[:-1], "\N{REPLACEMENT CHARACTER} half a pair"}
@@ -208,7 +211,8 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
     page = opened(done.stdout.strip())
-    assert page.inner_text("#title") == "rank2.pt.trace.json"
+    assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
+    assert page.inner_text("#verdict").startswith("rank 2 comes last to 5 of 5 collectives")
     assert page.inner_text("#ranks .marked") == "rank 2"
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2), ahead_ms=250.0 * (rank == 1))
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
-    (verdict,) = outcome.verdicts[tmp_path]
+    verdict, *_ = outcome.verdicts[tmp_path]
     assert verdict.startswith("rank 2 comes last to 5 of 5 collectives, 30.0 ms after the median")
     with (tmp_path / "analysis" / "ranks.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -89,10 +90,12 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     ahead, late = "(hash(rank) % 1000000000)::BIGINT", f"(rank = {planted})::BIGINT * 5000000"
     begin = f"1700000000000000000 + place * 100000000 + {ahead} + (hash(rank, place) % 900000)"
     queries = {
-        "steps": f"SELECT rank, 7 AS step, 'host' AS device, 90000000 + {late} AS length_ns, "
-        "80000000 AS computing_ns, 9000000 AS communication_ns, 0 AS overlapped_ns, "
+        "steps": f"SELECT rank, {ranks} AS world_size, 7 AS step, 'host' AS device, "
+        f"90000000 + {late} AS length_ns, 80000000 AS computing_ns, "
+        "9000000 AS communication_ns, 0 AS overlapped_ns, "
         f"1000000 AS free_ns, 0 AS data_loading_ns FROM range({ranks}) r(rank)",
-        "collectives": f"SELECT rank, place, 'all_reduce' AS name, {begin} + {late} AS begin_ns, "
+        "collectives": "SELECT rank, '' AS \"group\", place, 'all_reduce' AS name, "
+        f"{begin} + {late} AS begin_ns, "
         f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns FROM {numbers}",
         "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
         f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
@@ -116,7 +119,10 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
     for rank in range(3):
         write(tmp_path, rank, late_ms=late_ms * (rank == 0))
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
-    assert outcome.verdicts[tmp_path] == []
+    assert outcome.verdicts[tmp_path] == [
+        "no rank keeps the others waiting",
+        "1 of 4 ranks are missing here",
+    ]
 
 
 def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
@@ -141,3 +147,74 @@ def test_two_processes_share_a_large_trace(tmp_path: Path, monkeypatch: pytest.M
 
     assert contents(alone.made, "one") == contents(together.made, "two")
     assert len(alone.made) > 5
+
+
+def test_groups_are_compared_among_themselves(tmp_path: Path) -> None:
+    """Two groups of two: rank 3 keeps rank 2 waiting, while 0 and 1 meet at other times."""
+    for rank in range(4):
+        name = f'"tp_{rank // 2}"'
+        found = events(30.0 * (rank == 3), 0, 0, rank)
+        for event in found:
+            event["ts"] += 7 * MS * (rank // 2)
+            if event["name"] == "gloo:all_reduce":
+                members = [rank // 2 * 2, rank // 2 * 2 + 1]
+                event["args"] = {"Process Group Name": name, "Process Group Ranks": members}
+        trace = {"baseTimeNanoseconds": 10**18, "traceEvents": found,
+                 "distributedInfo": {"rank": rank, "world_size": 4}}  # fmt: skip
+        (tmp_path / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    (verdict,) = outcome.verdicts[tmp_path]
+    assert verdict.startswith("rank 3 comes last to 5 of 5 collectives, 30.0 ms after the median")
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    """One rank has another collective first; of one there is an older capture too; one is gone."""
+    for rank in range(3):
+        write(tmp_path, rank)
+    first = json.loads((tmp_path / "rank1.pt.trace.json").read_text())
+    extra = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "name": "gloo:broadcast",
+             "ts": 1, "dur": 1}  # fmt: skip
+    first["traceEvents"].append(extra)
+    (tmp_path / "rank1.pt.trace.json").write_text(json.dumps(first))
+    older = tmp_path / "other.rank0.pt.trace.json"
+    older.write_text((tmp_path / "rank0.pt.trace.json").read_text())
+    os.utime(older, (1, 1))
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    matched, missing, left = outcome.verdicts[tmp_path]
+    assert matched.startswith("0 of 16 collectives are the same on all ranks of their group")
+    assert missing == "1 of 4 ranks are missing here"
+    assert left == "1 older captures of the same ranks lie here, left out"
+
+
+def test_ranks_without_collectives(tmp_path: Path) -> None:
+    """Also an empty one, which comes first: the table is made, and it is said."""
+    (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
+    for rank in range(1, 3):
+        write(tmp_path, rank)
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        trace = json.loads(path.read_text())
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if "gloo" not in e["name"]]
+        path.write_text(json.dumps(trace))
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    assert outcome.problems == {}
+    said, *_ = outcome.verdicts[tmp_path]
+    assert said == "no collective was recorded, so nobody knows who waits for whom"
+
+
+def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
+    """Neither a folder nor a file that lies there; what they lead to stays as it was."""
+    (tmp_path / "window").mkdir()
+    write(tmp_path / "window", 0)
+    (victim := tmp_path / "victim").write_text("mine")
+    folder = tmp_path / "window" / "analysis" / "rank0.pt"
+    folder.mkdir(parents=True)
+    (folder / "stacks.folded").symlink_to(victim)
+    outcome = analyse_each(traces_in(tmp_path / "window"), ["text"], processes=1)
+    assert (outcome.problems, victim.read_text()) == ({}, "mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "window" / "analysis").rename(tmp_path / "old")
+    (tmp_path / "window" / "analysis").symlink_to(tmp_path / "elsewhere")
+    outcome = analyse_each(traces_in(tmp_path / "window"), ["text"], processes=1)
+    (problem,) = outcome.problems.values()
+    assert "symbolic link" in problem
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -2,7 +2,8 @@
 // Bars that stand for times, next to each other on one scale.
 
 const COLOURS = {
-  "computing": "--computing", "communication": "--communication", "idle": "--idle",
+  "computing": "--computing", "communication": "--communication", "copying": "--copying",
+  "idle": "--idle",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
   "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
 };
@@ -22,8 +23,10 @@ function inMs(value) {
 /** Draws the times in `parts` (ms) as one bar; `longest` (ms) fills the width. */
 function drawBar(parts, longest, className) {
   const bar = element("div", className);
-  for (const [name, time] of Object.entries(parts)) {
-    if (time <= 0) continue;
+  const named = Object.entries(parts).filter(([, time]) => time > 0);
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", named.map(([name, time]) => `${name} ${inMs(time)}`).join(", "));
+  for (const [name, time] of named) {
     const part = element("i");
     part.style.setProperty("--of", `var(${COLOURS[name]})`);
     part.style.width = `${100 * time / longest}%`;

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.breakdown import Breakdown, parts_of
+from dynprof.analysis.breakdown import Breakdown, ms
 from dynprof.analysis.findings import findings
 from dynprof.analysis.memory import memory_timeline
 from dynprof.analysis.nesting import ROOT
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.ranks import Ranks
     from dynprof.capture import Manifest
 
+SLOWED = 1.15
+"""Recording that makes a step so many times as long is worth a warning."""
 WORST = 3
 """So many findings are shown."""
 MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
@@ -37,9 +39,9 @@ def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
     steps = Breakdown(capture)
     found = findings(capture, steps)[:WORST]
     return {
-        "title": capture.path.name,
+        "title": _title(capture),
         "made_by": f"dynprof {__version__}",
-        "verdict": str(steps),
+        "verdict": " ".join([*(ranks.words()[:1] if ranks else ()), str(steps)]),
         "findings": [
             {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
             for f in found
@@ -54,21 +56,43 @@ def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
     }
 
 
+def _title(capture: Capture) -> str:
+    """Return what the capture is of, in a few words."""
+    numbers = [number for number, _, _ in capture.marked if number is not None]
+    steps = f"Steps {numbers[0]} to {numbers[-1]}" if numbers else "A capture"
+    return f"{steps}, rank {capture.rank}, {capture.host or capture.path.name}"
+
+
 def verdict(capture: Capture) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = Breakdown(capture)
-    return [str(steps), *map(str, findings(capture, steps)[:WORST])]
+    slowed = [slowed for slowed in [_slowed(capture)] if slowed]
+    return [str(steps), *slowed, *map(str, findings(capture, steps)[:WORST])]
+
+
+def _slowed(capture: Capture) -> str:
+    """Return by how much recording slowed the job, where that is much."""
+    cost = capture.manifest.cost if capture.manifest else None
+    if cost is None or not cost.step_before_ms or not cost.step_during_ms:
+        return ""
+    if cost.step_during_ms < SLOWED * cost.step_before_ms:
+        return ""
+    more = cost.step_during_ms / cost.step_before_ms - 1
+    return (
+        f"Recording made the steps {more:.0%} longer ({cost.step_before_ms:,.4g} ms before): what "
+        "runs much Python has too large a share here; less detail, without stacks, slows less."
+    )
 
 
 def _steps(capture: Capture, steps: Breakdown) -> Data:
-    """Return where the time of each step goes, in ms."""
+    """Return where the time of each step goes, in ms; phases are those of the host's steps."""
     phases = dict(zip(capture.marked, phase_times(capture), strict=True))
     rows = [
         {
-            "number": step.number,
-            "length": step.length / 1e6,
-            "parts": _in_ms(parts_of(step)),
-            "phases": _in_ms(phases[step.number, step.begin, step.length]),
+            "number": step[0],
+            "length": step[2] / 1e6,
+            "parts": _in_ms(steps.parts_of(step)),
+            "phases": _in_ms(phases.get(step, {})),
         }
         for step in steps.steps[:MOST_STEPS]
     ]
@@ -100,6 +124,7 @@ def _flame(capture: Capture) -> Data:
         "name": [node[0] for node in nodes],
         "parent": [node[1] for node in nodes],
         "total": [node[2] for node in nodes],
+        "all": sum(tree.own_ns) // 1000,
         "hidden": len(total) - len(nodes),
     }
 
@@ -153,11 +178,11 @@ def _ranks(ranks: Ranks) -> Data:
     """Return the mean step of each rank, and two of them operator by operator; times in ms."""
     slowest, median = ranks.slowest(), ranks.median()
     means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
-    shown = [mean for mean in means if mean.rank == median] + means
-    rows = list({mean.rank: mean for mean in shown[:MOST_RANKS]}.values())
+    first = [mean for mean in means if mean.rank in (slowest, median)]
+    rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
     return {
         "count": len(ranks),
-        "verdicts": [str(one) for one in ranks.stragglers()[:WORST]],
+        "verdicts": ranks.words(),
         "slowest": slowest,
         "median": median,
         "rows": [
@@ -185,6 +210,7 @@ def _ranks(ranks: Ranks) -> Data:
 def _about(capture: Capture) -> list[tuple[str, str]]:
     """Return facts about the capture: what it is of, and what it cost."""
     found = [
+        ("file", capture.path.name),
         ("rank", str(capture.rank)),
         ("host", capture.host),
         ("events", f"{len(capture.trace.spans['start']):,}"),
@@ -212,8 +238,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
         ("from", manifest.opened_at),
         ("to", manifest.closed_at),
-        ("closed", manifest.closing),
-        *((name, f"{value:,.3g} ms") for name, value in measured.items() if value is not None),
+        *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
     ]
 
 
@@ -222,4 +247,5 @@ def _warnings(capture: Capture) -> list[str]:
     found = [capture.trace.torn]
     if capture.manifest:
         found += [capture.manifest.reason, *capture.manifest.lost, *capture.manifest.remarks]
+        found.append(_slowed(capture))
     return [one for one in found if one]

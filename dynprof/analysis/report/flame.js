@@ -20,10 +20,11 @@ class FlameGraph {
       node.above.children.push(node);
     }
     for (const node of [this.top, ...this.nodes]) node.children.sort((a, b) => b.total - a.total);
-    this.top.total = this.top.children.reduce((sum, node) => sum + node.total, 0);
+    this.top.total = data.all;
     this.reset.addEventListener("click", () => this.show(this.top));
     this.search.addEventListener("input", () => this.show(this.shown));
-    this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.show(node)));
+    this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.zoom(node)));
+    this.graph.addEventListener("keydown", (event) => this.onNode(event, (node) => this.move(event, node)));
     for (const kind of ["mouseover", "focusin"])
       this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
     this.show(this.top);
@@ -32,6 +33,24 @@ class FlameGraph {
   onNode(event, then) {
     const drawn = event.target.closest("button");
     if (drawn) then(drawn.node);
+  }
+
+  zoom(node) {
+    this.show(node);
+    node.drawn.focus();
+  }
+
+  /** Arrow keys lead to what a node lies in, to what lies in it, and to its neighbours. */
+  move(event, node) {
+    const beside = node.above ? node.above.children : [node];
+    const place = beside.indexOf(node);
+    const to = {
+      ArrowUp: node.above, ArrowDown: node.children[0],
+      ArrowLeft: beside[place - 1], ArrowRight: beside[place + 1],
+    }[event.key];
+    if (!to?.drawn?.isConnected) return;
+    event.preventDefault();
+    to.drawn.focus();
   }
 
   /** Draws a node over the whole width, what it lies in above it, and what lies in it below. */
@@ -74,6 +93,8 @@ class FlameGraph {
     const drawn = element("button", className, node.name);
     drawn.type = "button";
     drawn.node = node;
+    node.drawn = drawn;
+    drawn.tabIndex = node === this.shown ? 0 : -1;
     drawn.classList.toggle("match", this.isMatch(node));
     drawn.title = `${node.name}: ${this.measured(node)}`;
     const [hue, light] = colourOf(node.name);

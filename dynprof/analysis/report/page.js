@@ -5,7 +5,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const section = (name) => document.getElementById(name);
 const part = (name, selector) => section(name).querySelector(selector);
 const text = (value) => value;
-const whole = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+const whole = (value) =>
+  (Number.isInteger(value) ? value : Number(value.toPrecision(4))).toLocaleString("en");
 const time = (value) => value === null ? "" :
   value.toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
 
@@ -51,8 +52,7 @@ function drawRanks() {
   section("ranks").hidden = false;
   const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${count} ranks.`;
   part("ranks", ".hint").textContent = `The mean step of each. ${shown}`;
-  const said = verdicts.length ? verdicts : ["No rank keeps the others waiting."];
-  part("ranks", ".verdicts").append(...said.map((one) => element("li", "", one)));
+  part("ranks", ".verdicts").append(...verdicts.map((one) => element("li", "", one)));
   const drawn = rows.map((row) => ({
     name: `rank ${row.rank}`, value: row.length, bars: [row.parts], marked: row.rank === slowest,
   }));
@@ -69,7 +69,7 @@ function drawRanks() {
 function drawFlame() {
   section("flame").hidden = data.flame.name.length === 0;
   const thin = data.flame.hidden ? ` ${data.flame.hidden.toLocaleString("en")} paths are too thin to be shown.` : "";
-  part("flame", ".hint").textContent = `Python frames and operators, of all threads together. A click widens one.${thin}`;
+  part("flame", ".hint").textContent = `Python frames and operators within the steps, of all threads that ran operators. A click widens one.${thin}`;
   new FlameGraph(section("flame"), data.flame);
 }
 

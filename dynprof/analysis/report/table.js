@@ -16,6 +16,7 @@ class SortedTable {
     const table = element("table"), head = element("thead"), line = element("tr");
     this.heads = columns.map(([title], place) => {
       const cell = element("th"), button = element("button", "", title);
+      cell.scope = "col";
       button.type = "button";
       button.addEventListener("click", () => this.sort(place));
       cell.append(button);
@@ -29,7 +30,7 @@ class SortedTable {
     scroll.append(table);
     this.more = element("button", "more");
     this.more.type = "button";
-    this.more.addEventListener("click", () => { this.all = true; this.draw(); });
+    this.more.addEventListener("click", () => { this.all = true; this.draw(); this.search.focus(); });
     this.search.addEventListener("input", () => this.draw());
     target.append(tools, scroll, this.more);
     this.draw();

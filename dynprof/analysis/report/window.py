@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import FOLDER, RANK, folder_of, newest_in, traces_in
-from dynprof.analysis.many import analyse_each, ranks_of
+from dynprof.analysis.captures import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.files import FOLDER, own_folder
+from dynprof.analysis.many import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.places import Place
 from dynprof.analysis.report.contents import verdict
@@ -49,29 +50,37 @@ def report_on(path: Path, output: Path | None = None) -> Report:
     traces = [trace for trace in traces_in(path) if trace.parent == newest.parent]
     if len(traces) == 1:
         return _on_one(newest, output)
-    return _on_ranks(newest.parent, traces, output)
+    return _on_ranks(newest, traces, output)
 
 
-def _on_one(trace: Path, output: Path | None) -> Report:
+def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None = None) -> Report:
     capture = Capture(trace)
-    target = output or folder_of(trace) / REPORT
-    make_dir(target.parent)
-    return Report(write_report(capture, target), verdict(capture))
+    target = _prepared(output, folder_of(trace))
+    return Report(write_report(capture, target), verdict(capture), problems or {})
 
 
-def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
+def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
+    folder = newest.parent
     outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
-    ready = [trace for trace in traces if trace not in outcome.problems]
+    ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
     if not ready:
         raise CaptureError(next(iter(outcome.problems.values())))
     ranks = ranks_of(ready, Place(folder))
     if len(ranks) < 2:
-        return _on_one(ready[-1], output)
+        return _on_one(ready[-1], output, outcome.problems)
     capture = Capture(ready[ranks.place_of(ranks.slowest())])
-    target = output or folder / FOLDER / REPORT
-    make_dir(target.parent)
-    words = [*map(str, ranks.stragglers()), *verdict(capture)]
+    target = _prepared(output, folder / FOLDER)
+    words = [*ranks.words(), *verdict(capture)]
     return Report(write_report(capture, target, ranks), words, outcome.problems)
+
+
+def _prepared(output: Path | None, folder: Path) -> Path:
+    """Return where the report goes; the folder is there."""
+    if output:
+        make_dir(output.absolute().parent)
+        return output
+    own_folder(folder)
+    return folder / REPORT
 
 
 def _compared(trace: Path) -> bool:
