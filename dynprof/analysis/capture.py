@@ -56,6 +56,8 @@ class Capture:
 
     def __init__(self, path: Path, half: Half | None = None) -> None:
         self.path = path
+        if not _is_text(str(path)):
+            raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, half)
         self.manifest = find_manifest(path)
 
@@ -177,6 +179,11 @@ class Capture:
             return known[place]
 
         return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be written into files; a file system may hold any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _whole(value: object) -> int | None:

@@ -187,8 +187,8 @@ class Ranks:
         try:
             self._places = self._newest(files[STEPS])
             newest = sorted(set(self._places.values()))
-            for name in RANK_TABLES:
-                chosen = [str(files[name][place]) for place in newest]
+            for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
+                chosen = [str(files[name][place]) for place in newest or [0]]
                 self._database.read_parquet(chosen).create(name)
         except duckdb.Error as error:
             raise CaptureError(

@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import psutil
 import pytest
 
 from dynprof.analysis import tables
@@ -245,6 +246,32 @@ def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "broken.pt.trace.json" in done.stderr
     assert done.stdout.count("operator_details.csv") == 2
+
+
+POOL = """
+import os, time
+from dynprof.analysis.executors import processes
+if __name__ == "__main__":
+    with processes(2) as pool:
+        pids = {pool.submit(os.getpid).result() for _ in range(2)}
+        waiting = [pool.submit(time.sleep, 300) for _ in range(2)]
+        print(*pids, flush=True)
+        time.sleep(300)
+"""
+
+
+def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
+    """However it is ended: the processes that work for it end too."""
+    (tmp_path / "pool.py").write_text(POOL)
+    parent = subprocess.Popen(
+        [sys.executable, "pool.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.communicate()
+    assert pids
+    wait_for("their end", lambda: not any(map(psutil.pid_exists, pids)) or None)
 
 
 def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from dynprof.analysis.captures import traces_in
 from dynprof.analysis.many import analyse_each
 from dynprof.analysis.parquet import connection
 from dynprof.analysis.ranks import Ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MS = 1000.0
 STEPS = 5
@@ -199,6 +197,25 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     assert outcome.problems == {}
     said, *_ = outcome.verdicts[tmp_path]
     assert said == "no collective was recorded, so nobody knows who waits for whom"
+
+
+def test_captures_without_anything(tmp_path: Path) -> None:
+    """No steps, no ranks, nothing to compare; and nothing wrong."""
+    for name in "ab":
+        (tmp_path / f"{name}.pt.trace.json").write_text('{"traceEvents": []}')
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    assert (outcome.problems, outcome.verdicts) == ({}, {})
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """In a sentence; the others are analysed."""
+    write(tmp_path, 0)
+    odd = os.fsencode(tmp_path) + b"/\xff.trace.json"
+    Path(os.fsdecode(odd)).write_bytes((tmp_path / "rank0.pt.trace.json").read_bytes())
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    (problem,) = outcome.problems.values()
+    assert problem.endswith("is not UTF-8: rename it")
+    assert len(outcome.made) > 5
 
 
 def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
