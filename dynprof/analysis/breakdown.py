@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.intervals import clipped, cover, covered, gaps, layered, united
+from dynprof.analysis.intervals import clipped, covered, gaps, layered, united
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS
-from dynprof.analysis.phases import REST, mean_phases
+from dynprof.analysis.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.steps import is_collective
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.steps import Marked
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
+COLLECTING, COMPILING = "collecting garbage", "compiling"
+COMPILERS = "(dynamo_timed)"
+"""In the names of what torch.compile does."""
 _SHOWN = 0.005
 """Smaller shares are not named in words."""
 _MUCH = 0.1
@@ -101,13 +104,7 @@ class Breakdown:
             copies = trace.category("gpu_memcpy", "gpu_memset") & mine
             work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
                     COPYING: copies}  # fmt: skip
-        return {name: self.where(chosen) for name, chosen in work.items()}
-
-    def where(self, chosen: NDArray[np.bool_]) -> Cover:
-        """Return when any of these spans lasts."""
-        spans = self._capture.trace.spans
-        start = spans["start"][chosen]
-        return cover(start, start + spans["length"][chosen])
+        return {name: trace.when(chosen) for name, chosen in work.items()}
 
     def parts_of(self, step: Marked) -> dict[str, int]:
         """Return what the time of a step is; what is hidden behind computing counts as that."""
@@ -131,6 +128,17 @@ class Breakdown:
     def busy(self) -> Cover:
         """When anything of :attr:`covers` runs."""
         return united(*self.covers.values())
+
+    @cached_property
+    def causes(self) -> dict[str, Cover]:
+        """When the host does something that keeps everything else waiting."""
+        trace = self._capture.trace
+        return {
+            LOADING: where_phase(self._capture, LOADING),
+            CHECKPOINT: where_phase(self._capture, CHECKPOINT),
+            COLLECTING: trace.when(trace.category("gc")),
+            COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
+        }
 
     def time_in(self, where: Cover) -> float:
         """Return for how long a cover lasts in the mean step."""

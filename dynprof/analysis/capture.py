@@ -15,6 +15,7 @@ from dynprof.analysis.kernels import kinds
 from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.nesting import ROOT
 from dynprof.analysis.operators import FRAMES, LABELS, averages, calls, operators
+from dynprof.analysis.phases import phase_times
 from dynprof.analysis.steps import HOST_NAME, marked_steps, step_times
 from dynprof.analysis.trace import load_trace
 from dynprof.capture import load_manifest
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.kernels import Kind
     from dynprof.analysis.memory_use import Allocation
     from dynprof.analysis.operators import Average, Calls, Operators
+    from dynprof.analysis.phases import Phases
     from dynprof.analysis.steps import Marked, Step
     from dynprof.capture import Manifest
 
@@ -59,7 +61,7 @@ class Capture:
         if not _is_text(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, half)
-        self.manifest = find_manifest(path)
+        self.manifest: Manifest | None = find_manifest(path)[1]
 
     @property
     def base_ns(self) -> int:
@@ -69,8 +71,7 @@ class Capture:
     @property
     def rank(self) -> int:
         """The rank that recorded it: as the trace says, else its manifest, else 0."""
-        said = self.trace.members.get("distributedInfo")
-        rank = _whole(said.get("rank")) if isinstance(said, dict) else None
+        rank = self._distributed("rank")
         if rank is not None:
             return rank
         return self.manifest.rank if self.manifest else 0
@@ -78,9 +79,12 @@ class Capture:
     @property
     def world_size(self) -> int:
         """How many ranks there are, as far as it is known; 0 where it is not."""
-        said = self.trace.members.get("distributedInfo")
-        size = _whole(said.get("world_size")) if isinstance(said, dict) else None
+        size = self._distributed("world_size")
         return size or (self.manifest.world_size if self.manifest else 0)
+
+    def _distributed(self, name: str) -> int | None:
+        said = self.trace.members.get("distributedInfo")
+        return _whole(said.get(name)) if isinstance(said, dict) else None
 
     @property
     def host(self) -> str:
@@ -135,6 +139,11 @@ class Capture:
     def marked(self) -> list[Marked]:
         """The steps as they are marked."""
         return marked_steps(self.trace)
+
+    @cached_property
+    def phases(self) -> list[Phases]:
+        """How long each phase of each marked step took."""
+        return phase_times(self)
 
     @cached_property
     def calls(self) -> Calls:
@@ -193,19 +202,17 @@ def _whole(value: object) -> int | None:
     return None
 
 
-def find_manifest(path: Path) -> Manifest | None:
-    """Return the manifest that names a trace as its own."""
-    place = manifest_path(path)
-    return load_manifest(place) if place else None
+def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
+    """Return the manifest of a trace, and where it lies.
 
-
-def manifest_path(path: Path) -> Path | None:
-    """Return where the manifest of a trace lies; that of the rank in its name is tried first."""
+    That of the rank in the trace's name is tried first.
+    """
     folder = path.parent / INFO_DIR
     rank = _RANK.search(path.name)
     likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
     for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
         with contextlib.suppress(CaptureError):
-            if load_manifest(candidate).trace == path.name:
-                return candidate
-    return None
+            manifest = load_manifest(candidate)
+            if manifest.trace == path.name:
+                return candidate, manifest
+    return None, None

@@ -9,7 +9,6 @@ import numpy as np
 
 from dynprof.analysis.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
 from dynprof.analysis.finding import LEAST, SMALL_NS, Finding, how_many, number
-from dynprof.analysis.findings_host import causes
 from dynprof.analysis.intervals import united
 from dynprof.analysis.memory import device_label
 from dynprof.analysis.operators import FRAMES, OPERATORS
@@ -48,7 +47,7 @@ def idle_device(capture: Capture, steps: Breakdown) -> Finding | None:
     kernels = trace.category("kernel") & (trace.spans["device"] == steps.device)
     count = int(kernels.sum()) / max(1, steps.count)
     middle = float(np.median(trace.spans["length"][kernels]))
-    named = united(*causes(capture, steps).values(), _gaps_after_waits(capture, steps))
+    named = united(*steps.causes.values(), _gaps_after_waits(capture, steps))
     time = steps.parts[IDLE] - steps.idle_in(named)
     if count >= _MANY_KERNELS and middle < SMALL_NS:
         return Finding(
@@ -114,7 +113,7 @@ def allocator(capture: Capture, steps: Breakdown) -> Finding:
     chosen = trace.category(*LAUNCHES) & trace.named(
         lambda name: name.endswith(("Malloc", "Free", "MallocAsync", "HostAlloc"))
     )
-    time = steps.cost_of(steps.where(chosen))
+    time = steps.cost_of(capture.trace.when(chosen))
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
@@ -131,7 +130,7 @@ def pageable_copies(capture: Capture, steps: Breakdown) -> Finding | None:
         return None
     trace = capture.trace
     chosen = trace.category("gpu_memcpy") & trace.named(lambda name: "Pageable" in name)
-    alone = united(steps.covers[COMPUTING], steps.where(chosen))
+    alone = united(steps.covers[COMPUTING], capture.trace.when(chosen))
     time = steps.time_in(alone) - steps.time_in(steps.covers[COMPUTING])
     return Finding(
         "Copies from memory that is not pinned",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.breakdown import IDLE, Breakdown, ms
+from dynprof.analysis.breakdown import COLLECTING, COMPILERS, COMPILING, IDLE, Breakdown, ms
 from dynprof.analysis.finding import LARGE, SMALL_NS, Finding, how_many, number
 from dynprof.analysis.intervals import united
 from dynprof.analysis.nesting import own_time
@@ -21,25 +21,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.intervals import Cover
 
 _MANY_OPERATORS = 500
-_COMPILING = "(dynamo_timed)"
-"""In the names of what torch.compile does."""
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
-
-
-def causes(capture: Capture, steps: Breakdown) -> dict[str, Cover]:
-    """Return when the host does something that keeps everything else waiting."""
-    trace = capture.trace
-    return {
-        LOADING: where_phase(capture, LOADING),
-        CHECKPOINT: where_phase(capture, CHECKPOINT),
-        "collecting": steps.where(trace.category("gc")),
-        "compiling": steps.where(trace.named(lambda name: _COMPILING in name)),
-    }
 
 
 def data_loading(capture: Capture, steps: Breakdown) -> Finding:
     """Look for steps that wait for data."""
-    where = causes(capture, steps)[LOADING]
+    where = steps.causes[LOADING]
     time, slowest = steps.cost_of(where), _slowest_frame(capture, where)
     alone = capture.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
     return Finding(
@@ -71,7 +58,7 @@ def _slowest_frame(capture: Capture, where: Cover) -> str:
 
 def garbage(capture: Capture, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
-    time = steps.cost_of(causes(capture, steps)["collecting"])
+    time = steps.cost_of(steps.causes[COLLECTING])
     count = how_many(capture, steps, capture.trace.category("gc"))
     return Finding(
         "Garbage collection",
@@ -82,9 +69,9 @@ def garbage(capture: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def compiling(capture: Capture, steps: Breakdown) -> Finding:
+def compiling(_: Capture, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
-    time = steps.cost_of(causes(capture, steps)["compiling"])
+    time = steps.cost_of(steps.causes[COMPILING])
     return Finding(
         "Recompilation",
         steps.share(time),
@@ -98,7 +85,7 @@ def between_operators(capture: Capture, steps: Breakdown) -> Finding | None:
     """Look for time in which Python runs and no operator does, for no other reason."""
     if not steps.on_host or not capture.trace.category(OPERATORS).any():
         return None
-    time = steps.parts[IDLE] - steps.idle_in(united(*causes(capture, steps).values()))
+    time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
     stacks = capture.trace.category(FRAMES).any()
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
@@ -129,7 +116,7 @@ def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
 def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
     work = (kind for kind in capture.kinds if kind.core != "COMMUNICATION")
-    kind = next((kind for kind in work if _COMPILING not in kind.name), None)
+    kind = next((kind for kind in work if COMPILERS not in kind.name), None)
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
@@ -164,9 +151,9 @@ def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def checkpoint(capture: Capture, steps: Breakdown) -> Finding:
+def checkpoint(_: Capture, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
-    time = steps.cost_of(causes(capture, steps)[CHECKPOINT])
+    time = steps.cost_of(steps.causes[CHECKPOINT])
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),

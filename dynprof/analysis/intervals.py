@@ -63,5 +63,4 @@ def gaps(where: Cover, end: int) -> Cover:
 
 def both(one: Cover, other: Cover) -> int:
     """Return for how long two covers overlap."""
-    together = cover(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
-    return covered(one) + covered(other) - covered(together)
+    return covered(one) + covered(other) - covered(united(one, other))

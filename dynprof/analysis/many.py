@@ -9,7 +9,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.capture import Capture, manifest_path
+from dynprof.analysis.capture import Capture
 from dynprof.analysis.captures import (
     MEMORY,
     OPERATORS,
@@ -198,9 +198,7 @@ def _analyse(
     found = _Found(trace)
     try:
         with place_of(trace.parent) as place:
-            if manifest := manifest_path(trace):
-                place.fetch(manifest)
-            capture = Capture(place.fetch(trace), half)
+            capture = Capture(place.fetch_capture(trace), half)
             found.torn = capture.trace.torn
             for path in analyse_capture(capture, types, parts):
                 found.made.append(place.deliver(path))

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynprof.analysis.difference import step_work
 from dynprof.analysis.files import own_folder, whole
-from dynprof.analysis.phases import NAMES, phase_times
+from dynprof.analysis.phases import NAMES
 from dynprof.analysis.steps import collectives
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def phase_column(phase: str) -> str:
 
 def _steps(capture: Capture) -> Columns:
     """Return a row for each step on each device; phases are those of the host."""
-    phases = dict(zip(capture.marked, phase_times(capture), strict=True))
+    phases = dict(zip(capture.marked, capture.phases, strict=True))
     steps = capture.steps
     mine = [phases[step.number, step.begin, step.length] for step in steps]
     times = ("length", "computing", "communication", "overlapped", "free")

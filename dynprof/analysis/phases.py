@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.intervals import cover, layered
+from dynprof.analysis.intervals import layered
 from dynprof.analysis.operators import FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def phase_times(capture: Capture) -> list[Phases]:
 
 def mean_phases(capture: Capture) -> dict[str, float]:
     """Return how long each phase takes in the mean of the marked steps, in ns."""
-    steps = phase_times(capture)
+    steps = capture.phases
     return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
 
 
@@ -68,8 +68,7 @@ def where_phase(capture: Capture, phase: str) -> Cover:
         labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
     if not labelled.any() and phase == FORWARD:
         labelled = _forward(capture)
-    start = trace.spans["start"][labelled]
-    return cover(start, start + trace.spans["length"][labelled])
+    return trace.when(labelled)
 
 
 def _plain(name: str) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dynprof.analysis.capture import find_manifest
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Place:
         """Return a file of the folder as one of this machine."""
         return path
 
+    def fetch_capture(self, trace: Path) -> Path:
+        """Return a trace of the folder as one of this machine, with its manifest beside it."""
+        return trace
+
     def deliver(self, made: Path) -> Path:
         """Return where a file that was made below :attr:`base` lies in the end."""
         return made
@@ -75,6 +80,12 @@ class _Remote(Place):
         copy.parent.mkdir(parents=True, exist_ok=True)
         remote.fs.get_file(remote.path, str(copy))
         return copy
+
+    def fetch_capture(self, trace: Path) -> Path:
+        manifest, _ = find_manifest(trace)
+        if manifest:
+            self.fetch(manifest)
+        return self.fetch(trace)
 
     def deliver(self, made: Path) -> Path:
         target: Any = self._folder.joinpath(*made.relative_to(self.base).parts)

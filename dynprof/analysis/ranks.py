@@ -101,8 +101,7 @@ _MATCHED = """
 SELECT (SELECT count(*) FROM shared), count(*) FROM collectives
 """
 _MEANS = """
-SELECT rank, any_value(device), count(*), avg(length_ns), avg(computing_ns), avg(communication_ns),
-    avg(overlapped_ns), avg(free_ns), avg(data_loading_ns)
+SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
 """
 
@@ -141,25 +140,17 @@ class RankMean:
 
     Attributes:
         rank: Its number.
-        device: The device, or ``host``.
-        steps: How many.
         length: How long they took.
         computing: For how long kernels, or operators of the host, computed.
         communication: For how long collectives ran.
         overlapped: For how long both did.
-        free: For how long neither did.
-        data_loading: For how long the host waited for data.
     """
 
     rank: int
-    device: str
-    steps: int
     length: float
     computing: float
     communication: float
     overlapped: float
-    free: float
-    data_loading: float
 
     @property
     def waiting(self) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.intervals import both, clipped, cover, covered
+from dynprof.analysis.intervals import both, clipped, covered, united
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS, STEP
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.intervals import Cover
     from dynprof.analysis.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -150,12 +149,12 @@ def _row(
     length: int,
     chosen: Numbers,
 ) -> Step:
-    communication = _cover(trace, chosen[collective[chosen]])
-    computing = _cover(trace, chosen[~collective[chosen]])
+    communication = trace.when(chosen[collective[chosen]])
+    computing = trace.when(chosen[~collective[chosen]])
     if device == HOST:
         communication = clipped(communication, begin, begin + length)
         computing = clipped(computing, begin, begin + length)
-    busy = cover(*(np.concatenate(pair) for pair in zip(computing, communication, strict=True)))
+    busy = united(computing, communication)
     first = int(busy[0][0]) if len(busy[0]) else begin
     stage = int(busy[1][-1]) - first if len(busy[0]) else 0
     return Step(
@@ -170,8 +169,3 @@ def _row(
         stage=stage,
         preparing=first - begin,
     )
-
-
-def _cover(trace: Trace, chosen: Numbers) -> Cover:
-    start = trace.spans["start"][chosen]
-    return cover(start, start + trace.spans["length"][chosen])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.frames import TraceFile
+from dynprof.analysis.intervals import cover
 from dynprof.analysis.pieces import TABLES, Piece, Table, digest
 from dynprof.errors import CaptureError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.halves import Half
+    from dynprof.analysis.intervals import Cover
     from dynprof.analysis.pieces import Columns
 
 
@@ -54,6 +56,11 @@ class Trace:
         """Return which spans have a name that passes a test, which is asked once for each name."""
         passed = np.array([test(name) for name in self.tables["name"]], bool)
         return passed[self.spans["name"]]
+
+    def when(self, chosen: NDArray[Any]) -> Cover:
+        """Return when any of these spans lasts."""
+        start = self.spans["start"][chosen]
+        return cover(start, start + self.spans["length"][chosen])
 
     def name(self, span: int) -> str:
         """Return the name of a span."""

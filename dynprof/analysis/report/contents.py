@@ -10,7 +10,6 @@ from dynprof.analysis.breakdown import Breakdown, ms
 from dynprof.analysis.findings import findings
 from dynprof.analysis.memory import memory_timeline
 from dynprof.analysis.nesting import ROOT
-from dynprof.analysis.phases import phase_times
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _slowed(capture: Capture) -> str:
 
 def _steps(capture: Capture, steps: Breakdown) -> Data:
     """Return where the time of each step goes, in ms; phases are those of the host's steps."""
-    phases = dict(zip(capture.marked, phase_times(capture), strict=True))
+    phases = dict(zip(capture.marked, capture.phases, strict=True))
     rows = [
         {
             "number": step[0],
@@ -194,7 +193,6 @@ def _ranks(ranks: Ranks) -> Data:
                     "communication": mean.waiting / 1e6,
                     "idle": max(0.0, mean.length - mean.computing - mean.waiting) / 1e6,
                 },
-                "loading": mean.data_loading / 1e6,
             }
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],
