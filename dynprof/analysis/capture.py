@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.breakdown import Breakdown
 from dynprof.analysis.call_tree import call_tree
 from dynprof.analysis.kernels import kinds
 from dynprof.analysis.memory_use import allocations
@@ -144,6 +145,11 @@ class Capture:
     def phases(self) -> list[Phases]:
         """How long each phase of each marked step took."""
         return phase_times(self)
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the time of the mean step goes."""
+        return Breakdown(self)
 
     @cached_property
     def calls(self) -> Calls:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.breakdown import Breakdown, ms
+from dynprof.analysis.breakdown import ms
 from dynprof.analysis.findings import findings
 from dynprof.analysis.memory import memory_timeline
 from dynprof.analysis.nesting import ROOT
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
+    from dynprof.analysis.breakdown import Breakdown
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.ranks import Ranks
     from dynprof.capture import Manifest
@@ -35,7 +36,7 @@ def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
         capture: The capture that it is about.
         ranks: The ranks of its window, where several are to be compared.
     """
-    steps = Breakdown(capture)
+    steps = capture.breakdown
     found = findings(capture, steps)[:WORST]
     return {
         "title": _title(capture),
@@ -64,7 +65,7 @@ def _title(capture: Capture) -> str:
 
 def verdict(capture: Capture) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
-    steps = Breakdown(capture)
+    steps = capture.breakdown
     slowed = [slowed for slowed in [_slowed(capture)] if slowed]
     return [str(steps), *slowed, *map(str, findings(capture, steps)[:WORST])]
 
