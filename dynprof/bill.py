@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from dynprof.clock import iso
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dynprof.backends import Backend
@@ -31,9 +32,11 @@ class OpenWindow:
         window: The engine.
         request: Who asked for it.
         backend: What records.
-        thread: The thread that opened it; only that one may move it.
+        thread: The thread that opened it; where the recording is bound to it, only that one may
+            move it.
         opened_s: Monotonic time of opening.
         opened_step: The step that began then.
+        step: The step that is running.
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
         step_before_ms: Mean step time before.
@@ -53,7 +56,39 @@ class OpenWindow:
     step_before_ms: float | None
     open_ms: float = 0.0
     closing: str = ""
+    step: int = 0
     remarks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.step = self.opened_step
+
+    @property
+    def movable(self) -> bool:
+        """Whether the calling thread may move and close it."""
+        return not self.window.bound_to_thread or self.thread is threading.current_thread()
+
+    def remark(self, text: str) -> None:
+        """Add a remark, once."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def note_cut(self) -> None:
+        """Remark that the window ends in the middle of a step."""
+        if self.window.state == "recording":
+            self.remark(f"the trace ends inside step {self.step}, which is not counted")
+
+    def how_closed(self, close_ms: float, reason: str) -> str:
+        """Say how it was closed, for the log.
+
+        Args:
+            close_ms: Time that closing took.
+            reason: Why it is not complete; empty where it is.
+        """
+        done = self.window.recorded
+        text = f"closed at step {self.step} in {close_ms:.2f} ms ({self.closing}), "
+        text += f"{done} of {self.window.active} steps"
+        text += f" ({self.window.kept})" if reason and done else ""
+        return text + (f"; early: {reason}" if reason else "")
 
 
 def draw_up(
@@ -94,7 +129,7 @@ def draw_up(
         complete=not reason,
         reason=reason,
         closing=current.closing,
-        remarks=(*map(str, request.remarks), *current.remarks),
+        remarks=(*map(str, request.remarks), *current.remarks, *_gaps(window)),
         cost=Cost(
             open_ms=round(current.open_ms, 3),
             close_ms=round(close_ms, 3),
@@ -102,6 +137,13 @@ def draw_up(
             step_during_ms=during_ms,
         ),
     )
+
+
+def _gaps(window: Window) -> Iterator[str]:
+    """Yield a remark on recorded steps whose numbers do not follow each other."""
+    numbers = window.numbers[: window.recorded]
+    if numbers and numbers[-1] - numbers[0] != len(numbers) - 1:
+        yield f"the recorded steps are {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Ending:
     def _close_elsewhere(self, reason: str) -> None:
         """Let the thread that has the window open close it at its next step, if it takes one."""
         deadline_s = time.monotonic() + CLOSE_WAIT_S
-        while (current := self._loop.open_window) and not self._loop.owns_window():
+        while (current := self._loop.open_window) and not current.movable:
             if not current.thread.is_alive() or time.monotonic() > deadline_s:
                 return
             self._inbox.order_close(reason)

@@ -17,6 +17,7 @@ from dynprof.errors import describe
 from dynprof.layout import open_private, write_atomic, write_if_absent
 from dynprof.leftovers import occupied
 from dynprof.packing import pack
+from dynprof.profiler.window import discard
 from dynprof.switching import brisk_switching
 
 if TYPE_CHECKING:
@@ -143,6 +144,9 @@ class Exporter:
         began_s = time.monotonic()
         made = [export.manifest]
         error = self._attempt("saving the capture", lambda: made.append(_save_files(export)))
+        recording = export.recording
+        if error and recording:  # it may not have come to saving, and nobody else has it
+            self._attempt("discarding the recording", lambda: discard(recording))
         with self._publishing, brisk_switching():
             if self._given_up:
                 return

@@ -10,8 +10,10 @@ from dynprof.bill import OpenWindow, Span, draw_up
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.export import Export
 from dynprof.layout import window_dir_name
-from dynprof.plan import past_start
+from dynprof.limits import why_early, why_too_late
 from dynprof.profiler.window import Window
+from dynprof.stranded import Stranded
+from dynprof.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,9 @@ MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
+_RIVAL = "the script started a profiler of its own"
+_ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
+_ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
 
 
 class Loop:
@@ -67,8 +72,8 @@ class Loop:
         self._pace_ms, self._on_saved = pace_ms, on_saved
         self._open: OpenWindow | None = None
         self._failures: dict[str, int] = {}
-        self._said = ""
-        self._opening = False
+        self._said, self._opening = "", False
+        self._turns, self._stranded = Turns(), Stranded(wall)
 
     @property
     def busy(self) -> bool:
@@ -89,76 +94,94 @@ class Loop:
         """Let backends that were put aside try again."""
         self._failures.clear()
 
-    def turn(self) -> None:
-        """Do what is due at this step boundary."""
-        if error := self._wall.attempt("a step", self._turn):
-            self._give_up(error)
-        self._inbox.settle(window_open=self._open is not None)
+    def turn(self, *, a_step_ended: bool = True) -> None:
+        """Do what is due at this step boundary.
+
+        Args:
+            a_step_ended: False where the script asks in the middle of a step.
+        """
+        with self._turns.take() as mine:
+            if not mine:
+                return
+            if error := self._wall.attempt("a step", lambda: self._turn(a_step_ended)):
+                self._give_up(error)
+            self._settle()
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
-        current = self._open
-        if current and current.window.bound_to_thread and not self.owns_window():
-            self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
-        elif current:
-            if current.window.state == "recording":
-                step = self._inbox.step
-                current.remarks.append(f"the trace ends inside step {step}, which is not counted")
-            if error := self._wall.attempt("closing", lambda: self._close(reason)):
-                self._give_up(error)
-        self._inbox.settle(window_open=self._open is not None)
+        with self._turns.take() as mine:
+            if not mine:
+                return
+            current = self._open
+            if current and not current.movable:
+                self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+            elif current:
+                current.note_cut()
+                if error := self._wall.attempt("closing", lambda: self._close(reason)):
+                    self._give_up(error)
+            self._settle()
+
+    def give_way(self) -> None:
+        """Close the open window, on whichever thread another profiler is about to begin.
+
+        Where only another thread may, it does so at its next step.
+        """
+        if self._open and self._open.movable:
+            self.close_now(_RIVAL)
+        elif self._open:
+            self._inbox.order_close(_RIVAL)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
         return self._open is not None and self._open.thread is threading.current_thread()
 
-    def _turn(self) -> None:
-        if self._open:
+    def _settle(self) -> None:
+        self._inbox.settle(window_open=self._open is not None)
+        if self._stranded:
+            self._inbox.knock()
+
+    def _turn(self, a_step_ended: bool) -> None:
+        self._stranded.look()
+        if self._open and a_step_ended:
             self._end_step(self._open)
         if not self._open:
             self._open_if_it_is_time()
-        if self._open and self.owns_window():
+        if self._open and self._open.movable:
             self._open.window.resume(self._clock.now_s())
 
     def _end_step(self, current: OpenWindow) -> None:
+        """End a step of the window; whichever thread calls ``step()``, each call ends one."""
         now_s = self._clock.now_s()
-        if not self.owns_window():
+        current.step += 1
+        if current.thread is not threading.current_thread():
+            current.remark(_ONE_THREAD if current.window.bound_to_thread else _ALL_THREADS)
+        if not current.movable:
             self._end_step_elsewhere(current, now_s)
             return
-        if obstacle := current.backend.obstacle():
+        if obstacle := current.backend.obstacle(current.request.plan):
             self._say_once(f"this step is joined with the next: {obstacle}")
-            current.remarks.append(f"step {self._inbox.step} is part of the one before: {obstacle}")
+            current.remark(f"step {current.step} is part of the one before: {obstacle}")
             return
         finished = current.window.end_step(now_s)
-        reason = "" if finished else self._why_early(current, now_s)
+        reason = "" if finished else self._order_or_limit(current, now_s)
         if finished or reason:
             self._close(reason)
         else:
-            current.window.begin_step(self._inbox.step)
+            current.window.begin_step(current.step)
 
     def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
         if not current.thread.is_alive():
             reason = "the thread that it was opened on has ended"
         else:
-            reason = self._why_early(current, now_s)
+            reason = self._order_or_limit(current, now_s)
         if reason:
             self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
         else:
             self._say_once("step() from another thread does not move the open window")
 
-    def _why_early(self, current: OpenWindow, now_s: float) -> str:
-        if self._inbox.order:
-            return self._inbox.order
-        limits = current.request.config.limits
-        seconds = now_s - current.opened_s
-        if limits.max_seconds is not None and seconds > limits.max_seconds:
-            return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
-        grown_mb = self._process.memory_mb() - current.memory_mb
-        if limits.max_memory_mb is not None and grown_mb > limits.max_memory_mb:
-            text = f"the process grew by {grown_mb:.0f} MB"
-            return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
-        return ""
+    def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
+        return self._inbox.order or why_early(current, now_s, self._process.memory_mb())
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
@@ -182,23 +205,18 @@ class Loop:
     def _hindrance(self, backend: Backend, request: Request) -> str | None:
         if self._exporter.busy:
             return "the last capture is being saved"
-        if obstacle := backend.obstacle():
+        if self._stranded:
+            return "the thread of a window that was given up has not come by since"
+        if obstacle := backend.obstacle(request.plan):
             return obstacle
         free = request.plan.start_step is None and not request.at_once
         return backend.hesitation(request.plan.activities) if free else None
 
     def _too_late(self, request: Request) -> Problem | None:
-        """Return what was fine when the edit was accepted, but no longer is."""
-        least = request.config.limits.min_free_disk_mb
-        if least is not None and self.free_disk_mb < least:
-            text = f"only {self.free_disk_mb:,.0f} MB are free now, {least:,.0f} are asked for."
-            return Problem(text, "/limits/min_free_disk_mb")
         if self._failures.get(request.plan.backend, 0) >= MAX_FAILURES:
             text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
             return Problem(text, "/backend")
-        if request.plan.start_step is None:
-            return None
-        return past_start(request.config, self._inbox.step - 1)
+        return why_too_late(request, self._inbox.step, self.free_disk_mb)
 
     def _open_window(self, request: Request, backend: Backend) -> None:
         began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
@@ -216,10 +234,10 @@ class Loop:
         )
         self._open = current
         try:
-            current.window.open(self._preparing(request, backend), step)
+            current.window.open(self._preparing(request, backend), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._count_failure(backend)
+            self._drop(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
@@ -227,9 +245,8 @@ class Loop:
         self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
 
     def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
-        layout = self._process.layout
-        place = layout.capture_dir(request.config.prof_dir)
-        scratch = functools.partial(layout.make_scratch, place)
+        place = self._process.layout.capture_dir(request.config.prof_dir)
+        scratch = functools.partial(self._process.layout.make_scratch, place)
         return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
     def _close(self, reason: str) -> None:
@@ -241,41 +258,28 @@ class Loop:
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3
         current.closing = recording.closing if recording else "nothing was kept"
-        self._open = None
-        self._failures.pop(current.backend.name, None)
-        done, asked = current.window.recorded, current.window.active
-        text = f"closed at step {self._inbox.step} in "
-        text += f"{close_ms:.2f} ms ({current.closing}), {done} of {asked} steps"
-        text += f" ({current.window.kept})" if reason and done else ""
-        text += f"; early: {reason}" if reason else ""
+        text = current.how_closed(close_ms, reason)
         self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
         self._submit(current, recording, reason, close_ms)
+        current.window.release()  # the exporter has it
+        self._open = None
+        self._failures.pop(current.backend.name, None)
 
     def _give_up(self, error: Exception) -> None:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
         current, self._open = self._open, None
         if current is None:
             return
-        self._count_failure(current.backend)
-        self._let_go(current)
+        self._drop(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
 
-    def _let_go(self, current: OpenWindow) -> None:
-        """Discard the recording as far as this thread may."""
-        elsewhere = current.window.bound_to_thread and (
-            current.thread is not threading.current_thread()
-        )
-        alive = current.thread.is_alive()
-        recording = current.window.abandon()
-        if recording and elsewhere and not alive:
-            self._wall.attempt("letting go of the recording", recording.orphan)
-        elif recording and not elsewhere:
-            self._wall.attempt("discarding the recording", recording.discard)
-
-    def _count_failure(self, backend: Backend) -> None:
-        self._failures[backend.name] = self._failures.get(backend.name, 0) + 1
+    def _drop(self, current: OpenWindow) -> None:
+        name = current.backend.name
+        self._failures[name] = self._failures.get(name, 0) + 1
+        if recording := current.window.abandon():
+            self._stranded.let_go(recording, current.thread)
 
     def _submit(
         self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float

@@ -217,7 +217,7 @@ class Session:
         problems = reading.problems if isinstance(reading, ConfigError) else ()
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
         self._reception.take(Edit(raw, self._clock.wall_s(), problems), now=True)
-        self._loop.turn()
+        self._loop.turn(a_step_ended=False)
 
     def _read(self, path: Path) -> Reading:
         return read(path, follow_symlinks=self._process.layout.follow_symlinks)

@@ -16,6 +16,7 @@ from dynprof.export import Export, Exporter
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
@@ -80,7 +81,7 @@ class FakeBackend:
         """Return a version."""
         return {self.name: "1"}
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.in_the_way
 
@@ -122,6 +123,7 @@ class FakeRecording:
         bound_to_thread: As for a real one.
         results: As for a real one.
         companions: As for a real one.
+        give_way: What the window does when another profiler comes.
     """
 
     backend: FakeBackend
@@ -132,6 +134,7 @@ class FakeRecording:
     bound_to_thread: bool = True
     results: object = None
     companions: Companion = field(default_factory=Companions)
+    give_way: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Note it."""
@@ -153,6 +156,10 @@ class FakeRecording:
         self._note("save")
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
         return Saved()
+
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Keep it, for the test to call."""
+        self.give_way = give_way
 
     def orphan(self) -> None:
         """Note it."""

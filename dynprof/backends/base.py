@@ -60,6 +60,9 @@ class Recording(Protocol):
     def bound_to_thread(self) -> bool:
         """Whether only the thread that prepared it may stop or discard it."""
 
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
+
     def orphan(self) -> None:
         """Instead of ``discard``, on any thread, after the thread it was bound to has ended."""
 
@@ -106,7 +109,7 @@ class Backend(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of what takes part."""
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, plan: Plan) -> str | None:
         """Say why a window cannot open or close at this very step, or None where it can."""
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:

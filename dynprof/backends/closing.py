@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import resource
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -36,7 +37,14 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
         return "inline: DYNPROF_CLOSE=inline"
     if activities != ("CPU",) and asked != "detached":
         return "inline: the detached close has not been tried on a device yet"
+    if asked != "detached" and _address_space_is_limited():
+        return "inline: the process's address space is limited (RLIMIT_AS)"
     return None
+
+
+def _address_space_is_limited() -> bool:
+    """Return whether a thread may find no memory, where C++ knows no other way than to abort."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def choose_close(
@@ -84,26 +92,35 @@ class LowPriorityThread:
         self._tasks = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def run(self, action: Callable[[], None]) -> None:
-        """Run ``action`` there and wait for it; raise what it raises.
+    def begin(self, action: Callable[[], None]) -> Future[None]:
+        """Have ``action`` run there, after what was begun before; return what tells its end.
 
         Only for work without the GIL: a thread that is kept from the processor while it holds
         the GIL keeps everybody waiting.
         """
-        try:
-            self._start()
-        except RuntimeError:  # the interpreter is ending and starts no more threads
-            action()
-            return
         outcome: Future[None] = Future()
-        self._tasks.put((action, outcome))
-        outcome.result()
+        try:
+            self.start()
+        except RuntimeError:  # the interpreter is ending and starts no more threads
+            _carry_out(action, outcome)
+        else:
+            self._tasks.put((action, outcome))
+        return outcome
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="dynprof-collect", daemon=True)
             thread.start()
             self._thread = thread
+
+    def forget(self) -> None:
+        """Begin anew in a forked child, which has no such thread."""
+        self._tasks, self._thread = queue.SimpleQueue(), None
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -111,14 +128,20 @@ class LowPriorityThread:
         while True:
             action, outcome = self._tasks.get()
             try:
-                outcome.set_result(action())
-            except (BackendError, OSError) as error:
-                outcome.set_exception(error)
+                _carry_out(action, outcome)
             finally:
                 if not outcome.done():  # what nobody foresaw ends this thread, not the wait for it
                     self._thread = None
                     outcome.set_exception(BackendError("collecting failed; see the job's stderr"))
             del action, outcome  # they hold the events of a whole window
+
+
+def _carry_out(action: Callable[[], None], outcome: Future[None]) -> None:
+    try:
+        action()
+        outcome.set_result(None)
+    except (BackendError, OSError) as error:
+        outcome.set_exception(error)
 
 
 COLLECTOR = LowPriorityThread()

@@ -1,33 +1,81 @@
-"""Lets a process that has used libkineto fork children that end.
+"""Lets a process that has used libkineto fork, on any thread, children that end.
 
 The first use of ``torch.profiler`` starts a thread of libkineto's that waits for new settings. A
 child forked later has no such thread, but waits for it in ``exit()``, for ever; with torch 2.13.0
-three lines without dynprof show it. So the thread is ended before a fork. Only dynolog's daemon
-has use for it; where that is asked for (``KINETO_USE_DAEMON``), it is left alone.
+three lines without dynprof show it. Only dynolog's daemon has use for that thread; where that is
+asked for (``KINETO_USE_DAEMON``), it is left alone, else it is ended as soon as it is there. No
+fork needs to do that, then, and no two of them can do it at once.
+
+While a profiler is being opened or closed its locks are held, and a child forked at that moment
+could never take them. So forks wait for the moment to pass.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import threading
+from typing import TYPE_CHECKING
 
+from dynprof.backends.annotations import ANNOTATIONS
+from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.kineto import KINETO
 from dynprof.backends.libtorch import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _LOADER = "_ZN9libkineto12ConfigLoader"
 _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
+_changing = threading.RLock()
+"""Held while a profiler is opened or closed, and while the process forks."""
+
+
+@contextlib.contextmanager
+def no_fork() -> Iterator[None]:
+    """Let forks of other threads wait while the body opens or closes a profiler."""
+    _guard()
+    with _changing:
+        yield
+
 
 @functools.cache
-def make_forks_safe() -> None:
-    """Have the thread ended before every fork from now on; call it once libkineto is in use."""
+def _guard() -> None:
+    """Guard every fork from now on; asked first when a profiler is opened."""
+    os.register_at_fork(
+        before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_begin_anew
+    )
+
+
+def _begin_anew() -> None:
+    """Forget in the child what its parent records: none of its threads is here."""
+    KINETO.forget()
+    COLLECTOR.forget()
+    ANNOTATIONS.forget()
+    _changing.release()
+
+
+def end_settings_thread() -> None:
+    """End libkineto's thread, if it is there; call it in :func:`no_fork`, with libkineto in use.
+
+    Keeps the GIL, so that no two threads end it at once: both would wait for it, which crashes.
+    """
     if os.environ.get("KINETO_USE_DAEMON"):
         return
+    if stop := _stop_function():
+        stop()
+
+
+@functools.cache
+def _stop_function() -> Callable[[], None] | None:
     try:
-        functions = ctypes.CDLL(str(library()))
+        functions = ctypes.PyDLL(str(library()))
         instance, stop_thread = functions[_INSTANCE], functions[_STOP_THREAD]
     except (OSError, AttributeError):
-        return  # another build or system, which may not have the thread either
+        return None  # another build or system, which may not have the thread either
     instance.restype, instance.argtypes = ctypes.c_void_p, []
     stop_thread.restype, stop_thread.argtypes = None, [ctypes.c_void_p]
-    os.register_at_fork(before=lambda: stop_thread(instance()))
+    return lambda: stop_thread(instance())

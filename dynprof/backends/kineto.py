@@ -2,57 +2,88 @@
 
 libkineto has one session a process and no way to ask for it. Whoever prepares a profiler takes
 the session from whoever had it, on any thread, and then stopping the first one crashes the
-process. So the three functions by which ``torch.autograd.profiler`` reaches libkineto are
-wrapped, to notice when the script uses them; the script always goes first.
+process. So the functions by which ``torch.autograd`` reaches libkineto are wrapped, to notice
+when the script uses them; the script always goes first.
+
+At each moment the session has one owner: nobody, a window (``prepare`` until ``stop`` or
+``hand_over``), the thread that collects the window's events (until ``collected``), or the script.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.closing import COLLECTOR
+from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.autograd.profiler import profile
 
-COLLECT_WAIT_S = 120.0
-"""For so long a profiler of the script's own waits until a window's events are collected."""
+    from dynprof.backends.libtorch import Taken
+
+OCCUPIED = "another torch.profiler is active in this process; stop it first"
+GIVE_WAY_S = 5.0
+"""For so long the script's profiler waits for the next step of a window on another thread."""
 
 
 class KinetoSession:
     """The one session of this process.
 
     Attributes:
-        script_has_it: Whether a profiler of the script's own is prepared or running.
         lost: Whether the script took the session from a recording that is open.
         prepared: How often somebody other than a window of ours took the session.
+        give_way: Closes the open window if it can, before the script's profiler begins.
     """
 
     def __init__(self) -> None:
-        self.script_has_it = False
         self.lost = False
-        self._open = False
-        self._ours = threading.local()
-        self._watching = False
         self.prepared = 0
-        self._collected = threading.Event()
+        self.give_way: Callable[[], None] | None = None
+        self._claims: set[threading.Thread] = set()
+        self._left: list[tuple[Taken, profile]] = []
+        self._watching = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: nobody holds the session there."""
+        self._ours = threading.local()
+        self._left.clear()
+        self._open = False
+        self._closed, self._collected = threading.Event(), threading.Event()
+        self._closed.set()
         self._collected.set()
 
     def watch(self) -> None:
-        """Wrap torch's three functions, once."""
+        """Wrap torch's functions, once."""
         if self._watching:
             return
         self._watching = True
         import torch.autograd.profiler as module
+        import torch.autograd.profiler_legacy as legacy
 
-        for name, on_call in (
-            ("_prepare_profiler", self._on_prepare),
-            ("_enable_profiler", self._on_begin),
-            ("_disable_profiler", self._on_end),
-        ):
-            setattr(module, name, self._wrapped(getattr(module, name), on_call))
+        if getattr(module, "_is_profiler_enabled", False):  # begun before anybody looked
+            self._claims.add(threading.main_thread())
+        for place in (module, sys.modules["torch.autograd"], legacy):
+            for name, wrap in (
+                ("_prepare_profiler", self._preparing),
+                ("_enable_profiler", self._beginning),
+                ("_enable_profiler_legacy", self._beginning),
+                ("_disable_profiler", self._ending),
+                ("_disable_profiler_legacy", self._ending),
+            ):
+                if function := getattr(place, name, None):
+                    setattr(place, name, wrap(function))
+
+    @property
+    def script_has_it(self) -> bool:
+        """Whether a profiler of the script's own is prepared or running."""
+        return any(thread.is_alive() for thread in self._claims)
 
     @property
     def has_window(self) -> bool:
@@ -65,9 +96,23 @@ class KinetoSession:
         return not self._collected.is_set()
 
     def prepare(self, profiler: profile) -> None:
-        """Take the session for a recording."""
+        """Take the session for a recording.
+
+        Raises:
+            BackendError: A profiler of the script's own has just begun, on another thread.
+        """
         self.lost, self._open = False, True
-        self._call(profiler._prepare_trace)
+        self._closed.clear()
+        if self.script_has_it:  # looked for once it can see us: one of two sees the other
+            self.close()
+            raise BackendError(OCCUPIED)
+        done = False
+        try:
+            self._call(profiler._prepare_trace)
+            done = True
+        finally:
+            if not done:
+                self.close()
 
     def start(self, start_trace: Callable[[], None]) -> None:
         """Begin to record, with the session that was taken."""
@@ -75,34 +120,32 @@ class KinetoSession:
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
         """Give the session back."""
-        self._open = False
-        self._call(stop_trace)
+        try:
+            self._call(stop_trace)
+        finally:
+            self.close()
 
-    def wait(self) -> None:
-        """Wait while a thread collects the events of the last recording."""
-        self._collected.wait(COLLECT_WAIT_S)
+    def close(self) -> None:
+        """Note that the window has ended, and that nobody holds the session."""
+        self._open, self.give_way = False, None
+        self._closed.set()
 
     def hand_over(self) -> None:
         """Leave the session to a thread that collects its events."""
-        self._open = False
         self._collected.clear()
+        self.close()
 
     def collected(self) -> None:
         """Give the session back; called by that thread."""
         self._collected.set()
 
-    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
-        """Let go of a recording that lost the session.
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait while a thread collects the events of the last recording."""
+        self._collected.wait(timeout_s)
 
-        Its callbacks may still be pushed on this thread; torch pops them only together with a
-        session, so one is taken for that, unless it is the script's.
-        """
-        self._open = False
-        from torch.autograd import _profiler_enabled
-
-        if _profiler_enabled() and not self.script_has_it:
-            self._call(profiler._prepare_trace)
-            self._call(stop_trace)
+    def release(self) -> None:
+        """Note that what this thread began as a profiler of the script's has ended."""
+        self._claims.discard(threading.current_thread())
 
     def _call(self, function: Callable[[], None]) -> None:
         self._ours.calling = True
@@ -111,28 +154,102 @@ class KinetoSession:
         finally:
             self._ours.calling = False
 
-    def _wrapped(self, function: Callable[..., Any], on_call: Callable[[], None]) -> Any:
+    @property
+    def _is_ours(self) -> bool:
+        return getattr(self._ours, "calling", False)
+
+    def _preparing(self, function: Callable[..., Any]) -> Any:
+        def count(*args: Any, **kwargs: Any) -> Any:
+            self.prepared += not self._is_ours
+            return function(*args, **kwargs)
+
+        return self._beginning(functools.wraps(function)(count))
+
+    def _beginning(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not getattr(self._ours, "calling", False):
-                on_call()
-            return function(*args, **kwargs)
+            if self._is_ours:
+                return function(*args, **kwargs)
+            thread = threading.current_thread()
+            held, done = thread in self._claims, False
+            self._claims.add(thread)
+            try:
+                self.make_room()
+                result = function(*args, **kwargs)
+                done = True
+            finally:
+                if not (done or held):
+                    self._claims.discard(thread)
+            return result
 
         return call
 
-    def _on_prepare(self) -> None:
-        self.prepared += 1
-        self._on_begin()
-
-    def _on_begin(self) -> None:
-        # Taking the session from a thread that collects would crash; so a script that profiles
-        # itself seconds after a window of ours waits for its events.
-        self._collected.wait(COLLECT_WAIT_S)
-        self.script_has_it = True
+    def make_room(self) -> None:
+        """Have an open window closed, and its events collected: two at once would crash."""
+        deadline_s = time.monotonic() + GIVE_WAY_S
+        while self._open and time.monotonic() < deadline_s:
+            if self.give_way:
+                self.give_way()
+            self._closed.wait(0.02)
         self.lost = self.lost or self._open
+        self.wait()
 
-    def _on_end(self) -> None:
-        self.script_has_it = False
+    def _ending(self, function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if not self._is_ours:
+                    self._end_claim()
+
+        return call
+
+    def _end_claim(self) -> None:
+        thread = threading.current_thread()
+        if thread in self._claims:
+            self._claims.discard(thread)
+        else:  # a profiler of all threads, which any of them may stop
+            self._claims.clear()
+        self._drop_left()
+
+    def leave(self, taken: Taken, profiler: profile) -> None:
+        """Let go of what a recording that lost the session has, as soon as that does no harm.
+
+        Args:
+            taken: The state, off its thread.
+            profiler: Prepares the session that torch needs to end a recording.
+        """
+        self.close()
+        self._left.append((taken, profiler))
+        self._drop_left()
+
+    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
+        """Do as :meth:`leave` where torch has to end it, on the thread that it lies on.
+
+        That takes a session, so where the script has it the recording goes on, unread.
+        """
+        self.close()
+        from torch.autograd import _profiler_enabled
+
+        if _profiler_enabled() and not self.script_has_it:
+            self._call(profiler._prepare_trace)
+            self._call(stop_trace)
+
+    def _drop_left(self) -> None:
+        if self._left and not self.script_has_it:
+            self._collected.clear()
+            COLLECTOR.begin(self._drop_all)
+
+    def _drop_all(self) -> None:
+        try:
+            while self._left:
+                taken, profiler = self._left.pop()
+                self._call(profiler._prepare_trace)
+                taken.collect()
+                taken.drop()
+        finally:
+            self.collected()
 
 
 KINETO = KinetoSession()
@@ -144,6 +261,8 @@ class ScriptsClaim:
 
     A window of the operator's gives way to it, as to any profiler of the script's own.
     """
+
+    give_way: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self._number = 0
@@ -166,14 +285,22 @@ class ScriptsClaim:
         """Give the session back."""
         stop_trace()
 
+    def close(self) -> None:
+        """Note that the recording has ended."""
+        KINETO.release()
+
     def hand_over(self) -> None:
         """Leave the session to a thread that collects its events."""
-        KINETO.script_has_it = False
+        KINETO.release()
         KINETO.hand_over()
 
     def collected(self) -> None:
         """Give the session back; called by that thread."""
         KINETO.collected()
+
+    def leave(self, taken: Taken, profiler: profile) -> None:
+        """Let go of a recording that lost the session, as a window of the operator's does."""
+        KINETO.leave(taken, profiler)
 
     def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
         """Let go of a recording that lost the session, as a window of the operator's does."""

@@ -23,12 +23,9 @@ import functools
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dynprof.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
 _RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
@@ -92,45 +89,42 @@ class DetachedClose:
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
         self._add.argtypes, self._add.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
 
-    def take_off(self) -> Any:
+    def take_off(self, *, everywhere: bool = False) -> Taken:
         """Take the profiler's state off the calling thread and return it; microseconds.
+
+        Args:
+            everywhere: It records all threads, and lies on none of them.
 
         Raises:
             BackendError: There is none.
         """
-        state = self._pop(False)
+        state = self._pop(everywhere)
         if not state.pointer:
-            raise BackendError("no profiler state lies on this thread")
+            where = "in this process" if everywhere else "on this thread"
+            raise BackendError(f"no profiler state lies {where}")
         self._remove_callback(state.pointer)
-        return state
+        return Taken(self, state)
 
-    def drop(self, state: Any) -> None:
-        """Forget what a state recorded, on the calling thread."""
+    def collect(self, state: _Returned) -> _Returned:
+        """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
         self._put_on(state)
-        self._free(self._disable())
+        result: _Returned = self._disable()
+        return result
 
-    def write(self, state: Any, path: Path, on_collected: Callable[[], None]) -> None:
-        """Turn a state into a trace, on the calling thread; seconds, without the GIL.
-
-        Args:
-            state: What :meth:`take_off` returned; it cannot be used again.
-            path: Where to.
-            on_collected: Called when libkineto's session is free again.
-        """
+    def write(self, result: _Returned, path: Path) -> None:
+        """Write what was recorded as a trace; seconds, without the GIL."""
         name = os.fsencode(path)
-        self._put_on(state)
-        try:
-            result = self._disable()
-        finally:
-            on_collected()
-        if not result.pointer:
-            raise BackendError("torch collected no events")
         string = _StdString(name, len(name), len(name), 0)
         self._save(result.pointer, ctypes.byref(string))
-        self._free(result)
+
+    def free(self, result: _Returned) -> None:
+        """Let go of what was recorded."""
+        if result.pointer:
+            self._destroy(result.pointer)
+            self._delete(result.pointer)
 
     def _put_on(self, state: _Returned) -> None:
-        """Give a state to the calling thread.
+        """Give a state to the calling thread, or to the process.
 
         ``push`` copies the pointer that it is given, where its signature says that it moves it;
         the reference that remains is ours to drop, or every window leaks its state.
@@ -139,10 +133,41 @@ class DetachedClose:
         if state.control_block:
             self._add(state.control_block + _USE_COUNT_AT, -1)
 
-    def _free(self, result: _Returned) -> None:
-        if result.pointer:
-            self._destroy(result.pointer)
-            self._delete(result.pointer)
+
+class Taken:
+    """What a profiler recorded, off every thread; collected once, then written once or dropped.
+
+    Whoever holds this object owns it. Its calls follow each other on one thread at a time.
+    """
+
+    def __init__(self, functions: DetachedClose, state: _Returned) -> None:
+        self._functions = functions
+        self._state: _Returned | None = state
+        self._result: _Returned | None = None
+
+    def collect(self) -> None:
+        """Have libkineto stopped and the events gathered; the state is gone then."""
+        state, self._state = self._state, None
+        if state is not None:
+            self._result = self._functions.collect(state)
+
+    def write(self, path: Path) -> None:
+        """Write the trace, and let go of the events.
+
+        Raises:
+            BackendError: There are none.
+        """
+        result, self._result = self._result, None
+        if result is None or not result.pointer:
+            raise BackendError("torch collected no events")
+        self._functions.write(result, path)
+        self._functions.free(result)
+
+    def drop(self) -> None:
+        """Let go of the events; do nothing where that was done."""
+        result, self._result = self._result, None
+        if result is not None:
+            self._functions.free(result)
 
 
 def library() -> Path:
@@ -150,6 +175,14 @@ def library() -> Path:
     import torch
 
     return Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"
+
+
+@functools.cache
+def can_record_all_threads() -> bool:
+    """Return whether this build of torch records other threads than the one that asks for it."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    return "profile_all_threads" in str(_ExperimentalConfig.__init__.__doc__)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from dynprof.leftovers import occupied
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
@@ -68,7 +68,7 @@ class NpuBackend:
         found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names}
         return {"python": platform.python_version(), **found}
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Wait while an NPU graph is being captured: synchronising would break it."""
         capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
         return "an NPU graph is being captured" if capturing and capturing() else None
@@ -183,6 +183,9 @@ class NpuRecording:
         if profiler is not None:
             profiler.stop()
         self._clear()
+
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Do nothing: the vendor's profiler knows no others."""
 
     def orphan(self) -> None:
         """Do as ``discard``: the vendor's profiler is one for the process."""

@@ -14,6 +14,8 @@ from dynprof.errors import BackendError
 from dynprof.offer import Offer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
     from dynprof.plan import Plan
@@ -57,7 +59,7 @@ class PythonBackend:
             "viztracer": importlib.metadata.version("viztracer"),
         }
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Say None: Python can be traced at any step."""
         return None
 
@@ -132,6 +134,9 @@ class PythonRecording:
             lost = f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
             return Saved(lost=(lost,), facts=facts)
         return Saved(facts=facts)
+
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Do nothing: it holds nothing that another one would need."""
 
     def orphan(self) -> None:
         """Do as ``discard``: it is not bound to a thread."""

@@ -6,15 +6,16 @@ must not pay for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.closing import choose_close, why_close_is_unknown
-from dynprof.backends.forks import make_forks_safe
-from dynprof.backends.kineto import KINETO, KinetoSession, ScriptsClaim
+from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
+from dynprof.backends.forks import end_settings_thread, no_fork
+from dynprof.backends.kineto import KINETO, OCCUPIED, KinetoSession, ScriptsClaim
+from dynprof.backends.libtorch import can_record_all_threads
 from dynprof.backends.memory import MemoryHistory
 from dynprof.backends.operators import OperatorArguments, ScriptsObserver
 from dynprof.backends.selftest import SELF_TEST
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from dynprof.companions import Companion
     from dynprof.plan import Plan
     from dynprof.rank import Rank
-
-
-_PREPARING = threading.Lock()
-"""Of two threads that start a profiler at once, one must see the other."""
 
 
 class TorchBackend:
@@ -71,9 +68,15 @@ class TorchBackend:
         found = {name: str(version) for name, version in devices.items() if version}
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
-    def obstacle(self) -> str | None:
-        """Wait while a CUDA graph is being captured: synchronising would break it."""
+    def obstacle(self, plan: Plan) -> str | None:
+        """Wait while a CUDA graph is being captured: synchronising would break it.
+
+        In a backward pass a thread's profiler is not its own: autograd puts back what it had.
+        """
         import torch
+
+        if not (plan.script or _records_all_threads(plan)) and _in_backward(torch):
+            return "step() was called inside a backward pass"
 
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
@@ -86,38 +89,43 @@ class TorchBackend:
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""
-        with _PREPARING:
-            return self._prepare(plan, rank, scratch)
+        while True:
+            if plan.script:
+                KINETO.make_room()  # outside of the lock, which closing a window needs as well
+            KINETO.wait()
+            with no_fork():  # and of two threads that come at once, one sees the other
+                if not (KINETO.collecting or (plan.script and KINETO.has_window)):
+                    return self._prepare(plan, rank, scratch)
 
     def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
-        if plan.script:
-            KINETO.wait()
-        if self._is_occupied(torch, plan):
-            raise BackendError("another torch.profiler is active in this process; stop it first")
+        if KINETO.script_has_it or KINETO.has_window or torch.autograd._profiler_enabled():
+            raise BackendError(OCCUPIED)
         if plan.config.with_stack and sys.getprofile():
             text = "with_stack would take the place of the job's own sys.setprofile()"
             raise BackendError(f"{text}; ask without it")
         session = ScriptsClaim() if plan.script else KINETO
-        profiler = _prepared(_profiler(plan), session)
-        make_forks_safe()
+        facts = _rank_facts(rank)
         functions, closing = choose_close(
             plan.activities, plan.script.in_place if plan.script else ""
         )
+        if functions:
+            COLLECTOR.start()
         companions = Companions(_companions(plan, scratch))
-        facts = _rank_facts(rank)
-        all_threads = bool(plan.script and plan.script.all_threads)
+        with contextlib.ExitStack() as undo:
+            undo.callback(companions.discard)
+            profiler = _prepared(_profiler(plan), session)
+            undo.pop_all()
+        end_settings_thread()
+        all_threads = _records_all_threads(plan)
         return TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
         )
 
-    def _is_occupied(self, torch: Any, plan: Plan) -> bool:
-        """Return whether another profiler is on, in this thread or in any other."""
-        if plan.script and KINETO.has_window:
-            return KINETO.script_has_it  # an operator's window gives way to the script
-        begun_before_us = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-        return KINETO.script_has_it or begun_before_us or torch.autograd._profiler_enabled()
+
+def _in_backward(torch: Any) -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:
@@ -141,7 +149,7 @@ def _profiler(plan: Plan) -> Any:
     return _KinetoProfile(
         activities=[getattr(ProfilerActivity, name) for name in names],
         record_shapes=config.record_shapes,
-        profile_memory=config.profile_memory or config.memory_snapshot,
+        profile_memory=_needs_memory(plan),
         with_stack=config.with_stack,
         with_flops=config.with_flops,
         with_modules=config.with_modules,
@@ -182,6 +190,21 @@ def _newer(kineto_profile: Any) -> dict[str, Any]:
     return {"custom_trace_id_callback": callback} if callback else {}
 
 
+def _records_all_threads(plan: Plan) -> bool:
+    """Return whether to record all threads, which lets any of them end a step or the window.
+
+    The allocator reports to the profiler of its own thread only, so where memory is asked for,
+    that thread alone is recorded. A script gets what torch would give it, unless it asks.
+    """
+    if plan.script:
+        return plan.script.all_threads
+    return can_record_all_threads() and not _needs_memory(plan)
+
+
+def _needs_memory(plan: Plan) -> bool:
+    return plan.config.profile_memory or plan.config.memory_snapshot
+
+
 def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:
     """Yield what records beside the profiler."""
     config = plan.config
@@ -201,7 +224,7 @@ def _experimental(plan: Plan) -> Any:
     asked = {
         "enable_cuda_sync_events": level in ("Level1", "Level2") and "CUDA" in plan.activities,
         "capture_overload_names": level == "Level2",
-        "profile_all_threads": bool(plan.script and plan.script.all_threads),
+        "profile_all_threads": _records_all_threads(plan),
     }
     wanted: dict[str, Any] = {name: True for name, is_wanted in asked.items() if is_wanted}
     return _ExperimentalConfig(**wanted)

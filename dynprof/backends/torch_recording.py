@@ -1,4 +1,4 @@
-"""One window of ``torch.profiler``."""
+"""One window of ``torch.profiler``, from its preparation to its file."""
 
 from __future__ import annotations
 
@@ -9,21 +9,39 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.base import Saved
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.forks import no_fork
 from dynprof.backends.libtorch import find
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from dynprof.backends.kineto import KinetoSession, ScriptsClaim
-    from dynprof.backends.libtorch import DetachedClose
+    from dynprof.backends.libtorch import DetachedClose, Taken
     from dynprof.companions import Companion
 
 
 class TorchRecording:
-    """One window of ``torch.profiler``."""
+    """One window of ``torch.profiler``.
+
+    What it has recorded belongs to torch's profiler until :meth:`stop`, then to this object until
+    :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is given back
+    once the events are collected, which waits for no disk.
+
+    Args:
+        profiler: Torch's object, prepared.
+        session: Where the session was taken from.
+        rank_facts: Metadata that tells readers the rank; None where torch writes it.
+        functions: The detached close; None where torch closes.
+        closing: Which of the two, and why so, in words.
+        companions: What records beside it.
+        all_threads: Whether it records all threads; any of them may stop it then.
+    """
 
     def __init__(
         self,
@@ -42,7 +60,8 @@ class TorchRecording:
         self._profiler, self._session = profiler, session
         self._rank_facts = rank_facts
         self._functions = functions
-        self._taken: Any = None
+        self._taken: Taken | None = None
+        self._collected: Future[None] | None = None
         self._step: Any = None
         self._state = "prepared"
 
@@ -51,11 +70,17 @@ class TorchRecording:
         """Torch's own object, which knows the results; None after a detached close."""
         return None if self._functions else self._profiler
 
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Have ``give_way`` called before a profiler of the script's own begins."""
+        self._session.give_way = give_way
+
     def start(self) -> None:
         """Keep what happens from here on."""
         self._insist()
-        self._session.start(self._profiler.start_trace)
-        self._state = "running"
+        self._state = "running"  # also where starting fails half-way: it has to be stopped then
+        with no_fork():
+            self._session.start(self._profiler.start_trace)
+        ANNOTATIONS.follow()
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
@@ -70,27 +95,24 @@ class TorchRecording:
             self._step.__enter__()
 
     def stop(self) -> None:
-        """Stop recording: take the profiler off this thread, or let torch collect its events."""
+        """Stop recording: take the profiler off the threads, or let torch collect its events."""
         self._insist()
         self._end_step()
+        ANNOTATIONS.end()
         if self._functions:
             self._synchronise()
-            self._taken = self._functions.take_off()
-            self._session.hand_over()
-            sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
+            self._take_off(self._functions)
         else:
-            self._session.stop(self._profiler.stop_trace)
-        self._state = "stopped"
+            self._state = "stopped"
+            with no_fork():
+                self._session.stop(self._profiler.stop_trace)
 
     def save(self, path: Path) -> Saved:
         """Write the Chrome trace."""
-        profiler, self._profiler = self._profiler, None
-        taken, self._taken = self._taken, None
         if self._functions:
-            COLLECTOR.run(
-                functools.partial(self._functions.write, taken, path, self._session.collected)
-            )
+            self._write(path)
         else:
+            profiler, self._profiler = self._profiler, None
             profiler.export_chrome_trace(str(path))
         if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
             raise BackendError("libkineto could not write the trace")
@@ -100,6 +122,7 @@ class TorchRecording:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
         profiler, self._profiler = self._profiler, None
         self._abandon_step()
+        ANNOTATIONS.end()
         if profiler is not None and not self._session.lost:
             self._session.prepare(profiler.profiler)
             self._session.start(profiler.profiler._start_trace)
@@ -107,27 +130,73 @@ class TorchRecording:
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
+        ANNOTATIONS.forget()
+        if self._profiler is not None and self._profiler.with_stack:
+            sys.setprofile(None)
         with contextlib.suppress(BackendError):
             if self._state == "running":
-                (self._functions or find()).take_off()
+                (self._functions or find()).take_off(everywhere=not self.bound_to_thread)
 
     def discard(self) -> None:
-        """Stop torch's profiler, also one that was only prepared."""
+        """Stop torch's profiler, also one that was only prepared, and forget what it has."""
         profiler, self._profiler = self._profiler, None
-        taken, self._taken = self._taken, None
-        if self._functions and taken:
-            self._functions.drop(taken)
-            self._session.collected()
-        if profiler is None or self._state == "stopped":
+        state, self._state = self._state, "stopped"
+        if state == "stopped":
+            self._drop()
             return
-        if self._session.lost:
+        try:
+            ANNOTATIONS.end()
+            if self._session.lost:
+                self._leave(profiler, running=state == "running")
+            elif state == "running" and self._functions:
+                self._take_off(self._functions)
+            else:
+                self._end_step()
+                with no_fork():
+                    if state == "prepared":  # torch can only disable what was enabled
+                        self._session.start(profiler.start_trace)
+                    self._session.stop(profiler.stop_trace)
+        finally:
+            self._drop()
+            self._session.close()
+
+    def _take_off(self, functions: DetachedClose) -> None:
+        """Take the state off the threads; another thread gathers the events from here on."""
+        with no_fork():
+            self._taken = functions.take_off(everywhere=not self.bound_to_thread)
+        self._state = "stopped"
+        self._end_step()
+        self._collected = self._gather(self._taken)
+        sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
+
+    def _gather(self, taken: Taken) -> Future[None]:
+        self._session.hand_over()
+        return COLLECTOR.begin(functools.partial(_collect, taken, self._session.collected))
+
+    def _write(self, path: Path) -> None:
+        if self._taken is None or self._collected is None:
+            raise BackendError("the recording was not stopped")
+        self._collected.result()
+        COLLECTOR.begin(functools.partial(self._taken.write, path)).result()
+
+    def _drop(self) -> None:
+        """Have the events let go of, if there are any, once they are gathered."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        if self._collected is None:  # something failed right after they were taken
+            self._gather(taken)
+        COLLECTOR.begin(taken.drop)
+
+    def _leave(self, profiler: Any, *, running: bool) -> None:
+        """Let go of a recording that lost the session, on the thread that it is bound to."""
+        if running and self._functions:
+            taken = self._functions.take_off(everywhere=not self.bound_to_thread)
+            self._end_step()
+            self._session.leave(taken, profiler.profiler)
+        elif running:
             self._abandon_step()
             self._session.drop(profiler.profiler, profiler.stop_trace)
-            return
-        self._end_step()
-        if self._state == "prepared":
-            self._session.start(profiler.start_trace)  # torch can only disable what was enabled
-        self._session.stop(profiler.stop_trace)
 
     def _synchronise(self) -> None:
         """Wait for the device, as the ordinary close does, so that its last kernels are kept."""
@@ -154,3 +223,10 @@ class TorchRecording:
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
+
+
+def _collect(taken: Taken, give_back: Callable[[], None]) -> None:
+    try:
+        taken.collect()
+    finally:
+        give_back()

@@ -20,7 +20,7 @@ from dynprof.layout import Layout
 from dynprof.plan import Refusal, Standing, plan
 from dynprof.process import Process
 from dynprof.profiler.recorded import Recorded
-from dynprof.profiler.window import Window
+from dynprof.profiler.window import Window, discard
 from dynprof.rank import find_rank
 from dynprof.request import Request
 
@@ -100,7 +100,7 @@ class Recorder:
             BackendError: It cannot be opened now, with the reason.
         """
         backend = self._process.backend(self._plan.backend)
-        if obstacle := backend.obstacle():
+        if obstacle := backend.obstacle(self._plan):
             raise BackendError(f"the profiler cannot start: {obstacle}")
         self._process.learn_rank()
         self._windows += 1
@@ -142,17 +142,18 @@ class Recorder:
         _recording.discard(self)
         with self._dropping(current):
             recording = current.window.close()
-        if recording is None:
-            return None
-        current.closing = recording.closing
-        close_ms = (time.perf_counter() - began_s) * 1e3
-        manifest = draw_up(
-            current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()
-        )
-        config = {**manifest.request.config, "metadata": metadata}
-        request = manifest.request.model_copy(update={"config": config})
-        manifest = manifest.model_copy(update={"request": request})
-        return Recorded(recording, manifest, current.backend.trace_suffix, recording.results)
+            if recording is None:
+                return None
+            current.closing = recording.closing
+            close_ms = (time.perf_counter() - began_s) * 1e3
+            manifest = draw_up(
+                current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()
+            )
+            config = {**manifest.request.config, "metadata": metadata}
+            request = manifest.request.model_copy(update={"config": config})
+            manifest = manifest.model_copy(update={"request": request})
+            suffix = current.backend.trace_suffix
+            return Recorded(recording, manifest, suffix, recording.results)
 
     def end_step(self) -> None:
         """End a step."""
@@ -179,9 +180,12 @@ class Recorder:
         if current is None or recording is None:
             return
         if dead:
+            recording.companions.discard()
             recording.orphan()
         elif current.thread is threading.current_thread() or not recording.bound_to_thread:
-            recording.discard()
+            discard(recording)
+        else:
+            recording.companions.discard()
 
     def leave_child(self) -> None:
         """Forget the window in a child that was just forked: it is its parent's."""
@@ -199,7 +203,7 @@ class Recorder:
         finally:
             recording = None if done else current.window.abandon()
             if recording:
-                recording.discard()
+                discard(recording)
 
     def insist(self, call: str) -> OpenWindow:
         """Return the open window.

@@ -23,19 +23,21 @@ class Window:
     Attributes:
         warmup: Steps to warm up; where no number was asked for, those that did so far.
         active: Steps to record; None for as many as come.
-        first: The job's number of the first step to record.
+        asked_first: The job's number of the first step that was asked for.
         action_at: Returns the action of the n-th step, from 0; asked once for each, in order.
             Left out, warm-up and recording follow from the numbers.
         marks_steps: Whether each step stands in the trace.
+        numbers: The job's numbers of the steps that began while recording.
         recorded: Whole steps recorded so far.
         durations_s: Duration of each, in seconds, without dynprof's own time between them.
     """
 
     warmup: int
     active: int | None
-    first: int
+    asked_first: int
     action_at: Callable[[int], ProfilerAction] | None = None
     marks_steps: bool = True
+    numbers: list[int] = field(default_factory=list)
     recorded: int = 0
     durations_s: list[float] = field(default_factory=list)
     _done: int = 0
@@ -49,9 +51,15 @@ class Window:
         )
 
     @property
+    def first(self) -> int:
+        """The job's number of the first step recorded, or to record."""
+        return self.numbers[0] if self.numbers else self.asked_first
+
+    @property
     def last(self) -> int:
-        """The job's number of the last step to record."""
-        return self.first + (self.active or max(self.recorded, 1)) - 1
+        """The job's number of the last step recorded, or to record."""
+        asked = self.first + (self.active or max(self.recorded, 1)) - 1
+        return max([asked, *self.numbers[: self.recorded][-1:]])
 
     @property
     def asked(self) -> str:
@@ -62,8 +70,8 @@ class Window:
     @property
     def kept(self) -> str:
         """The job's numbers of the whole steps recorded so far, such as ``7-9``."""
-        last = self.first + self.recorded - 1
-        return f"{self.first}-{last}" if self.recorded > 1 else str(self.first)
+        last = self.numbers[: self.recorded][-1:]
+        return f"{self.first}-{last[0]}" if self.recorded > 1 else str(self.first)
 
     @property
     def state(self) -> str:
@@ -91,9 +99,22 @@ class Window:
             self._recording.leave_child()
             self._recording.companions.leave_child()
 
-    def open(self, prepare: Callable[[], Recording], step: int) -> None:
-        """Prepare the recording; ``step`` is the job's number of the step that begins."""
+    def open(
+        self,
+        prepare: Callable[[], Recording],
+        step: int,
+        give_way: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare the recording, and begin its first step.
+
+        Args:
+            prepare: Makes it.
+            step: The job's number of the step that begins.
+            give_way: Is called where another profiler is about to begin.
+        """
         self._recording = prepare()
+        if give_way:
+            self._recording.when_rivalled(give_way)
         self.begin_step(step)
 
     def end_step(self, now_s: float) -> bool:
@@ -111,12 +132,13 @@ class Window:
         before, self._action = self._action, self._action_at(self._done)
         if self._action in RECORDING:
             if before not in RECORDING:
-                self._begin_recording(self._recording, step)
+                self._begin_recording(self._recording)
+            self.numbers.append(step)
             self._recording.begin_step(step if self.marks_steps else None)
 
-    def _begin_recording(self, recording: Recording, step: int) -> None:
+    def _begin_recording(self, recording: Recording) -> None:
         if self.active is None:
-            self.first, self.warmup = step, self._done
+            self.warmup = self._done
         recording.start()
         recording.companions.start()
 
@@ -125,22 +147,34 @@ class Window:
         self._step_began_s = now_s
 
     def close(self) -> Recording | None:
-        """Stop; return the recording, or None where no step was begun that could be kept."""
+        """Stop; return the recording, or None where no step was begun that could be kept.
+
+        It stays this window's to :meth:`abandon` until :meth:`release`.
+        """
         recording = self._recording
         if recording is None:
             return None
         if self._action in RECORDING:
             recording.stop()
             recording.companions.stop()
-            self._recording = None
             return recording
-        recording.discard()
-        self.abandon()
+        discard(recording)
+        self._recording = None
         return None
 
+    def release(self) -> None:
+        """Note that somebody else has the recording now, who saves or discards it."""
+        self._recording = None
+
     def abandon(self) -> Recording | None:
-        """Let go of the recording without touching it."""
+        """Let go of the recording without touching it; who is given it has to discard it."""
         recording, self._recording = self._recording, None
-        if recording:
-            recording.companions.discard()
         return recording
+
+
+def discard(recording: Recording) -> None:
+    """Discard a recording, and what records beside it whether or not that works."""
+    try:
+        recording.companions.discard()
+    finally:
+        recording.discard()

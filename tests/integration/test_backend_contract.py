@@ -82,7 +82,7 @@ def test_it_says_what_it_is(backend: Backend) -> None:
     assert (offer.backend, offer.missing) == (backend.name, "")
     assert "CPU" in offer.activities
     assert "python" in backend.versions()
-    assert backend.obstacle() is None
+    assert backend.obstacle(a_plan(backend)) is None
     assert backend.trace_suffix.endswith(".trace.json")
 
 

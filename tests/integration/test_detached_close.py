@@ -221,11 +221,11 @@ def test_an_unforeseen_failure_of_the_collector_is_not_waited_for(
     monkeypatch.setattr(threading, "excepthook", seen.append)
     collector = closing.LowPriorityThread()
     with pytest.raises(BackendError, match="collecting failed"):
-        collector.run(lambda: print(1 / 0))
+        collector.begin(lambda: print(1 / 0)).result()
     wait_for("its traceback", lambda: seen or None)
     assert seen[0].exc_type is ZeroDivisionError
     done: list[str] = []
-    collector.run(lambda: done.append("next"))
+    collector.begin(lambda: done.append("next")).result()
     assert done == ["next"]
 
 

@@ -32,7 +32,20 @@ LAYERS = [
     {"companions"},
     {"backends"},
     {"diskguard", "packing", "export", "aftermath", "profiler.schedule", "profiler.window"},
-    {"bill", "inbox", "ledger", "process", "loop", "reception", "ending", "session", "testing"},
+    {
+        "bill",
+        "inbox",
+        "ledger",
+        "turns",
+        "limits",
+        "stranded",
+        "process",
+        "loop",
+        "reception",
+        "ending",
+        "session",
+        "testing",
+    },
     {"opening", "dynamic_profile", "profiler", "analysis", "acl"},
     {"__init__", "cli", "demo", "profiler.__init__"},
 ]
@@ -44,7 +57,16 @@ CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "fu
 
 TORCH_MODULES = {
     f"backends.{name}"
-    for name in ("npu", "torch", "torch_recording", "forks", "kineto", "libtorch", "selftest")
+    for name in (
+        "npu",
+        "torch",
+        "torch_recording",
+        "forks",
+        "kineto",
+        "libtorch",
+        "selftest",
+        "annotations",
+    )
 }
 TORCH_MODULES |= {
     "backends.memory",

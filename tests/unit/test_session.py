@@ -585,7 +585,8 @@ def test_joined_steps_are_said(job: Job) -> None:
     job.step(3)
     (manifest,) = job.manifests()
     text = "step 3 is part of the one before: a CUDA graph is being captured"
-    assert manifest.remarks[-1] == text
+    assert manifest.remarks == (text, "the recorded steps are 1, 2, 4")
+    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 4, 3)
 
 
 def test_a_refused_edit_does_not_touch_a_waiting_one(

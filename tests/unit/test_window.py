@@ -59,7 +59,7 @@ def run(window: Window, step: int, steps: int) -> FakeRecording:
 
 def test_warm_up_is_prepared_but_not_kept() -> None:
     """The recording starts with the first step after the warm-up, under the job's numbers."""
-    recording = run(Window(warmup=2, active=3, first=102), step=100, steps=9)
+    recording = run(Window(warmup=2, active=3, asked_first=102), step=100, steps=9)
     assert recording.steps == [102, 103, 104]
     assert recording.calls == ["prepare", "start", *["begin_step"] * 3, "stop"]
 
@@ -67,7 +67,7 @@ def test_warm_up_is_prepared_but_not_kept() -> None:
 @given(st.integers(0, 5), st.integers(1, 6))
 def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) -> None:
     """Whatever the numbers, ``active`` whole steps are recorded, then it is over."""
-    window = Window(warmup, active, first=warmup)
+    window = Window(warmup, active, asked_first=warmup)
     recording = run(window, step=0, steps=warmup + active + 3)
     assert recording.steps == list(range(warmup, warmup + active))
     assert window.recorded == active
@@ -77,7 +77,7 @@ def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) 
 
 def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
     """Without a step that may be kept, the recording is discarded."""
-    window = Window(warmup=2, active=1, first=2)
+    window = Window(warmup=2, active=1, asked_first=2)
     backend = FakeBackend()
     recording = FakeRecording(backend)
     window.open(lambda: recording, 0)
@@ -88,9 +88,10 @@ def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
 
 def test_a_window_closed_early_keeps_what_it_has() -> None:
     """Closed in the middle, the recording is stopped and handed out, once."""
-    window = Window(warmup=0, active=9, first=0)
+    window = Window(warmup=0, active=9, asked_first=0)
     recording = run(window, step=0, steps=3)
     assert window.state == "recording"
     assert window.close() is recording
     assert window.recorded == 3
+    window.release()
     assert window.close() is None
