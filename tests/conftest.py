@@ -6,17 +6,40 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 
+from tests.pace import slowness
+from tests.processes import ending_with_the_test, watch_over_this_process
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 settings.register_profile("dynprof", deadline=None)  # the first example may import torch
 settings.load_profile("dynprof")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the self-test's cache of this run away from that of the user."""
-    cache = tempfile.TemporaryDirectory(prefix="dynprof-cache-")
-    os.environ["XDG_CACHE_HOME"] = cache.name
-    config.add_cleanup(cache.cleanup)
+    """Keep the self-test's cache of this run away from that of the user; measure the machine."""
+    watch_over_this_process()
+    slowness()
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it
+        cache = tempfile.TemporaryDirectory(prefix="dynprof-cache-")
+        os.environ["XDG_CACHE_HOME"] = cache.name
+        config.add_cleanup(cache.cleanup)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give every test as much more time as this machine is slower than a quiet one."""
+    usual_s = config.getoption("timeout") or float(config.getini("timeout")) * slowness()
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        limit_s = own.args[0] * slowness() if own else usual_s
+        item.add_marker(pytest.mark.timeout(limit_s), append=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_running() -> Iterator[None]:
+    """End what a test has started with the test."""
+    with ending_with_the_test():
+        yield

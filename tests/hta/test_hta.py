@@ -7,7 +7,6 @@ environment of its own with the few packages that it really imports.
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ pytest.importorskip(  # not "hta": without the package, that may be this folder
 )
 
 from hta.trace_analysis import TraceAnalysis
+
+from tests.processes import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train with dynprof and return the folder of the window that was captured."""
     root = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-c", TRAINING, str(root)]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    job = run(command)
     assert job.returncode == 0, job.stderr
     (folder,) = root.glob("step_*-*_*")
     return folder

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -15,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dynprof.capture import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.snapshot import Status, load_status
+from tests.pace import patience_s
+from tests.processes import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
 Found = TypeVar("Found")
-PATIENCE_S = 100.0
 PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
 TORCH_JOB = """
@@ -42,12 +42,13 @@ def train_one_step():
 
 def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
     """Return what ``found`` finds, as soon as it does."""
-    deadline = time.monotonic() + PATIENCE_S
+    limit_s = patience_s()
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if (value := found()) is not None:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited {PATIENCE_S} s for {what}")
+    raise AssertionError(f"waited {limit_s:.0f} s for {what}")
 
 
 class RunningJob:
@@ -69,21 +70,13 @@ class RunningJob:
         if not path.exists() or path.read_text() != text:  # another rank may be reading it
             path.write_text(text)
         clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        self.process = subprocess.Popen(
-            [*through, str(path)],
-            cwd=folder,
-            env={**clean, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start([*through, str(path)], cwd=folder, env={**clean, **env})
 
     def __enter__(self) -> RunningJob:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.process.end()
 
     @property
     def config(self) -> Path:
@@ -140,7 +133,7 @@ class RunningJob:
 
     def end(self) -> str:
         """Wait for the end; return what it printed."""
-        output, errors = self.process.communicate(timeout=PATIENCE_S)
+        output, errors = self.process.communicate()
         assert self.process.returncode == 0, errors
         return output
 

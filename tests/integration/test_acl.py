@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,8 @@ from typing import Any
 import pytest
 
 from dynprof.capture import load_manifest
+from tests import processes
+from tests.integration.running import PYTHON
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -37,14 +37,8 @@ HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\
 
 def run(folder: Path, script: str, prelude: str = PRELUDE) -> list[str]:
     """Run a script in a process of its own, for there is one session in each; return its lines."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", prelude + textwrap.dedent(script)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    text = prelude + textwrap.dedent(script)
+    done = processes.run([*PYTHON, "-c", text], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -327,7 +321,7 @@ def test_operators_are_iterated_on_another_thread(tmp_path: Path) -> None:
         reader.start()
         model(4)
         acl.prof.unsubscribe(subscription)
-        reader.join(timeout=30)
+        reader.join()
         print(names, subscription.lost)
         """,
     )

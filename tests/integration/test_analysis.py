@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from dynprof.analysis.stacks import folded
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.processes import DYNPROF, run, start
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -241,8 +241,7 @@ def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"broken\.pt\.trace\.json"):
         analyse(tmp_path, max_process_number=2)
     assert len(list(tmp_path.rglob("operator_details.csv"))) == 2
-    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "analyse", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run([*DYNPROF, "analyse", tmp_path])
     assert done.returncode == 1
     assert "broken.pt.trace.json" in done.stderr
     assert done.stdout.count("operator_details.csv") == 2
@@ -263,9 +262,7 @@ if __name__ == "__main__":
 def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
     """However it is ended: the processes that work for it end too."""
     (tmp_path / "pool.py").write_text(POOL)
-    parent = subprocess.Popen(
-        [sys.executable, "pool.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    parent = start([sys.executable, "pool.py"], cwd=tmp_path)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     parent.kill()
@@ -277,14 +274,11 @@ def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
 def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
     """``dynprof top`` shows the operators with the most time of their own."""
     recorded(tmp_path / "a.pt.trace.json")
-    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "top", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--limit", "5"], capture_output=True, text=True, check=False,
-        env={**os.environ, "COLUMNS": "120"},
-    )  # fmt: skip
+    wide = {**os.environ, "COLUMNS": "120"}
+    done = run([*DYNPROF, "top", tmp_path, "--limit", "5"], env=wide)
     assert done.returncode == 0, done.stderr
     assert "aten::" in done.stdout
-    assert subprocess.run([*command[:-1], str(tmp_path / "no")], check=False).returncode == 2
+    assert run([*DYNPROF, "top", tmp_path / "no"]).returncode == 2
 
 
 @needs_real
@@ -373,12 +367,9 @@ if __name__ == "__main__":
 def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
     """Three processes reduce over gloo, one of them is slow: it is named, and each has its rows."""
     (tmp_path / "job.py").write_text(RANKS)
-    done = subprocess.run(
-        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "job.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "analyse", "log"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rank 1 comes last to 6 of 6 collectives" in done.stderr
     table = rows(tmp_path / "log" / "analysis" / "ranks.csv")

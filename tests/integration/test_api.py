@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import processes
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a folder."""
-    return subprocess.run(
-        [sys.executable, "-W", "always", "-c", "import dynprof as dp\n" + textwrap.dedent(script)],
-        cwd=folder,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    text = "import dynprof as dp\n" + textwrap.dedent(script)
+    command = [sys.executable, "-W", "always", "-c", text]
+    return processes.run(command, cwd=folder, env={**os.environ, **env})
 
 
 def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,15 +12,16 @@ from dynprof.journal import Journal
 from dynprof.layout import Layout
 from dynprof.offer import Offer
 from dynprof.snapshot import Status
+from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
 def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
-    command = [sys.executable, "-c", "from dynprof.cli import app; app()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return run([*DYNPROF, *arguments])
 
 
 @pytest.fixture

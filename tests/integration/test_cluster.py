@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes import DYNPROF, run, start
 from tests.unit.test_rank_comparison import write
 
 if TYPE_CHECKING:
@@ -34,23 +35,16 @@ def cluster(folder: Path) -> Iterator[str]:
     """Run a scheduler and two workers; give the address."""
     script = folder / "cluster.py"
     script.write_text(CLUSTER)
-    process = subprocess.Popen(
-        [sys.executable, script.name], cwd=folder, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
+    command = [sys.executable, script.name]
+    with start(command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
         yield process.stdout.readline().strip()
-    finally:
-        process.communicate("\n", timeout=60)
+        process.communicate("\n")
 
 
 def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of dynprof's."""
-    code = "from dynprof.cli import app; app()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    return run([*DYNPROF, *arguments])
 
 
 def test_a_cluster_makes_what_processes_make(tmp_path: Path) -> None:

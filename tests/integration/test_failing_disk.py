@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.running import PYTHON, wait_for
 from tests.integration.troubled import TroubledJob, small_disk, without_privilege
+from tests.processes import run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -81,7 +81,7 @@ def test_an_unmounted_directory(tmp_path: Path) -> None:
     """The disk below the directory goes away and comes back empty."""
     with small_disk(tmp_path / "prof_config", "50m"), TroubledJob(tmp_path) as job:
         text = job.config.read_text()
-        subprocess.run(["umount", "-l", str(job.root)], check=True)
+        assert run(["umount", "-l", job.root]).returncode == 0
         with small_disk(job.root, "50m"):
             small = {"limits": {"min_free_disk_mb": 1}}
             job.config.write_text(json.dumps({**json.loads(text), **small}))
@@ -125,7 +125,7 @@ def test_exhausted_inotify(tmp_path: Path) -> None:
     limit = "/proc/sys/user/max_inotify_instances"
     script = f'echo 0 > {limit} && exec "$@"'
     through = ("unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *PYTHON)
-    probe = subprocess.run([*through[:6], f"echo 0 > {limit}"], check=False, capture_output=True)
+    probe = run([*through[:6], f"echo 0 > {limit}"])
     if probe.returncode:
         pytest.skip("this user cannot make a user namespace")
     with TroubledJob(tmp_path, through=through) as job:

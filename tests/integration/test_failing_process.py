@@ -123,7 +123,7 @@ def test_the_interpreter_shuts_down_inside_a_window(tmp_path: Path, end: str) ->
     """An orderly end keeps what there is; a hard one leaves no half file."""
     with TroubledJob(tmp_path, each=f"if dp.status().progress == (30, 10**6): {end}") as job:
         job.edit(active=10**6)
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode in (0, 1)
         if "_exit" in end:
             assert not list(job.root.rglob("*.gz"))
@@ -172,7 +172,7 @@ def test_sigterm(tmp_path: Path) -> None:
         job.edit(active=10**6)
         job.when("the window", lambda status: status.state == "recording")
         job.process.terminate()
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode == -signal.SIGTERM
         assert not list(job.root.rglob("*.gz"))
 

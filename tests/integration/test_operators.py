@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,9 @@ import psutil
 import pytest
 
 from dynprof.capture import load_manifest
+from tests import processes
 from tests.integration.running import RunningJob, wait_for
+from tests.processes import DYNPROF, Process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,21 +28,16 @@ while True:
 """
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object) -> Process:
     """Start the command."""
-    return subprocess.Popen(
-        [sys.executable, "-c", "from dynprof.cli import app; app()", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    wide = {**os.environ, "COLUMNS": "200"}
+    return processes.start([*DYNPROF, *map(str, arguments)], env=wide)
 
 
 def dynprof(*arguments: object) -> tuple[int, str, str]:
     """Run the command; return its exit code, its output, and what it said on stderr."""
     process = start(*arguments)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate()
     return process.returncode, output, errors
 
 
@@ -104,7 +99,7 @@ def test_two_people_arm_at_once(job: RunningJob) -> None:
     code, _, errors = dynprof("arm", job.root, "--start-step", 0, "--wait")
     assert code == 0
     assert "rank 0: request 1 waits there and is superseded" in errors
-    _, errors = first.communicate(timeout=60)
+    _, errors = first.communicate()
     assert first.returncode == 4
     assert "rank 0: superseded: superseded by request 2" in errors
 
@@ -115,7 +110,7 @@ def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     job.when("the window", lambda status: status.state == "recording")
     code, _, errors = dynprof("cancel", job.root, "--wait")
     assert (code, "cancel, closes what there is" in errors) == (0, True)
-    output, _ = waiting.communicate(timeout=60)
+    output, _ = waiting.communicate()
     assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
     assert load_manifest(type(job.root)(output.strip())).reason == "cancelled by request 2"
 
@@ -125,7 +120,7 @@ def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
     job.process.send_signal(signal.SIGKILL)
-    _, errors = waiting.communicate(timeout=60)
+    _, errors = waiting.communicate()
     assert waiting.returncode == 5
     assert "rank 0: the process is dead: its status is no longer written" in errors
 
@@ -208,7 +203,7 @@ def test_the_log_is_followed(job: RunningJob) -> None:
     job.edit(active=2)
     assert "request 1: accepted" in follower.stdout.readline()
     follower.send_signal(signal.SIGINT)
-    follower.communicate(timeout=60)
+    follower.communicate()
     assert follower.returncode == 0
 
 
@@ -251,7 +246,7 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
     waiting = start("arm", job.root, "--start-step", 10**6, "--wait")
     job.when("the request", lambda status: status.state == "waiting")
     waiting.send_signal(signal.SIGINT)
-    _, errors = waiting.communicate(timeout=60)
+    _, errors = waiting.communicate()
     assert waiting.returncode == 130
     assert "the request stays, dynprof cancel calls it off" in errors
     assert (status := job.status())

@@ -6,12 +6,11 @@ import gc
 import json
 import os
 import stat
-import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +25,11 @@ from dynprof.profiler import (
     schedule,
     tensorboard_trace_handler,
 )
+from tests import processes
 from tests.integration.running import operators, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -48,14 +51,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own."""
     prelude = "import os, sys, threading, torch\nfrom dynprof.profiler import *\n"
     prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
-    return subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(script)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return processes.run([sys.executable, "-c", prelude + textwrap.dedent(script)], cwd=folder)
 
 
 def read(path: Path) -> dict[str, Any]:

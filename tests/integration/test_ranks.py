@@ -9,7 +9,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from dynprof.capture import Manifest, load_manifest
@@ -17,6 +16,7 @@ from dynprof.errors import CaptureError
 from dynprof.snapshot import Status, load_status
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
+from tests.processes import Process, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,26 +110,17 @@ def logs(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launched(folder: Path, script: str, *launcher: str) -> Iterator[subprocess.Popen[str]]:
+def launched(folder: Path, script: str, *launcher: str) -> Iterator[Process]:
     """Run a script through a launcher, and end the whole tree."""
     (folder / "job.py").write_text(script)
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    process = subprocess.Popen(
+    with start(
         [sys.executable, *launcher, "job.py"],
         cwd=folder,
         env={**clean, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    ) as process:
         yield process
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            tree = psutil.Process(process.pid)
-            for one in [tree, *tree.children(recursive=True)]:
-                one.kill()
-        process.communicate()
 
 
 def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
@@ -146,7 +137,7 @@ def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
         assert code == 0, errors
         assert load_manifest(tmp_path / output.strip()).rank == 1
         (tmp_path / "enough").touch()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert process.returncode == 0, errors
     names = sorted(logs(tmp_path))
     assert [name[-10:] for name in names if name.endswith("_1.log")] == ["rank_1.log"]
@@ -195,7 +186,7 @@ def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
 def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -> None:
     """One process profiles, though every worker imports the script and calls init() and step()."""
     with launched(tmp_path, WORKERS.replace("{way}", way)) as process:
-        _, errors = process.communicate(timeout=100)
+        _, errors = process.communicate()
         assert process.returncode == 0, errors
     assert [name.endswith(f"_{process.pid}_rank_0.log") for name in logs(tmp_path)] == [True]
     assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
@@ -225,7 +216,7 @@ def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
         assert sorted(load_manifest(path).rank for path in paths) == [0, 1]
         assert len({path.parent for path in paths}) == 1
         (tmp_path / "enough").touch()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert process.returncode == 0, errors
     assert len(logs(tmp_path)) == 4
     assert "in this directory too" not in "".join(logs(tmp_path).values())

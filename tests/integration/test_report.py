@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.test_analysis import REAL, needs_real, recorded
+from tests.processes import DYNPROF, run
 from tests.unit.test_rank_comparison import write
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -28,11 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 def report(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
-    code = "from dynprof.cli import app; app()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "report", *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return run([*DYNPROF, "report", *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -280,9 +277,7 @@ with profile(
 
 def test_real_flaws_are_named(tmp_path: Path) -> None:
     """A loader that sleeps, shapes that change under torch.compile, collections in the loop."""
-    done = subprocess.run(
-        [sys.executable, "-c", FLAWED], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "-c", FLAWED], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = report(str(tmp_path / "log")).stderr
     for title in ("The step waits for data", "Recompilation", "Garbage collection"):

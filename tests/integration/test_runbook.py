@@ -16,6 +16,7 @@ import pytest
 from tests.integration.running import TORCH_JOB, RunningJob
 from tests.integration.test_operators import LOOP
 from tests.integration.test_ranks import launched, when
+from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,16 +103,7 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path, block: Block) -> 
     shown: list[str] = []
     with running(block.job, tmp_path):
         for command in re.findall(r"^\$ (.*)$", block.text, re.M):
-            done = subprocess.run(
-                ["sh", "-c", command],
-                cwd=tmp_path,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            done = run(["sh", "-c", command], cwd=tmp_path, env=env, stderr=subprocess.STDOUT)
             shown += [f"$ {command}", done.stdout]
     assert plain("\n".join(shown)) == plain(block.text)
 

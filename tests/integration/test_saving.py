@@ -69,7 +69,7 @@ def says_on_stderr(job: RunningJob, words: str) -> str:
 def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
     """The script is over, the save is not: the process stays until the trace is whole."""
     with RunningJob(tmp_path, SAVING) as job:
-        _, errors = job.process.communicate(timeout=60)
+        _, errors = job.process.communicate()
         assert job.process.returncode == 0
         assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in errors
         assert the_manifest(job).complete
@@ -92,7 +92,7 @@ def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
         job.process.send_signal(signal.SIGINT)
         assert "Ctrl-C gives it up" in says_on_stderr(job, "dynprof:")
         job.process.send_signal(signal.SIGINT)
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode == -signal.SIGINT
         assert "given up: Ctrl-C while the process ended" in the_manifest(job).reason
         assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
@@ -110,7 +110,7 @@ def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
 def test_a_process_that_dies_leaves_no_half_file(tmp_path: Path, ending: str, code: int) -> None:
     """Dead in the middle of a save: a manifest that says so, nothing under a final name."""
     with RunningJob(tmp_path, SAVING + ending) as job:
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode == code
         assert not list((job.root / "to").rglob("*.gz"))
         (text,) = [p.read_text() for p in (job.root / "to").rglob("*.info.json")]
@@ -124,7 +124,7 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
         ends_saying(job, "saving")
         ends_saying(job, "ready")
         job.process.terminate()
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode == 7
         assert the_manifest(job).complete
 

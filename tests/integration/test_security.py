@@ -62,7 +62,7 @@ def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
     """init() raises before training starts."""
     script = LOOP.replace('"prof_config"', '"prof_config", prof_dirs=["captures"]')
     with RunningJob(tmp_path, script) as job:
-        _, errors = job.process.communicate(timeout=60)
+        _, errors = job.process.communicate()
     assert "ValueError: prof_dirs: 'captures' is not an absolute path" in errors
 
 
@@ -82,7 +82,7 @@ def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, na
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "prof_config" / name).symlink_to(tmp_path / "victim")
     with RunningJob(tmp_path, LOOP) as job:
-        _, errors = job.process.communicate(timeout=60)
+        _, errors = job.process.communicate()
     assert f"prof_config/{name} is a symbolic link, which is not followed" in errors
     assert list((tmp_path / "victim").iterdir()) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.capture import load_manifest
+from tests import processes
 from tests.integration.running import read_trace, steps_in
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -120,14 +120,10 @@ def run(folder: Path, script: str, *launcher: str, **env: str) -> str:
     folder.mkdir()
     (folder / "job.py").write_text(WINDOWS + textwrap.dedent(script))
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, *launcher, "job.py"],
         cwd=folder,
         env={**clean, "OMP_NUM_THREADS": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

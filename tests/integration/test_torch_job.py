@@ -128,7 +128,7 @@ main()
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1000)
         manifest, trace = job.capture()
-        job.process.communicate(timeout=60)
+        job.process.communicate()
         assert job.process.returncode == code
         assert (manifest.complete, manifest.reason) == (False, "the process ended")
         assert manifest.steps.recorded == 5

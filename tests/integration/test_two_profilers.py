@@ -7,12 +7,13 @@ account of who holds its one session; so each runs in a process of its own.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import processes
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -62,14 +63,7 @@ def closing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def run(folder: Path, script: str) -> str:
     """Run a script; return the log of dynprof."""
-    done = subprocess.run(
-        [sys.executable, "-c", JOB + textwrap.dedent(script)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = processes.run([sys.executable, "-c", JOB + textwrap.dedent(script)], cwd=folder)
     assert done.returncode == 0, done.stderr
     (log,) = (folder / "prof_config" / "log").iterdir()
     return log.read_text()

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.running import wait_for
+from tests.pace import patience_s
+from tests.processes import DYNPROF, Process, run, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +28,17 @@ EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts
 
 
 @pytest.fixture
-def viewer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def viewer(tmp_path: Path) -> Iterator[Process]:
     """Serve the newest of two traces on a free port."""
     for name in ("older", "newer"):
         content = {"traceEvents": [EVENT], "who": name}
         (tmp_path / f"{name}.trace.json").write_text(json.dumps(content))
-    command = ["-c", "from dynprof.cli import app; app()", "view", str(tmp_path), "--no-browser"]
-    process = subprocess.Popen(
-        [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    yield process
-    process.kill()
-    process.communicate()
+    python, *code = DYNPROF
+    with start([python, "-u", *code, "view", tmp_path, "--no-browser"]) as process:
+        yield process
 
 
-def address(viewer: subprocess.Popen[str]) -> str:
+def address(viewer: Process) -> str:
     """Return what it prints."""
     assert viewer.stdout is not None
     lines = [viewer.stdout.readline() for _ in range(2)]
@@ -51,11 +48,11 @@ def address(viewer: subprocess.Popen[str]) -> str:
 
 def get(url: str) -> Any:
     """Return the body of an answer."""
-    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - of this machine
+    with urllib.request.urlopen(url, timeout=patience_s()) as answer:  # noqa: S310 - of this machine
         return answer.read()
 
 
-def test_the_page_and_the_trace_are_served(viewer: subprocess.Popen[str]) -> None:
+def test_the_page_and_the_trace_are_served(viewer: Process) -> None:
     """On loopback, nothing beside them, until Ctrl-C."""
     root, _, query = address(viewer).partition("/#!/?url=")
     assert root.startswith("http://127.0.0.1:")
@@ -65,25 +62,24 @@ def test_the_page_and_the_trace_are_served(viewer: subprocess.Popen[str]) -> Non
         with pytest.raises(urllib.error.HTTPError):
             get(root + path)
     viewer.send_signal(signal.SIGINT)
-    assert viewer.wait(timeout=30) == 0
+    assert viewer.wait() == 0
 
 
 def test_no_capture_is_said(tmp_path: Path) -> None:
     """With exit code 2."""
-    command = [sys.executable, "-c", "from dynprof.cli import app; app()", "view", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run([*DYNPROF, "view", tmp_path])
     assert (done.returncode, "holds no trace" in done.stderr) == (2, True)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open the page in")
-def test_a_browser_opens_the_trace(tmp_path: Path, viewer: subprocess.Popen[str]) -> None:
+def test_a_browser_opens_the_trace(tmp_path: Path, viewer: Process) -> None:
     """Perfetto's page reads the trace and shows it, with no other host to be reached."""
     page = address(viewer)
-    browser = subprocess.Popen(
+    browser = start(
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
          "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
          f"--user-data-dir={tmp_path / 'profile'}", page],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
     def opened() -> bool | None:
@@ -97,8 +93,5 @@ def test_a_browser_opens_the_trace(tmp_path: Path, viewer: subprocess.Popen[str]
         return any("newer.trace.json" in tab["title"] and "#!/viewer" in tab["url"]
                    for tab in tabs) or None  # fmt: skip
 
-    try:
+    with browser:
         wait_for("the trace in the page", opened)
-    finally:
-        browser.terminate()
-        browser.wait(timeout=30)

@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import shutil
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,8 @@ from watchdog.observers.inotify import InotifyObserver
 
 from dynprof.edits import SETTLE_S, Edit, read
 from dynprof.watch import Watcher, WatchMode, choose_mode
+from tests.pace import patience_s
+from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,11 +45,11 @@ class Desk:
 
     def shell(self, command: str) -> None:
         """Run a command in the directory."""
-        subprocess.run(command, shell=True, check=True, cwd=self.path.parent)  # noqa: S602
+        assert run(["sh", "-c", command], cwd=self.path.parent).returncode == 0
 
     def next_edit(self) -> Edit:
         """Wait for an edit."""
-        return self.edits.get(timeout=20)
+        return self.edits.get(timeout=patience_s())
 
     def no_more(self) -> None:
         """Give an echo time to come, and see that none does."""

@@ -7,13 +7,13 @@ import functools
 import json
 import os
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
+from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ BARE = f"losses = [train_one_step().item() for _ in range({MOST_STEPS})]; print(
 def bare_losses() -> list[float]:
     """Return the losses of the same training without dynprof."""
     script = TORCH_JOB.replace(", dynprof as dp", "") + BARE
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    done = run([sys.executable, "-c", script])
     losses: list[float] = json.loads(done.stdout)
     return losses
 
@@ -101,12 +101,12 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
     """Mount a memory disk on a folder; skip the test where this user may not."""
     folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=770", "tmpfs", str(folder)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+    if os.geteuid() or not shutil.which("mount") or run(mount).returncode:
         pytest.skip("this user cannot mount a file system")
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+        run(["umount", "-l", str(folder)])
 
 
 def without_privilege() -> tuple[str, ...]:

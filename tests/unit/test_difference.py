@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
+from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,10 +78,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     path = write(tmp_path / "a.trace.json", 1, 1, 1, cat="cpu_op", name=name)
     other = write(tmp_path / "b.trace.json", 1, 1, 1)
     for command in (["top", str(path)], ["diff", str(other), str(path)]):
-        done = subprocess.run(
-            [sys.executable, "-c", "from dynprof.cli import app; app()", *command],
-            capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "150"},
-        )  # fmt: skip
+        done = run([*DYNPROF, *command], env={**os.environ, "COLUMNS": "150"})
         assert done.returncode == 0, done.stderr
         assert "[/] [red]a" in done.stdout
         assert "<b>" in done.stdout
@@ -95,10 +91,7 @@ def test_the_command(tmp_path: Path) -> None:
     other = write(tmp_path / "b.trace.json", 2, 3, 20, cat="python_function")
     codes = []
     for second in (one, other, tmp_path / "no"):
-        command = [sys.executable, "-c", "from dynprof.cli import app; app()", "diff"]
-        done = subprocess.run(
-            [*command, str(one), str(second)], capture_output=True, text=True, check=False
-        )
+        done = run([*DYNPROF, "diff", one, second])
         codes.append(done.returncode)
         if second == other:
             assert "aten::mm" in done.stdout

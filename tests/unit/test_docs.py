@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import dynprof
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
 from schemas.generate import generated
+from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -48,7 +48,7 @@ def test_the_readmes_script_runs(tmp_path: Path) -> None:
     (script,) = blocks("python")
     before = "loader = range(3)\ndef train_one_step(batch): pass\n"
     command = [sys.executable, "-W", "error", "-c", before + script + "print(dp.status().step)"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run(command, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
@@ -59,7 +59,7 @@ def test_the_scripts_of_the_profilers_page_run(tmp_path: Path, number: int) -> N
         pytest.importorskip("torch", reason="torch is not installed")
     scripts = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "profiler.md").read_text(), re.S)
     command = [sys.executable, "-W", "error", "-c", scripts[number]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / ("result", "profiles")[number]).glob("*.trace.json*"))) == 1
 
@@ -98,8 +98,8 @@ def test_examples_run(tmp_path: Path) -> None:
         if name == "torch_loop":
             pytest.importorskip("torch", reason="torch is not installed")
         code = f"import runpy; runpy.run_path({str(ROOT / 'examples' / name)!r} + '.py')['main'](3)"
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
-        assert done.returncode == 0
+        done = run([sys.executable, "-c", code], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         assert (tmp_path / "prof_config" / "profiler_config.json").exists()
 
 

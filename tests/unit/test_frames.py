@@ -14,6 +14,7 @@ from dynprof.analysis import frames
 from dynprof.analysis.halves import Half
 from dynprof.analysis.trace import Trace, load_trace
 from dynprof.errors import CaptureError
+from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +186,7 @@ def halves(path: Path) -> list[Trace]:
     ends = multiprocessing.Pipe()
     with ThreadPoolExecutor(2) as pool:
         pending = [pool.submit(load_trace, path, Half(n, end)) for n, end in enumerate(ends)]
-        return [one.result(timeout=30) for one in pending]
+        return [one.result(timeout=patience_s()) for one in pending]
 
 
 @pytest.mark.parametrize("frame", [300, 5000, 10**6])

@@ -20,6 +20,7 @@ from dynprof.layout import Layout, host_name, pid_namespace
 from dynprof.offer import Offer
 from dynprof.pace import Pace
 from dynprof.snapshot import Status, load_status
+from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
     """What is written is what ``load_status`` returns; the last one says how it ended."""
     office = Office(tmp_path)
     office.journal.start()
-    assert office.ticked.wait(10)
+    assert office.ticked.wait(patience_s())
     office.state = "stopped"
     office.journal.stop()
     status = load_status(office.layout.status)
@@ -159,7 +160,7 @@ def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
     office.journal = Journal(office.layout, lambda: 1 / 0, office.ticked.set)  # type: ignore[arg-type,return-value]
     office.journal.guard = guard
     office.journal.start()
-    assert caught.wait(10)
+    assert caught.wait(patience_s())
     office.journal.info("still here")
     office.journal.stop()
     assert "still here" in office.layout.log.read_text()

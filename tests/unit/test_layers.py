@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import dynprof
+from tests.processes import run
 
 PACKAGE = Path(dynprof.__file__).parent
 LAYERS = [
@@ -148,7 +148,7 @@ def test_analysis_needs_no_live_process() -> None:
 def test_the_import_is_light(heavy: str) -> None:
     """``import dynprof`` loads none of the heavy packages."""
     code = f"import sys, dynprof; sys.exit({heavy!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_only_torchs_backends_import_torch() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.leftovers import OLD_S, occupied, remove_leftovers
+from tests.processes import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     """The lock goes with the process, whatever it dies of."""
     code = "import sys,os;from pathlib import Path;from dynprof.leftovers import occupied\n"
     code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
+    done = run([sys.executable, "-c", code, folder])
     assert done.returncode == -9
     assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
 

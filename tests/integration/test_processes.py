@@ -1,0 +1,126 @@
+"""What tests start dies with them, however they end: pytest itself is run, and treated roughly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.integration.running import wait_for
+from tests.processes import ROOT, run, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+import os, pathlib, subprocess, sys, time
+def note():
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+    time.sleep(1e6)
+note_it = "import os, pathlib, time; pathlib.Path(f'{os.getpid()}.pid').touch(); time.sleep(1e6)"
+subprocess.Popen([sys.executable, "-c", note_it], start_new_session=True)
+if os.fork() == 0:  # an orphan
+    if os.fork() == 0:
+        os.setsid()
+        note()
+    os._exit(0)
+os.wait()
+note()
+"""
+"""A process, a child of it in a session of its own, and a grandchild whose parent has ended."""
+
+TESTS = f"""
+import os, pathlib, signal, sys, time
+from tests.processes import start
+
+def begin():
+    pathlib.Path("tester").write_text(str(os.getpid()))
+    process = start([sys.executable, "-c", {JOB!r}])
+    while len(list(pathlib.Path().glob("*.pid"))) < 3:
+        time.sleep(0.01)
+    return process
+
+def test_that_fails():
+    begin()
+    assert False, "on purpose"
+
+def test_that_hangs():
+    begin()
+    time.sleep(1e6)
+
+def test_that_is_interrupted():
+    begin()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1e6)
+
+def test_that_interrupts():
+    process = begin()
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT
+"""
+DEAF = ("sh", "-c", 'trap "" INT && exec "$@"', "sh")
+"""The beginning of a command line for what is to ignore Ctrl-C."""
+
+
+def pytest_with(folder: Path, name: str, *options: str) -> list[str]:
+    """Return the command line that runs one of the tests above."""
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\ntimeout = 1000\n")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"test_it.py::{name}"]
+    return [*command, *options]
+
+
+def pids(folder: Path) -> set[int]:
+    """Return the numbers of the processes of the job."""
+    return {int(path.stem) for path in folder.glob("*.pid")}
+
+
+def wait_for_their_end(numbers: set[int]) -> None:
+    """Wait until processes are gone."""
+    wait_for("their end", lambda: None if any(map(_runs, numbers)) else True)
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "words"),
+    [
+        ("test_that_fails", (), 1, "on purpose"),
+        ("test_that_hangs", ("--timeout=5",), 1, "Timeout"),
+        ("test_that_is_interrupted", (), 2, "KeyboardInterrupt"),
+    ],
+)
+def test_what_a_test_starts_ends_with_it(
+    tmp_path: Path, name: str, options: tuple[str, ...], code: int, words: str
+) -> None:
+    """Also what went into a session of its own, and what was orphaned, before pytest has ended."""
+    done = run(pytest_with(tmp_path, name, *options), cwd=tmp_path)
+    assert (done.returncode, words in done.stdout) == (code, True), done.stdout + done.stderr
+    assert pids(tmp_path)
+    assert not any(map(_runs, pids(tmp_path)))
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["pytest", "a worker of xdist"])
+def test_what_a_killed_test_has_started_ends(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Kill -9 of the process that runs the test: nobody can tidy up after that but another."""
+    with start(pytest_with(tmp_path, "test_that_hangs", *options), cwd=tmp_path):
+        wait_for("three processes", lambda: True if len(pids(tmp_path)) == 3 else None)
+        os.kill(int((tmp_path / "tester").read_text()), signal.SIGKILL)
+        wait_for_their_end(pids(tmp_path))
+
+
+def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
+    """Though whoever started the tests, in the background, has them ignore Ctrl-C."""
+    done = run([*DEAF, *pytest_with(tmp_path, "test_that_interrupts")], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run([*DEAF, *pytest_with(tmp_path, "test_that_is_interrupted")], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
