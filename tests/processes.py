@@ -123,14 +123,14 @@ def end_family(mark: str) -> None:
 def ending_with_the_test() -> Iterator[None]:
     """Kill at the end what was started meanwhile, here or by what runs in this process."""
     watch_over_this_process()
-    above = os.environ[MARK]
+    above, known = os.environ[MARK], len(_started)
     os.environ[MARK] = mark = f"{above}/{next(_numbers)}"
     try:
         yield
     finally:
         os.environ[MARK] = above
         end_family(mark)
-        while _started:
+        while len(_started) > known:
             _started.pop().communicate()
 
 

@@ -29,7 +29,15 @@ import sys, time, torch, dynprof as dp
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+class Descent:
+    def zero_grad(self):
+        for weight in model.parameters():
+            weight.grad = None
+    def step(self):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(weight.grad, alpha=-0.01)
+optimizer = Descent()
 def train_one_step():
     optimizer.zero_grad()
     loss = model(torch.randn(16, 32)).square().mean()
@@ -37,7 +45,14 @@ def train_one_step():
     optimizer.step()
     return loss
 """
-"""The beginning of a script that trains a small model."""
+"""The beginning of a script that trains a small model.
+
+Its optimizer is none of torch's: to make one loads the compiler, which takes as long as torch.
+"""
+TORCH_JOB_WITH_OPTIMIZER = TORCH_JOB.replace(
+    "Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)"
+)
+"""The same with an optimizer of torch's."""
 
 
 def wait_for(what: str, found: Callable[[], Found | None]) -> Found:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in
+from tests.integration.running import TORCH_JOB_WITH_OPTIMIZER, RunningJob, operators, steps_in
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENDLESS = (
-    TORCH_JOB
+    TORCH_JOB_WITH_OPTIMIZER
     + """
 dp.init("prof_config")
 while True:
@@ -66,7 +66,7 @@ def test_the_settings_reach_torch(tmp_path: Path) -> None:
 
 
 LOSSES = (
-    TORCH_JOB
+    TORCH_JOB_WITH_OPTIMIZER
     + """
 if sys.argv[1:] != ["bare"]:
     dp.init("prof_config")
@@ -112,7 +112,7 @@ def test_training_that_ends_inside_a_window_leaves_a_capture(tmp_path: Path, end
     """However the script ends, the steps so far are readable, and marked incomplete."""
     statement, code = ENDS[end]
     script = (
-        TORCH_JOB
+        TORCH_JOB_WITH_OPTIMIZER
         + f"""
 dp.init("prof_config")
 def main():
@@ -154,7 +154,7 @@ def test_after_a_crash_nothing_is_recorded_until_it_is_asked_for(tmp_path: Path)
 def test_a_profiler_of_the_users_own_is_not_disturbed(tmp_path: Path) -> None:
     """While the script runs torch.profiler itself, a window is refused in words."""
     script = (
-        TORCH_JOB
+        TORCH_JOB_WITH_OPTIMIZER
         + """
 dp.init("prof_config")
 with torch.profiler.profile() as mine:

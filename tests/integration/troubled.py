@@ -8,16 +8,17 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.layout import write_atomic
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from dynprof.snapshot import Status
 
@@ -25,11 +26,13 @@ MOST_STEPS = 30_000
 LOOP = """
 import json, os
 BEFORE
+counter = os.open("steps", os.O_WRONLY | os.O_CREAT)
 dp.init("prof_config")
 losses = []
 while not os.path.exists("end"):
     losses.append(train_one_step().item())
     step = len(losses)
+    os.pwrite(counter, b"%9d" % step, 0)
     EACH
     time.sleep(0.001)
     dp.step()
@@ -40,11 +43,19 @@ BARE = f"losses = [train_one_step().item() for _ in range({MOST_STEPS})]; print(
 
 @functools.cache
 def bare_losses() -> list[float]:
-    """Return the losses of the same training without dynprof."""
+    """Return the losses of the same training without dynprof; workers of xdist share them."""
+    shared = Path(os.environ["XDG_CACHE_HOME"], "bare_losses.json")
+    if not shared.exists():
+        write_atomic(shared, _train_bare())
+    losses: list[float] = json.loads(shared.read_text())
+    return losses
+
+
+def _train_bare() -> str:
     script = TORCH_JOB.replace(", dynprof as dp", "") + BARE
     done = run([sys.executable, "-c", script])
-    losses: list[float] = json.loads(done.stdout)
-    return losses
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class TroubledJob(RunningJob):
@@ -68,7 +79,7 @@ class TroubledJob(RunningJob):
     ) -> None:
         lines = each.strip("\n").replace("\n", "\n    ")
         script = TORCH_JOB + LOOP.replace("BEFORE", before).replace("EACH", lines)
-        self._end = folder / "end"
+        self._folder = folder
         super().__init__(folder, script, through, **env)
 
     def __enter__(self) -> TroubledJob:
@@ -76,13 +87,16 @@ class TroubledJob(RunningJob):
         return self
 
     def still_trains(self) -> None:
-        """Wait until it has taken some more steps, as far as its status can tell."""
-        now = self.status()
-        self.when("more steps", lambda status: now is None or status.step > now.step + 20)
+        """Wait until it has taken some more steps."""
+        now = self._steps()
+        wait_for("more steps", lambda: self._steps() > now + 20 or None)
+
+    def _steps(self) -> int:
+        return int((self._folder / "steps").read_text() or 0)
 
     def ends_unharmed(self) -> None:
         """End it; every loss must be what it is without dynprof, to the last bit."""
-        self._end.touch()
+        (self._folder / "end").touch()
         (line,) = [line for line in self.end().splitlines() if line.startswith("losses ")]
         losses = json.loads(line.removeprefix("losses "))
         assert 0 < len(losses) <= MOST_STEPS

@@ -1,0 +1,62 @@
+"""The tests keep their own rules."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+ALLOWED = {
+    "processes.py": "is the place",
+    "pace.py": "measures for it how long to wait",
+    "npu/fetch.py": "is no test: make npu runs it",
+}
+OF_SUBPROCESS = {"run", "Popen", "call", "check_call", "check_output", "getoutput"}
+ANYWHERE = {
+    *("Popen", "fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "spawnv"),
+    *(
+        "create_subprocess_exec",
+        "create_subprocess_shell",
+        "ProcessPoolExecutor",
+        "start_processes",
+    ),
+}
+
+
+def starters(text: str) -> list[str]:
+    """Return the calls and imports in a module that start processes."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == "subprocess":
+            found += [alias.name for alias in node.names if alias.name in OF_SUBPROCESS]
+        if isinstance(node, ast.Call):
+            *module, name = ast.unparse(node.func).split(".")
+            if name in ANYWHERE or (module == ["subprocess"] and name in OF_SUBPROCESS):
+                found.append(ast.unparse(node.func))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import subprocess\nsubprocess.run(['true'])", ["subprocess.run"]),
+        ("from subprocess import check_output", ["check_output"]),
+        ("import os\nif os.fork() == 0: pass", ["os.fork"]),
+        ("from tests.processes import run\nrun(['true'])", []),
+    ],
+)
+def test_starting_a_process_is_noticed(text: str, found: list[str]) -> None:
+    """In every way that tests have used."""
+    assert starters(text) == found
+
+
+def test_processes_are_started_in_one_place() -> None:
+    """``tests/processes.py`` sees to their end; what else starts one is listed with its reason."""
+    found = {
+        str(path.relative_to(TESTS)): names
+        for path in TESTS.rglob("*.py")
+        if (names := starters(path.read_text()))
+    }
+    assert set(found) <= set(ALLOWED), found
