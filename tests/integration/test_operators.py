@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -229,10 +230,10 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
     path.write_text(json.dumps(old))  # as if it had been stopped for long
     _, output, _ = dynprof("status", job.root)
-    assert "stuck for 4" in output
+    assert re.search(r"stuck for \d\d", output)
     code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
     assert code == 5
-    assert "rank 0: has not answered; its step counter has stood still for 4" in errors
+    assert "rank 0: has not answered; its step counter has stood still for " in errors
     job.process.send_signal(signal.SIGCONT)
     assert job.capture()[0].complete
     job.process.kill()

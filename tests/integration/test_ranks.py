@@ -14,6 +14,7 @@ import pytest
 from dynprof.capture import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.snapshot import Status, load_status
+from tests.integration import test_operators
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
 from tests.processes import Process, start
@@ -48,10 +49,11 @@ import dynprof as dp
 dp.init("prof_config")
 while not os.path.exists("enough"):
     time.sleep(0.01)
-    dp.step()
     if os.path.exists("crash") and os.environ["RANK"] == "1":
         os.remove("crash")
         os._exit(1)
+    if not os.path.exists("hold"):
+        dp.step()
 """
 
 WORKERS = """
@@ -199,6 +201,7 @@ def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1"
     with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
         before = when(tmp_path, "two ranks", lambda now: len(now) == 2)
+        (tmp_path / "hold").touch()
         (tmp_path / "crash").touch()
 
         def restarted(now: dict[str, Status]) -> bool:
@@ -207,11 +210,13 @@ def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
 
         after = when(tmp_path, "two new ranks", restarted)
         assert set(after) == {"rank_0.json", "rank_1.json"}
-        ahead = max(status.step for status in after.values()) + 200
-        code, output, errors = dynprof(
-            "arm", tmp_path / "prof_config", "--active", 2, "--start-step", ahead, "--wait"
+        arming = test_operators.start(
+            "arm", tmp_path / "prof_config", "--active", 2, "--start-step", 20, "--wait"
         )
-        assert code == 0, errors
+        when(tmp_path, "both armed", lambda now: [s.state for s in now.values()] == ["waiting"] * 2)
+        (tmp_path / "hold").unlink()
+        output, errors = arming.communicate()
+        assert arming.returncode == 0, errors
         paths = [tmp_path / line for line in output.splitlines()]
         assert sorted(load_manifest(path).rank for path in paths) == [0, 1]
         assert len({path.parent for path in paths}) == 1

@@ -29,10 +29,16 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 DETAILS = [{}, {"record_shapes": True, "profile_memory": True}, {"with_stack": True}]
 details = itertools.cycle(DETAILS)
+since_opened = 0
 asked = pathlib.Path(f"asked_{os.environ.get('RANK', 0)}.json")
-def end_step():
-    # As soon as one window is saved, open the next.
+def end_step(most_while_saving=40):
+    # As soon as one window is saved, open the next; a busy machine may be slow to save.
+    global since_opened
+    since_opened += 1
+    while since_opened > most_while_saving and dp.status().state == "saving":
+        time.sleep(0.01)
     if dp.status().state == "idle":
+        since_opened = 0
         asked.write_text(json.dumps({"active": 3, "activities": ["CPU"], **next(details)}))
         dp.start(asked)
     dp.step()
@@ -69,7 +75,7 @@ ready()
 for _ in range(4):
     for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
         train(batch)
-        end_step()
+        end_step(most_while_saving=16)
 """
 
 COMPILED = """

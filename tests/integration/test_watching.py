@@ -13,15 +13,18 @@ import psutil
 import pytest
 from watchdog.observers.inotify import InotifyObserver
 
-from dynprof.edits import SETTLE_S, Edit, read
+from dynprof import edits, watch
+from dynprof.edits import Edit, read
 from dynprof.watch import Watcher, WatchMode, choose_mode
-from tests.pace import patience_s
+from tests.pace import patience_s, slowness
 from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+SETTLE_S = edits.SETTLE_S * slowness()
+"""So long, that a pause between two writes below looks like one on this machine too."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
 
@@ -55,6 +58,13 @@ class Desk:
         """Give an echo time to come, and see that none does."""
         time.sleep(SETTLE_S * 1.5)
         assert self.edits.empty()
+
+
+@pytest.fixture(autouse=True)
+def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave what looks unfinished as much more time as everything here takes."""
+    for module in (edits, watch):
+        monkeypatch.setattr(module, "SETTLE_S", SETTLE_S)
 
 
 @pytest.fixture(params=["events", "poll"])
