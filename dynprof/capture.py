@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError
 from dynprof.layout import write_atomic
+from dynprof.regular import read_regular
 
-if TYPE_CHECKING:
-    from pathlib import Path
+MAX_BYTES = 16 << 20
+"""Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
 
 
 class _Record(BaseModel):
@@ -162,6 +163,13 @@ def load_manifest(path: Path) -> Manifest:
         CaptureError: The file is not there or not a manifest.
     """
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(_bytes_of(path))
     except (OSError, ValidationError) as error:
         raise CaptureError(f"{path} is not the manifest of a capture: {error}") from None
+
+
+def _bytes_of(path: Path) -> bytes:
+    if isinstance(path, Path):
+        return read_regular(path, MAX_BYTES, follow_symlinks=True)
+    remote: Path = path  # behind one of fsspec's file systems, where there are only files
+    return remote.read_bytes()

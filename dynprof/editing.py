@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config import parse_config, read_source
@@ -17,20 +18,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+PATIENCE_S = 10.0
+"""A command holds the lock for milliseconds."""
+POLL_S = 0.02
+
 
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[None]:
     """Hold the directory's lock, so that two commands do not undo each other's changes.
 
     Where the file system has no locks, go on without.
+
+    Raises:
+        OSError: There is no such directory, or somebody keeps the lock.
     """
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, directory)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    """Wait for the lock, but not for ever: whoever may read the directory can keep it."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while _is_kept(descriptor):
+        if time.monotonic() > deadline_s:
+            text = f"somebody has kept its lock for {PATIENCE_S:.0f} s; see lslocks"
+            raise OSError(errno.EAGAIN, text, str(directory))
+        time.sleep(POLL_S)
+
+
+def _is_kept(descriptor: int) -> bool:
+    """Take the lock; return whether somebody else has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there are no locks
+        return False
+    return False
 
 
 def change(

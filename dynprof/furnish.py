@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from dynprof.config import parse_config, schema_text, template_text
 from dynprof.layout import CONFIG_NAME, SCHEMA_NAME, write_atomic, write_if_absent
+from dynprof.regular import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +30,13 @@ def furnish(root: Path, activities: tuple[str, ...]) -> bool:
     template = template_text(activities)
     parse_config(template.encode())  # loads now what the first edit would load during training
     path, schema = root / SCHEMA_NAME, schema_text()
-    if not path.is_file() or path.read_bytes() != schema.encode():
+    if not _holds(path, schema.encode()):
         write_atomic(path, schema)
     config = root / CONFIG_NAME
     return not os.path.lexists(config) and write_if_absent(config, template)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return read_regular(path, len(content), follow_symlinks=True) == content
+    return False

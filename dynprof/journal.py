@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 import queue
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.docket import Docket
 from dynprof.layout import FILE_MODE, Layout
+from dynprof.regular import descriptor_of
 from dynprof.snapshot import HEARTBEAT_S
 from dynprof.statusfile import StatusFile
 
@@ -183,12 +183,14 @@ class _LogFile(RotatingFileHandler):
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True)
 
     def _open(self) -> Any:
-        flags = 0 if self._layout.follow_symlinks else getattr(os, "O_NOFOLLOW", 0)
+        follow = self._layout.follow_symlinks
         return open(
             self.baseFilename,
             "a",
             encoding="utf-8",
-            opener=lambda path, usual: os.open(path, usual | flags, FILE_MODE),
+            opener=lambda path, usual: descriptor_of(
+                path, usual, FILE_MODE, follow_symlinks=follow
+            )[0],
         )
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,22 +267,6 @@ def open_private(path: Path) -> BinaryIO:
 def private(path: str, flags: int) -> int:
     """Open a file as ``open(..., opener=private)`` wants it: a new one is for user and group."""
     return os.open(path, flags, FILE_MODE)
-
-
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Read a small file without following a link, waiting for a writer, or reading on for ever.
-
-    Raises:
-        OSError: Something else is there, or more.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "this is no regular file")
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    return content
 
 
 def why_unusable(path: Path) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 OLD_S = 60.0
 """A folder younger than this may not have got its lock yet."""
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a folder is opened: anything else in its place is refused at once, without waiting."""
 _UNFINISHED = (".{}_*.recording", "step_*/info/.{}_*.saving", "*/step_*/info/.{}_*.saving")
 
 
@@ -26,7 +28,7 @@ def occupied(folder: Path) -> Iterator[None]:
 
     Where the file system has no locks, nothing there is ever taken for a leftover.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, _FOLDER)
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,12 +66,12 @@ def _matches(place: Path, pattern: str) -> list[Path]:
 
 def _is_left(folder: Path, now_s: float) -> bool:
     try:
-        if folder.is_symlink() or now_s - folder.stat().st_mtime < OLD_S:
-            return False
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError:  # a link, a FIFO, a file: nobody of ours made it
         return False
     try:
+        if now_s - os.fstat(descriptor).st_mtime < OLD_S:
+            return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # somebody lives, or nobody can tell
         return False

@@ -10,8 +10,9 @@ import psutil
 
 from dynprof.docket import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.errors import CaptureError
-from dynprof.layout import host_name, pid_namespace, read_regular
+from dynprof.layout import host_name, pid_namespace
 from dynprof.offer import Offer  # noqa: TC001
+from dynprof.regular import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,6 +23,8 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
     asked = parser.parse_args()
     os.nice(asked.nice)
+    if asked.trace.is_symlink():  # what was saved is none; somebody has put it there since
+        sys.exit(f"{asked.trace} is a symbolic link, which is not followed")
     try:
         for made in draw_memory(asked.trace) if asked.only else analyse_trace(asked.trace):
             print(made)

@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from dynprof.errors import CaptureError
+from dynprof.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def opened(path: Path) -> Iterator[Readable]:
         CaptureError: It cannot be read.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise CaptureError(f"{path} cannot be read: {error}") from error
     with file:

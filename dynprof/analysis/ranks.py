@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.tables import us
 from dynprof.errors import CaptureError
+from dynprof.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,9 +180,9 @@ class Ranks:
             self._places = self._newest(files[STEPS])
             newest = sorted(set(self._places.values()))
             for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
-                chosen = [str(files[name][place]) for place in newest or [0]]
+                chosen = _names([files[name][place] for place in newest or [0]])
                 self._database.read_parquet(chosen).create(name)
-        except duckdb.Error as error:
+        except (duckdb.Error, OSError) as error:
             raise CaptureError(
                 f"what was made of ranks before cannot be read, analyse them again: {error}"
             ) from error
@@ -193,7 +194,7 @@ class Ranks:
 
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the place of the last file of each rank."""
-        names = [str(path) for path in files]
+        names = _names(files)
         found = self._database.read_parquet(names, filename=True).query(
             "steps", "SELECT DISTINCT rank, filename FROM steps"
         )
@@ -286,3 +287,14 @@ class Ranks:
 
     def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
         return self._database.execute(query, values).fetchall()
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return their names for DuckDB, which would wait at a FIFO.
+
+    Raises:
+        OSError: One is no regular file, or cannot be read.
+    """
+    for path in files:
+        open_regular(path).close()
+    return [str(path) for path in files]

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynprof.capture import load_manifest
+from dynprof.config import read_source
 from dynprof.errors import CaptureError
+from dynprof.journal import LOG_BYTES
 from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.regular import open_regular, read_regular
 from dynprof.snapshot import Status, load_status
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     config = root / CONFIG_NAME
     begun = _wait(job, "the job to train", lambda: _status_if(root, job, lambda s: s.step >= 20))
     typer.echo(f"1. The job trains: step {begun.step}, process {begun.pid}.")
-    settings = json.loads(config.read_text())
+    settings = json.loads(read_source(config).raw)
     config.write_text(json.dumps({**settings, **EDIT}, indent=4) + "\n")
     typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(EDIT)[1:-1]}.")
     done = _wait(
@@ -130,7 +133,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     trace = path.parent.parent / str(manifest.trace)
     (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")
     typer.echo("The log of the job tells the same story:\n")
-    for line in log.read_text().splitlines():
+    for line in read_regular(log, LOG_BYTES).decode("utf-8", "replace").splitlines():
         typer.echo(f"   {line}")
     typer.echo("\nWhere the files are:\n")
     report = report_on(trace)
@@ -162,7 +165,7 @@ def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
     """Return the names with the largest total duration in us, and how often they were called."""
     total: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    with gzip.open(trace, "rb") as file:
+    with open_regular(trace) as packed, gzip.open(packed) as file:
         events = json.load(file)["traceEvents"]
     for event in events:
         if event.get("ph") == "X" and event.get("cat") in ("cpu_op", "kernel", "fee"):

@@ -15,11 +15,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dynprof.cli.places import NOBODY, Directory, directory_of, fail
-from dynprof.journal import printable
+from dynprof.cli.places import NOBODY, Directory, directory_of, fail, say
+from dynprof.journal import LOG_BYTES, printable
 from dynprof.layout import LOG_DIR
+from dynprof.regular import NotRegularError, open_regular
 
 POLL_S = 0.2
+MOST_BYTES = 8 * LOG_BYTES
+"""Read of a log at a time; one that dynprof writes is never so large."""
 STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+)")
 
@@ -68,18 +71,24 @@ class _Tail:
         self._path = path
         self._at = 0
         self._inode = 0
+        self._refused = False
 
     def records(self) -> Iterator[str]:
         """Yield whole records, each with the lines that belong to it."""
         text = b""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if inode != self._inode or os.fstat(file.fileno()).st_size < self._at:
                     text = self._rest_of_rotated()  # another file under this name
                     self._inode, self._at = inode, 0
                 file.seek(self._at)
-                fresh = file.read()
+                fresh = file.read(MOST_BYTES)
+        except NotRegularError as error:
+            if not self._refused:
+                say(f"{self._path}: {error.strerror}; it is no log", err=True)
+            self._refused = True
+            return
         except OSError:
             return
         self._at += fresh.rfind(b"\n") + 1
@@ -96,10 +105,10 @@ class _Tail:
 
     def _rest_of_rotated(self) -> bytes:
         """Return what was written after the last look, before the file was put aside."""
-        with contextlib.suppress(OSError), Path(f"{self._path}.1").open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(Path(f"{self._path}.1")) as file:
             if os.fstat(file.fileno()).st_ino == self._inode:
                 file.seek(self._at)
-                return file.read()
+                return file.read(MOST_BYTES)
         return b""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import importlib.util
+import os
 import shutil
 import urllib.parse
 import webbrowser
@@ -15,6 +16,7 @@ import typer
 
 from dynprof.cli.places import UNREADABLE, Captures, fail, say
 from dynprof.errors import CaptureError
+from dynprof.regular import open_regular
 
 LOOPBACK = "127.0.0.1"
 
@@ -97,10 +99,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         if not self.path.startswith("/trace/"):
             super().do_GET()
             return
-        with self._trace.open("rb") as file:
+        with open_regular(self._trace) as file:
             self.send_response(200)
             self.send_header("Content-Type", "application/octet-stream")
-            self.send_header("Content-Length", str(self._trace.stat().st_size))
+            self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
             shutil.copyfileobj(file, self.wfile, 1 << 20)
 

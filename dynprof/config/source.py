@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
+from dynprof.regular import NotRegularError, descriptor_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1 << 20
 """The vendor's limit as well; a config with every key has 2 KB."""
-
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
         ConfigError: Something is there that is not read, with the reason.
     """
     try:
-        raw, facts = _read(path, _FLAGS if follow_symlinks else _FLAGS | _NO_LINK)
+        raw, facts = _read(path, follow_symlinks=follow_symlinks)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -60,12 +58,11 @@ def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
     return Source(raw, facts.st_ino, facts.st_mtime_ns)
 
 
-def _read(path: Path, flags: int) -> tuple[bytes, os.stat_result]:
+def _read(path: Path, *, follow_symlinks: bool) -> tuple[bytes, os.stat_result]:
     # Few system calls: after each one this thread has to win the GIL back from the training.
-    descriptor = os.open(path, flags)
+    descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
     try:
-        facts = os.fstat(descriptor)
-        real = path if flags & _NO_LINK else path.resolve()
+        real = path.resolve() if follow_symlinks else path
         if refusal := _why_refused(facts) or _why_replaceable(real.parent.stat()):
             raise ConfigError([Problem(refusal)])
         raw = b""
@@ -83,16 +80,12 @@ def _why_not_read(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         text = "the file is a symbolic link, which is not followed; put the file itself here"
         return f"{text}, or let the script say init(follow_symlinks=True)."
-    if error.errno == errno.ENXIO:
-        return "a socket stands in the place of the file; put a regular file here."
+    if isinstance(error, NotRegularError):
+        return f"{error.strerror}; put a regular file here."
     return f"the file cannot be read: {os.strerror(error.errno or 0)}."
 
 
 def _why_refused(facts: os.stat_result) -> str | None:
-    if not stat.S_ISREG(facts.st_mode):
-        kinds = {stat.S_IFIFO: "a named pipe (FIFO)", stat.S_IFDIR: "a directory"}
-        kind = kinds.get(stat.S_IFMT(facts.st_mode), "a device")
-        return f"{kind} stands in the place of the file; put a regular file here."
     if facts.st_mode & stat.S_IWOTH:
         return "everybody may write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:

@@ -17,6 +17,7 @@ from dynprof.caution import caution
 from dynprof.errors import BackendError
 from dynprof.layout import open_private, trace_stem
 from dynprof.packing import pack
+from dynprof.regular import open_regular
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
@@ -177,7 +178,8 @@ def _copy(source: Path, path: Path) -> None:
     unpacks = source.suffix == ".gz" and path.suffix != ".gz"
     try:
         with (
-            gzip.open(source) if unpacks else source.open("rb") as raw,
+            open_regular(source) as stored,
+            gzip.open(stored) if unpacks else contextlib.nullcontext(stored) as raw,
             open_private(temporary) as file,
             gzip.GzipFile("", "wb", 1, file) if packs else contextlib.nullcontext(file) as sink,
         ):

@@ -26,6 +26,7 @@ LAYERS = [
         "switching",
         "docket",
         "leftovers",
+        "regular",
     },
     {"config", "capture", "snapshot", "statusfile", "journal", "pace", "wall"},
     {"edits", "editing", "furnish", "watch", "plan", "request"},
@@ -51,9 +52,9 @@ LAYERS = [
 ]
 """A module imports from its own layer and those before it; cycles are looked for besides."""
 
-ANALYSIS_SEES = {"analysis", "capture", "errors", "layout", "version"}
+ANALYSIS_SEES = {"analysis", "capture", "errors", "layout", "regular", "version"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
-CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish"}
+CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish", "regular"}
 
 TORCH_MODULES = {
     f"backends.{name}"

@@ -1,0 +1,91 @@
+"""Files in folders that other users may write in: opened as regular files, or not at all.
+
+Nothing here waits for the writer of a FIFO, reads a device on and on, or takes a socket for a
+file; what was checked is what is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_KINDS = {
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class NotRegularError(OSError):
+    """Something else stands in the place of a file; ``strerror`` says what."""
+
+
+def descriptor_of(
+    path: str | Path, flags: int = os.O_RDONLY, mode: int = 0, *, follow_symlinks: bool = False
+) -> tuple[int, os.stat_result]:
+    """Open a regular file; return its descriptor, and what the system says of it.
+
+    Args:
+        path: The file.
+        flags: As :func:`os.open` takes them.
+        mode: The permissions of a new one.
+        follow_symlinks: Open it through a symbolic link.
+
+    Raises:
+        NotRegularError: Something else stands there.
+        OSError: It cannot be opened, or it is a link that is not followed.
+    """
+    if follow_symlinks:
+        with contextlib.suppress(FileNotFoundError):
+            _check(path, os.stat(path))  # noqa: PTH116 - opening a device may already do something
+    else:
+        flags |= _NO_LINK
+    try:
+        descriptor = os.open(path, flags | _ALWAYS, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+            _check(path, os.stat(path, follow_symlinks=follow_symlinks))  # noqa: PTH116
+        raise
+    try:
+        facts = os.fstat(descriptor)
+        _check(path, facts)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor, facts
+
+
+def _check(path: str | Path, facts: os.stat_result) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "a device")
+        raise NotRegularError(errno.EINVAL, f"{kind} stands in the place of the file", str(path))
+
+
+def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:
+    """Open a regular file for reading bytes.
+
+    Raises:
+        OSError: It cannot be opened, or something else stands there.
+    """
+    return open(descriptor_of(path, follow_symlinks=follow_symlinks)[0], "rb")  # noqa: PTH123
+
+
+def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) -> bytes:
+    """Read a small regular file.
+
+    Raises:
+        OSError: It cannot be read, something else stands there, or it is larger.
+    """
+    with open_regular(path, follow_symlinks=follow_symlinks) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
