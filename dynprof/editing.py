@@ -54,10 +54,8 @@ def _is_kept(descriptor: int) -> bool:
     """Take the lock; return whether somebody else has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there are no locks
-        return False
+    except OSError as error:  # another one: there are no locks
+        return isinstance(error, BlockingIOError)
     return False
 
 
