@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from dynprof.errors import CaptureError
+from dynprof.interpreter import command, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,8 +55,8 @@ class Aftermath:
         """
         words = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - closed in outcome()
         process = subprocess.Popen(
-            [sys.executable, "-m", "dynprof.analysis", str(trace), *arguments],
-            env={**os.environ, "DYNPROF_DISABLE": "1"},
+            command("dynprof.analysis", str(trace), *arguments),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=words,

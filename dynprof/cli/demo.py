@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ import typer
 from dynprof.capture import load_manifest
 from dynprof.config import read_source
 from dynprof.errors import CaptureError
+from dynprof.interpreter import command
 from dynprof.journal import LOG_BYTES
 from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.regular import open_regular, read_regular
@@ -68,8 +68,7 @@ def demo(
 def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Popen[str]]:
     stop.unlink(missing_ok=True)
     module = f"dynprof.demo.{backend.value}_job"
-    command = [sys.executable, "-m", module, str(root), str(stop)]
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    job = subprocess.Popen(command(module, str(root), str(stop)), stdout=subprocess.PIPE, text=True)
     try:
         yield job
     finally:
@@ -119,8 +118,9 @@ def _wait(job: subprocess.Popen[str], what: str, ready: Callable[[], Status | No
 
 
 def _idle_cost() -> dict[str, float]:
-    command = [sys.executable, "-m", "dynprof.demo.idle_cost"]
-    measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    measured = subprocess.run(
+        command("dynprof.demo.idle_cost"), stdout=subprocess.PIPE, text=True, check=True
+    )
     facts: dict[str, float] = json.loads(measured.stdout)
     return facts
 

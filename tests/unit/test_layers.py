@@ -27,6 +27,7 @@ LAYERS = [
         "docket",
         "leftovers",
         "regular",
+        "interpreter",
     },
     {"config", "capture", "snapshot", "statusfile", "journal", "pace", "wall"},
     {"edits", "editing", "furnish", "watch", "plan", "request"},
@@ -52,9 +53,10 @@ LAYERS = [
 ]
 """A module imports from its own layer and those before it; cycles are looked for besides."""
 
-ANALYSIS_SEES = {"analysis", "capture", "errors", "layout", "regular", "version"}
+ANALYSIS_SEES = {"analysis", "capture", "errors", "interpreter", "layout", "regular", "version"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
 CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish", "regular"}
+CLI_SEES |= {"interpreter"}
 
 TORCH_MODULES = {
     f"backends.{name}"

@@ -1,0 +1,118 @@
+"""Fresh interpreters of dynprof's own: they load what this process does, and nothing planted.
+
+``python -m`` and ``python -c`` put the working directory first on the path, and multiprocessing
+starts its children so: a ``ctypes.py`` that somebody left there would run as the job's user. So
+ours start isolated. Python's own directories come first; dynprof itself, and what is named beside
+it, come from where this process has them; the rest of its path follows, as far as nobody else may
+write there.
+
+This file is also the script that such an interpreter runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import os
+import pwd
+import runpy
+import stat
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "dynprof"
+
+
+def command(module: str, *arguments: str, packages: tuple[str, ...] = ()) -> list[str]:
+    """Return the command line that runs a module of dynprof's.
+
+    Args:
+        module: Its name.
+        arguments: Its arguments.
+        packages: What it shall have from the very place where this process has it.
+
+    Raises:
+        FileNotFoundError: Python does not know its own program, as where it is embedded.
+    """
+    if not Path(sys.executable or "").is_absolute():
+        raise FileNotFoundError("the path of the Python interpreter is not known")
+    homes = {name: _home(name) for name in (PACKAGE, *packages)}
+    known = json.dumps({"homes": homes, "path": trusted(sys.path, homes[PACKAGE])})
+    bytecode = ["-B"] if sys.dont_write_bytecode else []
+    return [sys.executable, "-I", *bytecode, os.path.abspath(__file__), known, module, *arguments]  # noqa: PTH100
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return its environment: the job's, in which dynprof profiles nothing."""
+    return {**os.environ, "DYNPROF_DISABLE": "1", **more}
+
+
+def trusted(path: list[str], home: str) -> list[str]:
+    """Return the entries of a path from which nobody can slip in a module.
+
+    Not the working directory, unless dynprof itself was found there.
+
+    Args:
+        path: As :data:`sys.path`.
+        home: Where dynprof lies.
+    """
+    here = os.path.realpath(os.curdir)
+    named = [entry for entry in path if isinstance(entry, str) and Path(entry).is_absolute()]
+    allowed = {os.path.realpath(home)} | {os.path.realpath(entry) for entry in named} - {here}
+    found = [entry for entry in named if os.path.realpath(entry) in allowed]
+    return [entry for entry in found if not others_may_write(entry)]
+
+
+def others_may_write(place: str | Path) -> bool:
+    """Return whether somebody besides its owner can put files into a directory.
+
+    Whoever's own group it belongs to, as many systems give each user one, is nobody else.
+    """
+    try:
+        facts = os.stat(place)  # noqa: PTH116
+    except OSError:
+        return True
+    if facts.st_mode & stat.S_IWOTH:
+        return True
+    with contextlib.suppress(KeyError):
+        own = pwd.getpwuid(facts.st_uid).pw_name == grp.getgrgid(facts.st_gid).gr_name
+        return bool(facts.st_mode & stat.S_IWGRP) and not own
+    return bool(facts.st_mode & stat.S_IWGRP)
+
+
+def _home(name: str) -> str:
+    """Return the directory in which this process found a package."""
+    return str(Path(str(sys.modules[name].__file__)).absolute().parent.parent)
+
+
+class _Homes:
+    """Finds some packages in their own places, whatever the path says.
+
+    Args:
+        homes: The directory of each.
+    """
+
+    def __init__(self, homes: dict[str, str]) -> None:
+        self._homes = homes
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return where a package is; None for every other one."""
+        home = None if path else self._homes.get(name)
+        return PathFinder.find_spec(name, [home], target) if home else None
+
+
+def _start() -> None:
+    """Run the module that the command line names."""
+    _, known, module, *arguments = sys.argv
+    told = json.loads(known)
+    sys.path += [entry for entry in told["path"] if entry not in sys.path]
+    sys.meta_path.insert(0, _Homes(told["homes"]))
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _start()
