@@ -1,29 +1,57 @@
 """Does the detached close work with this build of torch? Asked once a build, in a fresh process.
 
-``python -m dynprof.backends.selftest`` records a few operators, closes the recording in the
+``dynprof.backends.selftest LIBRARY`` records a few operators, closes the recording in the
 detached way and reads the trace back; it exits with 0 only if everything is in it. If a call
 goes wrong, that process crashes, not a training job.
+
+Kept for other processes is only what the test itself found out. A process that crashed, was
+killed or could not start says nothing of the build: a limit on memory aborts it just so. Whoever
+asks later tries again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dynprof.backends.libtorch import can_record_all_threads, find, library
-from dynprof.layout import make_dir, write_atomic
+from dynprof.errors import BackendError
+from dynprof.interpreter import command, environment
+from dynprof.layout import write_atomic
+from dynprof.regular import open_regular
 
 STEPS = 3
 PATIENCE_S = 180.0
+RETRY_S = 600.0
+"""After so long a request has the test made again that came to no end."""
+FOUND_OUT = 3
+"""The exit code for what the test itself found out."""
+MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a test.
+
+    Attributes:
+        answer: Empty where the detached close may be used, else why not.
+        lasts: Whether it holds for this build; else it is of this time only.
+    """
+
+    answer: str
+    lasts: bool = False
 
 
 class SelfTest:
@@ -35,6 +63,7 @@ class SelfTest:
 
     def __init__(self) -> None:
         self.answer: str | None = None
+        self._lasts = False
         self._thread: threading.Thread | None = None
         self._began_s = 0.0
 
@@ -43,53 +72,65 @@ class SelfTest:
         return time.monotonic() - self._began_s if self._thread else 0.0
 
     def begin(self) -> None:
-        """Look for the answer of this build, in the background; once."""
-        if self._thread is None:
+        """Look for the answer of this build, in the background; once, unless that was hindered."""
+        if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
             self._began_s = time.monotonic()
             self._thread = threading.Thread(target=self._ask, name="dynprof-selftest", daemon=True)
             self._thread.start()
 
     def _ask(self) -> None:
+        verdict = Verdict("its self-test failed")
         try:
-            self.answer = _remembered_answer()
+            verdict = remembered_verdict()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self.answer = f"its self-test could not run: {error}"
+            verdict = Verdict(f"its self-test could not run: {error}")
         finally:  # windows wait for an answer
-            self.answer = "its self-test failed" if self.answer is None else self.answer
+            self.answer, self._lasts = verdict.answer, verdict.lasts
 
 
 SELF_TEST = SelfTest()
 """The process asks once."""
 
 
-def _remembered_answer() -> str:
+def remembered_verdict() -> Verdict:
+    """Return the verdict that is kept for this build, else that of a fresh interpreter.
+
+    Raises:
+        OSError: No process can be started.
+    """
     cache = cache_file()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return Verdict(_kept(cache), lasts=True)
+    verdict = ask_fresh_interpreter()
+    if verdict.lasts:
+        with contextlib.suppress(OSError):
+            _keep(cache, verdict.answer)
+    return verdict
+
+
+def ask_fresh_interpreter() -> Verdict:
+    """Run the self-test.
+
+    Raises:
+        OSError: No process can be started.
+    """
     try:
-        answer = json.loads(cache.read_text())["answer"]
-        return str(answer)
-    except (OSError, ValueError, KeyError, TypeError):
-        answer = ask_fresh_interpreter()
-    make_dir(cache.parent)
-    write_atomic(cache, json.dumps({"answer": answer, "library": str(library())}) + "\n")
-    return answer
-
-
-def ask_fresh_interpreter() -> str:
-    """Run the self-test; return an empty answer, or why the detached close must not be used."""
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "DYNPROF_DISABLE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "dynprof.backends.selftest"],
-        env={**os.environ, **hidden},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+        done = subprocess.run(
+            command("dynprof.backends.selftest", str(library()), packages=("torch",)),
+            env=environment(CUDA_VISIBLE_DEVICES=""),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(f"its self-test took longer than {PATIENCE_S:.0f} s")
     if done.returncode == 0:
-        return ""
+        return Verdict("", lasts=True)
     said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
-    return f"its self-test ended with code {done.returncode}: {said[0][:200]}"
+    answer = f"its self-test ended with code {done.returncode}: {said[0][:200]}"
+    return Verdict(answer, lasts=done.returncode == FOUND_OUT)
 
 
 def cache_file() -> Path:
@@ -97,8 +138,44 @@ def cache_file() -> Path:
     facts = library().stat()
     build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__}"
     digest = hashlib.sha256(build.encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "dynprof" / f"close-{digest}.json"
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # not taken where it is not absolute
+    home = home if home.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
+    return home / "dynprof" / f"close-{digest}.json"
+
+
+def _kept(cache: Path) -> str:
+    """Return the answer in a cache, which whoever could write it might use to crash the job.
+
+    Raises:
+        OSError: There is none, or another user may have put it there.
+        ValueError: It is no answer; so too KeyError and TypeError.
+    """
+    _check_own(cache.parent.stat())
+    if cache.parent.stat().st_mode & 0o022:
+        raise PermissionError(f"others may write in {cache.parent}")
+    with open_regular(cache, follow_symlinks=False) as file:
+        _check_own(os.fstat(file.fileno()))
+        answer = json.loads(file.read(MAX_BYTES))["verdict"]
+    if not isinstance(answer, str):
+        raise TypeError(f"{answer!r} is no answer")
+    return answer
+
+
+def _keep(cache: Path, answer: str) -> None:
+    """Put an answer into a cache of this user's alone.
+
+    Raises:
+        OSError: That cannot be done.
+    """
+    cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_own(cache.parent.stat())
+    cache.parent.chmod(0o700)
+    write_atomic(cache, json.dumps({"verdict": answer, "library": str(library())}) + "\n")
+
+
+def _check_own(facts: os.stat_result) -> None:
+    if facts.st_uid != os.geteuid():
+        raise PermissionError("it is another user's")
 
 
 def main() -> None:
@@ -108,9 +185,12 @@ def main() -> None:
         SystemExit: Something is missing from the trace.
     """
     os.nice(5)  # at 19 a busy machine kept it waiting for a minute and more
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
+    if [str(library())] != sys.argv[1:]:
+        raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
     for everywhere in (False, True)[: 1 + can_record_all_threads()]:
         if missing := _record(everywhere=everywhere):
-            raise SystemExit(missing)
+            _say(missing)
 
 
 def _record(*, everywhere: bool) -> str:
@@ -118,7 +198,10 @@ def _record(*, everywhere: bool) -> str:
     import torch
     from torch.autograd.profiler import profile, record_function
 
-    functions = find()
+    try:
+        functions = find()
+    except BackendError as error:
+        return str(error)
     more = {"experimental_config": _all_threads()} if everywhere else {"profile_memory": True}
     profile(use_kineto=True, use_cpu=True, record_shapes=True, with_stack=True, **more).__enter__()
     for number in range(STEPS):
@@ -132,6 +215,12 @@ def _record(*, everywhere: bool) -> str:
         collected.result()
         pool.submit(taken.write, path).result()
         return what_is_missing(path, with_memory=not everywhere)
+
+
+def _say(words: str) -> NoReturn:
+    """End with what was found out."""
+    print(words, file=sys.stderr)
+    raise SystemExit(FOUND_OUT)
 
 
 def _all_threads() -> Any:
