@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof import editing
+from dynprof.layout import Layout, host_name
 from dynprof.leftovers import OLD_S
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
@@ -149,11 +150,12 @@ def test_in_the_place_of_the_schema(tmp_path: Path, kind: str) -> None:
 
 def test_in_the_place_of_the_jobs_log(tmp_path: Path, kind: str) -> None:
     """The lines are dropped; the status goes on, and captures are made."""
-    with RunningJob(tmp_path, LOOP) as job:
-        job.when("training", lambda status: status.state == "idle")
-        log = wait_for("the log", lambda: next((job.root / "log").iterdir(), None))
-        log.unlink()
+    wait = 'import os\nwhile not os.path.exists("go"):\n    time.sleep(0.01)\ndp.init'
+    with RunningJob(tmp_path, LOOP.replace("dp.init", wait)) as job:
+        log = Layout(job.root, 0, host_name(), job.process.pid).log
         plant(log, kind)
+        (tmp_path / "go").touch()
+        job.when("training", lambda status: status.state == "idle")
         job.edit(active=1)
         saved = job.when("a capture", lambda status: bool(status.last_capture))
         job.when("a heartbeat after it", lambda status: status.heartbeat > saved.heartbeat)
@@ -163,7 +165,7 @@ def test_in_the_place_of_the_jobs_log(tmp_path: Path, kind: str) -> None:
 def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
     """A job that starts leaves it where it lies, and removes what is left over beside it."""
     root = tmp_path / "prof_config"
-    host = run("from dynprof.layout import host_name; print(host_name())").strip()
+    host = host_name()
     planted = plant(root / f".{host}_1.rank0.recording", kind)
     behind = root / f".{host}_2.rank0.recording"
     behind.mkdir()

@@ -1,0 +1,149 @@
+"""Interpreters that dynprof starts run no code that somebody left in the working directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dynprof
+from dynprof.interpreter import trusted
+from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
+from tests.integration.test_operators import LOOP
+from tests.unit.test_rank_comparison import write
+
+NAMES = (
+    "ctypes", "json", "runpy", "pickle", "multiprocessing", "concurrent", "msgspec", "numpy",
+    "isal", "duckdb", "pydantic", "torch", "typing_extensions", "pandas", "triton", "sitecustomize",
+    "usercustomize", "dynprof",
+)  # fmt: skip
+"""Modules that such an interpreter imports, or tries to."""
+COMMAND = Path(sys.executable).with_name("dynprof")
+FROM_HOSTILE = ("sh", "-c", 'cd hostile && exec "$@"', "sh", *PYTHON)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """Return a folder with modules that leave a mark when they are loaded."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in NAMES:
+        text = f"import sys; open({str(tmp_path / 'planted')!r}, 'a').write({name!r})\n"
+        (folder / f"{name}.py").write_text(text)
+    (folder / "planted.pth").write_text("import json\n")
+    return folder
+
+
+def test_the_analysis_of_a_job(tmp_path: Path, hostile: Path) -> None:
+    """A job that works in such a folder analyses its capture; nothing there is loaded."""
+    script = LOOP.replace('"prof_config"', '"../prof_config"')
+    with RunningJob(tmp_path, script, through=FROM_HOSTILE) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1, analyse=True)
+        wait_for("the analysis", lambda: "analysed step_" in job.log() or None)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_the_self_test_of_a_job(tmp_path: Path, hostile: Path) -> None:
+    """It runs there as elsewhere."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    script = TORCH_JOB + (
+        'dp.init("../prof_config")\n'
+        "from dynprof.backends.selftest import SELF_TEST\n"
+        "while SELF_TEST.answer is None:\n"
+        "    time.sleep(0.01)\n"
+        'print("said:", SELF_TEST.answer)\n'
+    )
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # nobody has asked yet
+    with RunningJob(tmp_path, script, through=FROM_HOSTILE, **cache) as job:
+        assert job.end() == "said: \n"
+    assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.parametrize("command", ["analyse", "report", "top"])
+def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
+    """Of several traces too, which several processes read."""
+    for rank in (0, 1):
+        write(hostile, rank)
+    processes = ("--processes", "2") if command == "analyse" else ()
+    done = subprocess.run(
+        [COMMAND, command, ".", *processes], cwd=hostile, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "planted").exists()
+
+
+def test_the_demo(tmp_path: Path, hostile: Path) -> None:
+    """Its job is dynprof's own."""
+    command = [str(COMMAND), "demo", "--backend", "python"]
+    done = subprocess.run(command, cwd=hostile, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "planted").exists()
+
+
+PROBE = """
+import json, sys, dynprof
+print(json.dumps([dynprof.__file__, sys.flags.isolated, sys.argv[1:], sys.path]))
+"""
+PARENT = """
+import subprocess, sys, dynprof
+from dynprof.interpreter import command, environment
+subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["beside the script", "PYTHONPATH", "sys.path"])
+@pytest.mark.parametrize("version", ["this", "3.10", "3.12", "3.13"])
+def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way: str) -> None:
+    """However it was found there, and though another one is installed."""
+    python = sys.executable if version == "this" else _found(version)
+    if not python:
+        pytest.skip(f"there is no Python {version} here")
+    place = tmp_path / "place"
+    shutil.copytree(Path(dynprof.__file__).parent, place / "dynprof")
+    (place / "dynprof" / "probe.py").write_text(PROBE)
+    script = (place if way == "beside the script" else tmp_path) / "parent.py"
+    added = f"import sys; sys.path.insert(0, {str(place)!r})\n" if way == "sys.path" else ""
+    script.write_text(added + PARENT)
+    env = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONSTARTUP": "x.py"}
+    env.pop("PYTHONPATH", None)
+    if way == "PYTHONPATH":
+        env["PYTHONPATH"] = str(place)
+    done = subprocess.run(
+        [python, script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert f'["{place}/dynprof/__init__.py", 1, ["a b"]' in done.stdout, done.stderr
+
+
+def _found(version: str) -> str:
+    """Return a Python of this version; empty where there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    there = (str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python"))
+    found = [python for python in (shutil.which(f"python{version}"), *there) if python]
+    return next((python for python in found if _runs(python)), "")  # a shim of pyenv's may not
+
+
+def _runs(python: str) -> bool:
+    done = subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
+
+
+def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing relative, not the working directory, nor where others may put modules."""
+    modes = {"own": 0o755, "group": 0o775, "all": 0o777, "sticky": 0o1777, "here": 0o755}
+    for name, mode in modes.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    os.chown(tmp_path / "group", -1, 12345) if os.geteuid() == 0 else None
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "alias").symlink_to("here")
+    path = [str(tmp_path / name) for name in (*modes, "alias", "gone")]
+    found = trusted(["", ".", "../own", *path], "/nowhere")
+    names = [Path(entry).name for entry in found]
+    assert [name for name in names if name != "group"] == ["own"]
+    assert os.geteuid() != 0 or "group" not in names
+    assert str(tmp_path / "here") in trusted(path, str(tmp_path / "here"))  # dynprof lies there
