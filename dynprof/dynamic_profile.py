@@ -66,7 +66,8 @@ def init(
     it before, so that the template names its devices. A config that is there already is not
     taken as a request: only a save from now on is. A second call warns and
     changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all, nor does
-    it in the workers of a DataLoader or a pool.
+    it in the workers of a DataLoader or a pool; nor, with a warning, where gevent or eventlet has
+    replaced threads.
 
     Args:
         path: The directory of the config.
@@ -92,9 +93,14 @@ def init(
     if _session is not None:
         warnings.warn("dynprof.init() was called before; nothing changes", stacklevel=2)
         return
+    from dynprof.greenlets import why_no_threads
     from dynprof.opening import Wishes, open_session
     from dynprof.rank import why_no_rank
 
+    if text := why_no_threads():
+        _inbox = _NoInbox(silent=True)
+        warnings.warn(f"dynprof.init() does nothing here: {text}", stacklevel=2)
+        return
     reason = why_no_rank()
     if reason is not None and rank is None:
         _inbox = _NoInbox(silent=True)

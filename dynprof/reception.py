@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.clock import local
 from dynprof.errors import describe
+from dynprof.greenlets import why_no_threads
 from dynprof.layout import free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing
 from dynprof.request import Cancel, Request, read_request
@@ -65,6 +66,9 @@ class Reception:
             self._journal.info(f"{text}, as has only now become known")
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
+        if text := why_no_threads():  # since init(), which does nothing on them
+            self._journal.refusal(number, [text])
+            return
         self.learn_rank()
         outcome = read_request(edit, number, self._standing, now=now)
         if isinstance(outcome, Request):

@@ -28,6 +28,7 @@ LAYERS = [
         "leftovers",
         "regular",
         "interpreter",
+        "greenlets",
     },
     {"config", "capture", "snapshot", "statusfile", "journal", "pace", "wall"},
     {"edits", "editing", "furnish", "watch", "plan", "request"},
