@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,6 @@ from dynprof.analysis.steps import collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from duckdb import DuckDBPyConnection
 
@@ -75,7 +77,15 @@ def connection() -> DuckDBPyConnection:
     """Return a database in memory that takes one processor and asks nothing of the network."""
     import duckdb
 
-    database = duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
+    spill = f"dynprof-{secrets.token_hex(8)}"  # else .tmp where one works, which may be planted
+    database = duckdb.connect(
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(Path(tempfile.gettempdir()) / spill),
+        }
+    )
     database.execute("SET enable_progress_bar = false")
     return database
 

@@ -22,8 +22,8 @@ def analyse(
 ) -> list[Path]:
     """Make tables, folded stacks and memory timelines from captures that were saved.
 
-    Several captures are analysed by as many processes, started afresh: a script that calls this at
-    its top level guards it with ``if __name__ == "__main__"``, as :mod:`multiprocessing` asks.
+    Several captures are analysed by as many processes, started afresh; they do not import the
+    script.
 
     Args:
         profiler_path: A trace, or a folder with captures in it, at any depth.

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import dynprof
+from dynprof.analysis.parquet import connection
 from dynprof.interpreter import trusted
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.integration.test_operators import LOOP
@@ -77,12 +79,40 @@ def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
     assert not (tmp_path / "planted").exists()
 
 
+def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
+    """It is not run again by the processes that do it, so it needs no guard."""
+    for rank in (0, 1):
+        write(hostile, rank)
+    script = tmp_path / "script.py"
+    script.write_text("print('once'); from dynprof.profiler import analyse; analyse('.', 2)")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=hostile, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("once\n", "")
+    assert len(list(hostile.rglob("operator_details.csv"))) == 2
+    assert not (tmp_path / "planted").exists()
+
+
 def test_the_demo(tmp_path: Path, hostile: Path) -> None:
     """Its job is dynprof's own."""
     command = [str(COMMAND), "demo", "--backend", "python"]
     done = subprocess.run(command, cwd=hostile, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "planted").exists()
+
+
+def test_what_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database puts it among temporary files, not into a folder where the command works."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with connection() as database:
+        database.execute("SET memory_limit = '40MB'")
+        database.execute("CREATE TABLE t AS SELECT n, hash(n) AS h FROM range(6_000_000) r(n)")
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (6_000_000,)
+        assert list((tmp_path / "temporary").iterdir())
+    assert list((tmp_path / "work").iterdir()) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 PROBE = """
