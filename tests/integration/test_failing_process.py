@@ -249,3 +249,22 @@ def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
         outcomes = {answer.outcome for answer in status.edits}
         assert outcomes <= {"saved", "superseded", "refused"}
         job.ends_unharmed()
+
+
+def test_a_switch_interval_set_while_a_file_is_read(tmp_path: Path) -> None:
+    """The script's value stays, where dynprof's own was in force when it set it."""
+    script = """
+    import sys, time, dynprof as dp
+    dp.init("prof_config")
+    while sys.getswitchinterval() > 0.001:
+        dp.step()
+    sys.setswitchinterval(0.01)
+    while not dp.status().last_capture:
+        dp.step()
+    dp.shutdown()
+    print(round(sys.getswitchinterval(), 4))
+    """
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=1)
+        assert job.end() == "0.01\n"
