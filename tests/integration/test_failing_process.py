@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.running import steps_in
+from tests.integration.running import RunningJob, steps_in
 from tests.integration.troubled import TroubledJob
 
 pytest.importorskip("torch", reason="torch is not installed")
