@@ -195,13 +195,10 @@ class Ranks:
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the place of the last file of each rank."""
         names = _names(files)
-        found = self._database.read_parquet(names, filename=True).query(
-            "steps", "SELECT DISTINCT rank, filename FROM steps"
-        )
-        if found is None:
-            return {}
+        rows = self._database.read_parquet(names, filename=True)
+        found = rows.project("rank, filename").distinct().fetchall()
         places = {name: place for place, name in enumerate(names)}
-        ranks = sorted((places[name], rank) for rank, name in found.fetchall())
+        ranks = sorted((places[name], rank) for rank, name in found)
         return dict(sorted((rank, place) for place, rank in ranks))
 
     def __len__(self) -> int:

@@ -266,9 +266,10 @@ def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path)
 def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
     """A config made anew is a save like any other."""
     job.config.unlink()
+    job.when("the file to be missed", lambda status: bool(status.problems))
     code, _, errors = dynprof("init", job.root)
     assert (code, errors) == (0, "1 live rank(s) take it for a save, and record a step\n")
-    assert job.capture()[0].complete
+    assert job.capture(2)[0].complete
 
 
 def test_cancel_reaches_all_ranks(job: RunningJob) -> None:

@@ -130,6 +130,7 @@ def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
 
     Before that both are rank 0, and each is told of the other.
     """
+    pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, LATE) as process:
         found = when(tmp_path, "both ranks", lambda now: {"rank_0.json", "rank_1.json"} == set(now))
         assert {(s.rank, s.world_size) for s in found.values()} == {(0, 2), (1, 2)}
@@ -187,6 +188,7 @@ def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -> None:
     """One process profiles, though every worker imports the script and calls init() and step()."""
+    pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, WORKERS.replace("{way}", way)) as process:
         _, errors = process.communicate()
         assert process.returncode == 0, errors
@@ -198,6 +200,7 @@ def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -
 
 def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
     """The ranks of the second try take over; a request meets them, and only them."""
+    pytest.importorskip("torch", reason="torch is not installed")
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1"
     with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
         before = when(tmp_path, "two ranks", lambda now: len(now) == 2)
