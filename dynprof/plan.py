@@ -120,7 +120,11 @@ def plan(
         backend=offer.backend,
         activities=activities,
         start_step=config.start_step if config.start_step > 0 else None,
-        remarks=(*dropped, *_without_effect(config, offer.backend)),
+        remarks=(
+            *dropped,
+            *_without_effect(config, offer.backend),
+            *_served_in_part(config, script, offer),
+        ),
         script=script,
     )
 
@@ -206,6 +210,17 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
     if backend != "npu" and (unsampled := sorted(asked & {"OSRT", "NUMA"})):
         text = f"{' and '.join(unsampled)}: only an Ascend NPU's tools sample this."
         yield Problem(text, "/experimental_config/host_sys")
+
+
+def _served_in_part(
+    config: ProfilerConfig, script: Script | None, offer: Offer
+) -> Iterator[Problem]:
+    """Yield what is asked for and the profiler that is installed cannot do whole."""
+    sections = ((config, "/"), (config.experimental, "/experimental_config/"), (script, ""))
+    for lack in offer.lacks:
+        for section, pointer in sections:
+            if getattr(section, lack.setting, None) == lack.value:
+                yield Problem(lack.text, f"{pointer}{lack.setting}" if pointer else "")
 
 
 def effects(section: type[BaseModel]) -> dict[str, Effect]:

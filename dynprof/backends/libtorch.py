@@ -178,14 +178,6 @@ def library() -> Path:
 
 
 @functools.cache
-def can_record_all_threads() -> bool:
-    """Return whether this build of torch records other threads than the one that asks for it."""
-    from torch._C._profiler import _ExperimentalConfig
-
-    return "profile_all_threads" in str(_ExperimentalConfig.__init__.__doc__)
-
-
-@functools.cache
 def find() -> DetachedClose:
     """Return the functions; asking again costs nothing.
 

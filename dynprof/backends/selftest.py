@@ -24,9 +24,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from dynprof.backends.libtorch import can_record_all_threads, find, library
+from dynprof.backends.libtorch import find, library
+from dynprof.backends.torch_features import experimental_config, has
 from dynprof.errors import BackendError
 from dynprof.interpreter import command, environment
 from dynprof.layout import write_atomic
@@ -188,7 +189,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
     if [str(library())] != sys.argv[1:]:
         raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
-    for everywhere in (False, True)[: 1 + can_record_all_threads()]:
+    for everywhere in (False, True)[: 1 + has("profile_all_threads")]:
         if missing := _record(everywhere=everywhere):
             _say(missing)
 
@@ -202,7 +203,8 @@ def _record(*, everywhere: bool) -> str:
         functions = find()
     except BackendError as error:
         return str(error)
-    more = {"experimental_config": _all_threads()} if everywhere else {"profile_memory": True}
+    config = experimental_config({"profile_all_threads": everywhere})
+    more = {"experimental_config": config, "profile_memory": not everywhere}
     profile(use_kineto=True, use_cpu=True, record_shapes=True, with_stack=True, **more).__enter__()
     for number in range(STEPS):
         with record_function(f"ProfilerStep#{number}"):
@@ -221,12 +223,6 @@ def _say(words: str) -> NoReturn:
     """End with what was found out."""
     print(words, file=sys.stderr)
     raise SystemExit(FOUND_OUT)
-
-
-def _all_threads() -> Any:
-    from torch._C._profiler import _ExperimentalConfig
-
-    return _ExperimentalConfig(profile_all_threads=True)
 
 
 def what_is_missing(path: Path, *, with_memory: bool = True) -> str:

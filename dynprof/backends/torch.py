@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED, KinetoSession, ScriptsClaim
-from dynprof.backends.libtorch import can_record_all_threads
 from dynprof.backends.memory import MemoryHistory
 from dynprof.backends.operators import OperatorArguments, ScriptsObserver
 from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.torch_features import experimental_config, has, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
@@ -58,7 +58,7 @@ class TorchBackend:
         KINETO.watch()
         if self._detaches:
             SELF_TEST.begin()
-        return Offer(self.name, activities=device_activities(torch))
+        return Offer(self.name, activities=device_activities(torch), lacks=tuple(lacks()))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of torch and of what it was built with."""
@@ -145,6 +145,7 @@ def _profiler(plan: Plan) -> Any:
     from torch.profiler import ProfilerActivity, _KinetoProfile
 
     config, level, script = plan.config, plan.config.experimental.profiler_level, plan.script
+    gives_id = script and script.trace_id and takes_trace_id()
     names = [n for n in plan.activities if n == "CPU" or level != "Level_none"] or ["CPU"]
     return _KinetoProfile(
         activities=[getattr(ProfilerActivity, name) for name in names],
@@ -154,7 +155,7 @@ def _profiler(plan: Plan) -> Any:
         with_flops=config.with_flops,
         with_modules=config.with_modules,
         experimental_config=(script and script.experimental_config) or _experimental(plan),
-        **({"custom_trace_id_callback": script.trace_id} if script and script.trace_id else {}),
+        **({"custom_trace_id_callback": script.trace_id} if script and gives_id else {}),
     )
 
 
@@ -175,11 +176,12 @@ def _prepared(kineto_profile: Any, session: KinetoSession | ScriptsClaim) -> Any
         with_flops=kineto_profile.with_flops,
         profile_memory=kineto_profile.profile_memory,
         with_stack=kineto_profile.with_stack,
-        with_modules=kineto_profile.with_modules,
         use_kineto=True,
         experimental_config=kineto_profile.experimental_config,
         **_newer(kineto_profile),
     )
+    # Not as an argument: newer versions warn of it, on the job's stderr; the plan's remark says it.
+    kineto_profile.profiler.with_modules = kineto_profile.with_modules
     session.prepare(kineto_profile.profiler)
     return kineto_profile
 
@@ -196,9 +198,8 @@ def _records_all_threads(plan: Plan) -> bool:
     The allocator reports to the profiler of its own thread only, so where memory is asked for,
     that thread alone is recorded. A script gets what torch would give it, unless it asks.
     """
-    if plan.script:
-        return plan.script.all_threads
-    return can_record_all_threads() and not _needs_memory(plan)
+    wanted = plan.script.all_threads if plan.script else not _needs_memory(plan)
+    return wanted and has("profile_all_threads")
 
 
 def _needs_memory(plan: Plan) -> bool:
@@ -218,16 +219,13 @@ def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:
 
 
 def _experimental(plan: Plan) -> Any:
-    from torch._C._profiler import _ExperimentalConfig
-
     level = plan.config.experimental.profiler_level
     asked = {
         "enable_cuda_sync_events": level in ("Level1", "Level2") and "CUDA" in plan.activities,
         "capture_overload_names": level == "Level2",
         "profile_all_threads": _records_all_threads(plan),
     }
-    wanted: dict[str, Any] = {name: True for name, is_wanted in asked.items() if is_wanted}
-    return _ExperimentalConfig(**wanted)
+    return experimental_config(asked)
 
 
 def _rank_facts(rank: Rank) -> str | None:

@@ -64,6 +64,7 @@ TORCH_MODULES = {
     for name in (
         "npu",
         "torch",
+        "torch_features",
         "torch_recording",
         "forks",
         "kineto",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dynprof.config import ProfilerConfig
-from dynprof.offer import Offer
-from dynprof.plan import Plan, Refusal, Standing, plan
+from dynprof.offer import Lack, Offer
+from dynprof.plan import Plan, Refusal, Script, Standing, plan
 
 TORCH = Offer("torch", ("CPU", "CUDA"))
 PYTHON = Offer("python", ("CPU",))
@@ -69,6 +69,19 @@ def test_activities_left_out_are_all_that_the_machine_has() -> None:
     """Who does not name any is not told of the default's that are lacking."""
     found = accepted()
     assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
+
+
+def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
+    """Of a setting of the file by its pointer; of one of the script's in words alone."""
+    lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
+    offers = (Offer("torch", ("CPU",), lacks=lacks),)
+    assert accepted(offers=offers, experimental_config={"profiler_level": "Level1"}).remarks == ()
+    found = accepted(offers=offers, experimental_config={"profiler_level": "Level2"})
+    assert [*map(str, found.remarks)] == ["/experimental_config/profiler_level: no overloads."]
+    standing = Standing(10, 0, offers, free_disk_mb=5000)
+    script = plan(ProfilerConfig(), standing, Script(all_threads=True))
+    assert isinstance(script, Plan)
+    assert [*map(str, script.remarks)] == ["one."]
 
 
 def test_no_activity_left_is_refused() -> None:

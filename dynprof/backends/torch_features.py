@@ -1,0 +1,70 @@
+"""What differs between the versions of torch, from 2.4 on.
+
+Asked of torch itself and not of its number: builds of vendors have one without the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+from dynprof.offer import Lack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LEVEL = "Level2 has no overloads of operators here: torch {version} does not record them."
+_THREADS = "only the thread that starts it is recorded: torch {version} cannot record others."
+_MODULES = (
+    "this sees TorchScript models only, and torch is about to drop it (yours is {version}); "
+    "with_stack records the modules of all others."
+)
+
+
+def lacks() -> Iterator[Lack]:
+    """Yield the settings that this torch serves in part only."""
+    import torch
+
+    version = torch.__version__
+    if not has("capture_overload_names"):
+        yield Lack("profiler_level", "Level2", _LEVEL.format(version=version))
+    if not has("profile_all_threads"):
+        yield Lack("all_threads", True, _THREADS.format(version=version))
+    if "``with_modules`` is deprecated" in str(torch.autograd.profiler.profile.__doc__):
+        yield Lack("with_modules", True, _MODULES.format(version=version))
+
+
+def experimental_config(asked: Mapping[str, bool]) -> Any:
+    """Return torch's ``_ExperimentalConfig`` with what is asked for, as far as this torch has it.
+
+    Args:
+        asked: Names of its switches, and whether each shall be on.
+    """
+    from torch._C._profiler import _ExperimentalConfig
+
+    switches: dict[str, Any] = {name: True for name in asked if asked[name] and has(name)}
+    return _ExperimentalConfig(**switches)
+
+
+def has(switch: str) -> bool:
+    """Return whether torch's ``_ExperimentalConfig`` has a switch."""
+    return switch in _switches()
+
+
+@functools.cache
+def takes_trace_id() -> bool:
+    """Return whether torch lets its caller give the id of a trace."""
+    from torch.profiler import _KinetoProfile
+
+    return "custom_trace_id_callback" in inspect.signature(_KinetoProfile).parameters
+
+
+@functools.cache
+def _switches() -> frozenset[str]:
+    """Return the names in the signature, which pybind writes into the first line of the text."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    signature = str(_ExperimentalConfig.__init__.__doc__).partition("\n")[0]
+    return frozenset(re.findall(r"(\w+): ", signature))

@@ -1,0 +1,69 @@
+"""Other versions of torch than the one that is installed: what they lack, and what they warn of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.running import TORCH_JOB, RunningJob
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD = """
+import torch._C._profiler as native
+class Old(native._ExperimentalConfig):
+    def __init__(self, *, enable_cuda_sync_events=False):
+        super().__init__(enable_cuda_sync_events=enable_cuda_sync_events)
+Old.__init__.__doc__ = "__init__(self: Old, enable_cuda_sync_events: bool = False) -> None"
+native._ExperimentalConfig = Old
+"""
+"""As 2.4 has it: one switch of those that dynprof uses."""
+NEW = """
+import warnings
+from torch.autograd.profiler import profile
+def init(self, *args, with_modules=False, init=profile.__init__, **more):
+    if with_modules:
+        warnings.warn("with_modules is deprecated", FutureWarning, stacklevel=2)
+    init(self, *args, with_modules=with_modules, **more)
+profile.__init__ = init
+profile.__doc__ += "``with_modules`` is deprecated"
+"""
+"""As 2.14 and newer do."""
+JOB = """
+dp.init("prof_config")
+while not dp.status().last_capture:
+    train_one_step()
+    time.sleep(0.002)
+    dp.step()
+"""
+
+
+def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
+    """Level2 asks for what came later: the window is recorded without."""
+    with RunningJob(tmp_path, TORCH_JOB + OLD + JOB) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(experimental_config={"profiler_level": "Level2"})
+        manifest, _ = job.capture()
+        assert manifest.complete
+        (remark,) = manifest.remarks
+        assert "/experimental_config/profiler_level: Level2 has no overloads" in remark
+        job.end()
+
+
+def test_what_a_newer_torch_warns_of_is_said_in_the_log(tmp_path: Path) -> None:
+    """And not on the job's stderr, whose filters stay as they are; the setting is handed over."""
+    with RunningJob(tmp_path, TORCH_JOB + NEW + JOB) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(with_modules=True)
+        manifest, trace = job.capture()
+        assert manifest.complete
+        assert trace["with_modules"] == 1
+        (remark,) = manifest.remarks
+        assert "/with_modules: this sees TorchScript models only" in remark
+        assert "/with_modules: this sees TorchScript models only" in job.log()
+        _, errors = job.process.communicate(timeout=100)
+        assert (job.process.returncode, "FutureWarning" in errors) == (0, False), errors
