@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu fuzz soak clean
+.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -54,6 +54,17 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
+# The tests on Python 3.10 to 3.13, as far as they are here, on PATH or under pyenv; one has the
+# lowest versions of everything. With torch, which is gigabytes for each; without it in CI.
+# UV_TORCH_BACKEND=cpu makes torch small where uv can reach such builds.
+versions: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	tests/versions.sh test,torch
+
+versions-ci: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	tests/versions.sh test
+
 # Coverage-guided, for FUZZ_S seconds, on from the kept corpus; what it adds is kept as well.
 FUZZ_S ?= 600
 fuzz: $(VENV)/ready
@@ -85,4 +96,4 @@ $(VENV)-hta/ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-hta $(VENV)-npu build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -175,9 +175,7 @@ def test_a_profiler_on_another_thread_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.parametrize("memory", [True, False])
-def test_training_on_a_thread_that_main_outlives(
-    tmp_path: Path, alive: bool, memory: bool
-) -> None:
+def test_training_on_a_thread_that_main_outlives(tmp_path: Path, alive: bool, memory: bool) -> None:
     """Shut down on main, the window is kept; one bound to its thread only if that still steps."""
     log = run(
         tmp_path,

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The tests on every Python that dynprof is for, in an environment of its own each: the oldest has
+# the lowest versions that pyproject.toml allows, the others have the newest. A line for each.
+#
+# usage: tests/versions.sh EXTRAS; with "test" no torch is installed, and the Python of .venv is
+# left out, as `make test` does more; with "test,torch" it is the whole of it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+shopt -s nullglob
+extras=$1
+export PATH="$PWD/.venv/bin:$(printf '%s:' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin)$PATH"
+export UV_PYTHON_DOWNLOADS=never
+tested=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+failed=0
+
+for each in 3.10=lowest-direct 3.11=highest 3.12=highest 3.13=highest; do
+    version=${each%=*} resolution=${each#*=} folder=.venv-${each%=*}
+    name="Python $version, ${resolution%-direct} versions"
+    if [ "$extras" = test ] && [ "$version" = "$tested" ]; then
+        echo "$name: left out, make test has it"
+        continue
+    fi
+    if ! python=$(uv python find --system "$version" 2> /dev/null); then
+        echo "$name: skipped, it is not installed here"
+        continue
+    fi
+    uv venv --quiet --clear --python "$python" "$folder"
+    VIRTUAL_ENV=$folder uv pip install --quiet --resolution "$resolution" -e ".[$extras]"
+    if "$folder/bin/pytest" -n 3 --dist worksteal > "$folder/log" 2>&1; then
+        echo "$name: $(tail -n 1 "$folder/log")"
+    else
+        failed=1
+        cat "$folder/log"
+        echo "$name: FAILED"
+    fi
+done
+exit $failed
