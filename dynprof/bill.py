@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.capture import Cost, Manifest, Steps
 from dynprof.capture import Request as RequestRecord
 from dynprof.clock import iso
+from dynprof.plural import counted
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class OpenWindow:
         """
         done = self.window.recorded
         text = f"closed at step {self.step} in {close_ms:.2f} ms ({self.closing}), "
-        text += f"{done} of {self.window.active} steps"
+        text += f"{done:,} of {counted(self.window.active or 0, 'step')}"
         text += f" ({self.window.kept})" if reason and done else ""
         return text + (f"; early: {reason}" if reason else "")
 

@@ -11,6 +11,7 @@ from dynprof.errors import describe
 from dynprof.greenlets import why_no_threads
 from dynprof.layout import free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing
+from dynprof.plural import counted
 from dynprof.request import Cancel, Request, read_request
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Reception:
         when = f"at step {start}" if start else "at the next step"
         when += ", once the capture before it is saved" if self._loop.occupied else ""
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
-        text += f", {request.config.active} steps with {request.plan.backend} "
+        text += f", {counted(request.config.active, 'step')} with {request.plan.backend} "
         text += f"({', '.join(request.plan.activities)})"
         remarks = [str(remark) for remark in request.remarks]
         self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))

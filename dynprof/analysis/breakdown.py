@@ -15,6 +15,7 @@ from dynprof.analysis.intervals import clipped, covered, gaps, layered, united
 from dynprof.analysis.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.steps import is_collective
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -181,13 +182,13 @@ class Breakdown:
         host = ms(sum(lengths) / len(lengths))
         if self.behind:
             return (
-                f"A step takes the device {ms(self.length)} ({len(lengths)} steps); the host is "
-                f"done with one in {host} and far ahead of it."
+                f"A step takes the device {ms(self.length)} ({counted(len(lengths), 'step')}); "
+                f"the host is done with one in {host} and far ahead of it."
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
         around = f"from {ms(lengths[0])} to {ms(lengths[-1])}"
-        return f"A step takes {host} ({len(lengths)} steps, {around})."
+        return f"A step takes {host} ({counted(len(lengths), 'step')}, {around})."
 
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"

@@ -49,14 +49,9 @@ class Finding:
         return f"{self.title}: {self.detail} {self.advice}"
 
 
-def how_many(capture: Capture, steps: Breakdown, chosen: NDArray[np.bool_]) -> str:
+def how_many(capture: Capture, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
     """Return how many spans begin in a step, in the mean."""
     start, count = capture.trace.spans["start"][chosen], 0
     for _, begin, length in capture.marked:
         count += int(((start >= begin) & (start < begin + length)).sum())
-    return number(count / max(1, steps.count))
-
-
-def number(value: float) -> str:
-    """Return a count that may be a mean."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return count / max(1, steps.count)

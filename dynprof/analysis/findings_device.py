@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
-from dynprof.analysis.finding import LEAST, SMALL_NS, Finding, how_many, number
+from dynprof.analysis.finding import LEAST, SMALL_NS, Finding, how_many
 from dynprof.analysis.intervals import united
 from dynprof.analysis.memory import device_label
 from dynprof.analysis.operators import FRAMES, OPERATORS
 from dynprof.analysis.steps import LAUNCHES
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def idle_device(capture: Capture, steps: Breakdown) -> Finding | None:
         return Finding(
             "Many small kernels",
             steps.share(time),
-            f"{number(count)} kernels in {steps.a_step}, half of them shorter than "
+            f"{counted(count, 'kernel')} in {steps.a_step}, half of them shorter than "
             f"{middle / 1e3:.1f} us, leave the device idle for {ms(time)}: the host cannot launch "
             "them fast enough.",
             "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
@@ -63,7 +64,7 @@ def idle_device(capture: Capture, steps: Breakdown) -> Finding | None:
     return Finding(
         "The device waits for the host",
         steps.share(time),
-        f"It is idle for {ms(time)} of {steps.a_step}, between {number(count)} kernels.",
+        f"It is idle for {ms(time)} of {steps.a_step}, between {counted(count, 'kernel')}.",
         f"See in the flame graph what the host does meanwhile{stacks}, or open the gaps with "
         "dynprof view.",
     )
@@ -75,13 +76,13 @@ def synchronisations(capture: Capture, steps: Breakdown) -> Finding | None:
         return None
     chosen = _waits(capture)
     time = steps.time_in(_gaps_after_waits(capture, steps))
+    waits = counted(how_many(capture, steps, chosen), "synchronisation")
     asked = Counter(_callers(capture, chosen))
     by = f", most by {asked.most_common(1)[0][0]}" if asked else ""
     return Finding(
         "The host waits for the device",
         steps.share(time),
-        f"{how_many(capture, steps, chosen)} synchronisations in {steps.a_step}{by}; after them "
-        f"the device is idle for {ms(time)}.",
+        f"{waits} in {steps.a_step}{by}; after them the device is idle for {ms(time)}.",
         "Look for .item(), .cpu(), print(loss) and conditions on tensors in the loop: keep values "
         "on the device and read them every so many steps, copy with non_blocking=True.",
     )
@@ -114,11 +115,12 @@ def allocator(capture: Capture, steps: Breakdown) -> Finding:
         lambda name: name.endswith(("Malloc", "Free", "MallocAsync", "HostAlloc"))
     )
     time = steps.cost_of(capture.trace.when(chosen))
+    calls = counted(how_many(capture, steps, chosen), "call")
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
-        f"{how_many(capture, steps, chosen)} calls in {steps.a_step} that allocate or free device "
-        f"memory leave the device idle for {ms(time)}.",
+        f"{calls} in {steps.a_step} to allocate or free device memory: the device is idle for "
+        f"{ms(time)} meanwhile.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     )
@@ -132,11 +134,12 @@ def pageable_copies(capture: Capture, steps: Breakdown) -> Finding | None:
     chosen = trace.category("gpu_memcpy") & trace.named(lambda name: "Pageable" in name)
     alone = united(steps.covers[COMPUTING], capture.trace.when(chosen))
     time = steps.time_in(alone) - steps.time_in(steps.covers[COMPUTING])
+    copies = counted(how_many(capture, steps, chosen), "copy", "copies")
     return Finding(
         "Copies from memory that is not pinned",
         steps.share(time),
-        f"{how_many(capture, steps, chosen)} copies in {steps.a_step} between the device and "
-        f"pageable memory take {ms(time)} while nothing computes.",
+        f"{copies} in {steps.a_step} between the device and pageable memory: {ms(time)} in which "
+        "nothing computes.",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
     )
 

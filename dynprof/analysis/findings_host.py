@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.breakdown import COLLECTING, COMPILERS, COMPILING, IDLE, Breakdown, ms
-from dynprof.analysis.finding import LARGE, SMALL_NS, Finding, how_many, number
+from dynprof.analysis.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.intervals import united
 from dynprof.analysis.nesting import own_time
 from dynprof.analysis.operators import FRAMES, OPERATORS
 from dynprof.analysis.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.plural import counted, number
 
 if TYPE_CHECKING:
     from dynprof.analysis.capture import Capture
@@ -63,7 +64,7 @@ def garbage(capture: Capture, steps: Breakdown) -> Finding:
     return Finding(
         "Garbage collection",
         steps.share(time),
-        f"Python collects garbage {count} times in {steps.a_step}, for {ms(time)}.",
+        f"Python collects garbage {counted(count, 'time')} in {steps.a_step}, for {ms(time)}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every so many steps, on all ranks in the same one.",
     )
@@ -107,7 +108,7 @@ def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
     return Finding(
         "Many small operators",
         steps.share(time),
-        f"Of {number(count)} operators in {steps.a_step} {len(small) / len(own):.0%} take less "
+        f"Of {counted(count, 'operator')} in {steps.a_step} {len(small) / len(own):.0%} take less "
         f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
         "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
     )

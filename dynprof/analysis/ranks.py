@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.tables import us
 from dynprof.errors import CaptureError
+from dynprof.plural import counted
 from dynprof.regular import open_regular
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Straggler:
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} comes last to {self.last} of {self.of} collectives, "
+            f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
             f"{self.behind_ns / 1e6:.1f} ms after the median rank; its own work takes "
             f"{self.own_ns / 1e6:.1f} ms a step, the median rank's {self.others_ns / 1e6:.1f} ms"
         )
@@ -220,16 +221,18 @@ class Ranks:
             said = ["no rank keeps the others waiting"]
         if matched < total:
             said.append(
-                f"{matched:,} of {total:,} collectives are the same on all ranks of their group "
-                "from the first on; of the others nobody knows who waits for whom"
+                f"{matched:,} of {counted(total, 'collective is', 'collectives are')} the same on "
+                "all ranks of their group from the first on; of the others nobody knows who waits "
+                "for whom"
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
-            said.append(f"{world_size - len(self):,} of {world_size:,} ranks are missing here")
+            missing = world_size - len(self)
+            said.append(f"missing here: {missing:,} of {counted(world_size, 'rank')}")
         if self.older:
-            said.append(f"{self.older:,} older captures of the same ranks lie here, left out")
+            said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
 
     def slowest(self) -> int:

@@ -10,6 +10,7 @@ import typer
 from dynprof.cli.places import INVALID, UNREADABLE, fail, say
 from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -92,7 +93,7 @@ def _tell(outcome: Outcome) -> None:
     for made in sorted(outcome.made, key=str):
         say(made)
     for (name, why), traces in outcome.left_out.items():
-        say(f"not written: {name}, {why} (captures: {len(traces)})", err=True)
+        say(f"not written: {name}, {why} ({counted(len(traces), 'capture')})", err=True)
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)

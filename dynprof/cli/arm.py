@@ -26,6 +26,7 @@ from dynprof.config import parse_config
 from dynprof.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.layout import CONFIG_NAME
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
@@ -93,7 +94,8 @@ def _save(
         there = ", ".join(str(status.rank) for status in before)
         text = f"{path} is saved, but asks for none of the live ranks ({there})"
         fail(f"{text}; --ranks all asks for all", NOBODY)
-    say(f"{path} is saved; {len(watching)} live rank(s) are asked", err=True)
+    asked_of = counted(len(watching), "live rank is", "live ranks are")
+    say(f"{path} is saved; {asked_of} asked", err=True)
     if not config.cancel and (rest := inherited(config, asked)):
         say(f"as the file says besides: {', '.join(rest)}", err=True)
     if wait:

@@ -21,6 +21,7 @@ from dynprof.errors import CaptureError
 from dynprof.interpreter import command
 from dynprof.journal import LOG_BYTES
 from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.plural import counted, spanned
 from dynprof.regular import open_regular, read_regular
 from dynprof.snapshot import Status, load_status
 
@@ -90,8 +91,8 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     path = root / str(done.last_capture)
     steps = load_manifest(path).steps
     typer.echo(
-        f"3. Steps {steps.first} to {steps.last} were recorded, {steps.warmup} of warm-up before "
-        f"them; the job trains on.\n"
+        f"3. {spanned(steps.first, steps.last).capitalize()} were recorded, {steps.warmup} of "
+        "warm-up before them; the job trains on.\n"
     )
     return path
 
@@ -158,7 +159,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."
     )
-    typer.echo(f"\nThe job ended by itself after {facts['steps']:.0f} steps.")
+    typer.echo(f"\nThe job ended by itself after {counted(facts['steps'], 'step')}.")
 
 
 def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:

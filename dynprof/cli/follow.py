@@ -90,17 +90,23 @@ class Follower:
             say(self._directory / str(answer.capture))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
-            say(f"rank {rank}: {answer.outcome}: {answer.text}", err=True)
+            say(f"rank {rank}: {_in_words(answer)}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
         if how not in LIVE:
             say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
-        state = f"still {answer.outcome}: {answer.text}" if answer else "has not answered"
+        state = f"still {_in_words(answer)}" if answer else "has not answered"
         stuck = ""
         if status and how == "stuck":
             stuck = f"; its step counter has stood still for {status.stuck_s(time.time()):.0f} s"
         say(f"rank {rank}: {state}{stuck}", err=True)
         return LOST
+
+
+def _in_words(answer: Answer) -> str:
+    """Return the outcome and why, naming it once."""
+    named = answer.text.startswith(answer.outcome)
+    return answer.text if named else f"{answer.outcome}: {answer.text}"
 
 
 def _ended(how: str) -> str:

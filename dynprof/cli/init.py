@@ -11,6 +11,7 @@ from dynprof.cli.places import INVALID, UNREADABLE, fail, live, say
 from dynprof.errors import ConfigError
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, make_dir
+from dynprof.plural import counted
 
 
 def init(
@@ -36,4 +37,5 @@ def init(
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
     say(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")
     if wrote and (watching := live(directory)):
-        say(f"{len(watching)} live rank(s) take it for a save, and record a step", err=True)
+        ranks = counted(len(watching), "live rank takes", "live ranks take")
+        say(f"{ranks} it for a save, to record a step", err=True)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from dynprof.cli.places import LIVE, NOBODY, Directory, directory_of, fail, health, nobody, statuses
 from dynprof.journal import printable
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.snapshot import Status
@@ -86,7 +87,7 @@ def screen(directory: Path) -> Group:
         table.add_row(*_cells(one))
     notes = [*_doubles(found), *(note for one in shown for note in _notes(one))]
     if len(shown) < len(found):
-        notes.append(Text(f"{len(found) - len(shown)} more ranks, all idle", style="dim"))
+        notes.append(Text(f"{counted(len(found) - len(shown), 'more rank')}, idle", style="dim"))
     return Group(table, *notes)
 
 

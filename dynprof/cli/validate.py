@@ -15,6 +15,7 @@ from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing, plan
+from dynprof.plural import counted
 from dynprof.snapshot import Status, load_status
 
 
@@ -36,7 +37,7 @@ def validate(
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}")
-        say(f"{path}: {len(error.problems)} problem(s); a job would change nothing")
+        say(f"{path}: {counted(len(error.problems), 'problem')}; a job would change nothing")
         raise typer.Exit(INVALID) from None
     refused = False
     for text, is_refusal in _sayings(parsed, path):
@@ -89,4 +90,4 @@ def _wish(config: ProfilerConfig) -> str:
         return "the open or waiting window to be cancelled"
     start = f"from step {config.start_step}" if config.start_step > 0 else "from the next step"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
-    return f"{config.active} step(s) {start}{warmup}, ranks {config.asked_ranks}"
+    return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"

@@ -18,6 +18,7 @@ from dynprof.config.schema import config_schema
 from dynprof.config.source import MAX_BYTES
 from dynprof.config.wording import branch_violations, show, unknown_key, violation
 from dynprof.errors import ConfigError, Problem
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -148,5 +149,5 @@ def _first(problems: list[Problem]) -> list[Problem]:
     if len(problems) <= MAX_PROBLEMS:
         return problems
     least = "at least " if len(problems) >= MOST_LOOKED_AT else ""
-    rest = Problem(f"and {least}{len(problems) - MAX_PROBLEMS} more problems.")
+    rest = Problem(f"and {least}{counted(len(problems) - MAX_PROBLEMS, 'more problem')}.")
     return [*problems[:MAX_PROBLEMS], rest]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.caution import caution
 from dynprof.errors import CaptureError
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,8 @@ def _count(asked: object) -> int | None:
         caution(f"max_process_number={asked!r} is no positive number; {most} is taken")
         return None
     if asked > most:
-        caution(f"max_process_number={asked} is more than the {most} processors; {most} is taken")
+        there = counted(most, "processor")
+        caution(f"max_process_number={asked} is too many for {there}; {most} is taken")
     return min(asked, most)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dynprof.plural import spanned
 from dynprof.profiler.schedule import RECORDING, ProfilerAction, schedule
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Window:
     @property
     def asked(self) -> str:
         """Which steps it is for: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
-        text = f"steps {self.first}-{self.last}" if self.last > self.first else f"step {self.first}"
+        text = spanned(self.first, self.last, "-")
         return f"{text} after {self.warmup} of warm-up" if self.warmup else text
 
     @property

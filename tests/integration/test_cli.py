@@ -38,7 +38,7 @@ def test_a_valid_config(config: Path) -> None:
         done = dynprof("validate", str(argument))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines() == [
-            f"{config}: valid; asks for 1 step(s) from the next step, ranks all",
+            f"{config}: valid; asks for 1 step from the next step, ranks all",
             f"no process watches {config.parent}; no job has called dp.init() on it yet",
         ]
 
@@ -53,7 +53,7 @@ def test_an_invalid_config(config: Path) -> None:
         'did you mean "activities"?',
         f"{config}: line 3, column 3, /active: 0 is not allowed; "
         "write a whole number of at least 1.",
-        f"{config}: 2 problem(s); a job would change nothing",
+        f"{config}: 2 problems; a job would change nothing",
     ]
 
 

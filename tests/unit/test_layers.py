@@ -23,6 +23,7 @@ LAYERS = [
         "rank",
         "version",
         "offer",
+        "plural",
         "switching",
         "docket",
         "leftovers",
@@ -55,9 +56,10 @@ LAYERS = [
 """A module imports from its own layer and those before it; cycles are looked for besides."""
 
 ANALYSIS_SEES = {"analysis", "capture", "errors", "interpreter", "layout", "regular", "version"}
+ANALYSIS_SEES |= {"plural"}
 CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
 CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish", "regular"}
-CLI_SEES |= {"interpreter"}
+CLI_SEES |= {"interpreter", "plural"}
 
 TORCH_MODULES = {
     f"backends.{name}"

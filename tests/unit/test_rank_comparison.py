@@ -119,7 +119,7 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     assert outcome.verdicts[tmp_path] == [
         "no rank keeps the others waiting",
-        "1 of 4 ranks are missing here",
+        "missing here: 1 of 4 ranks",
     ]
 
 
@@ -180,8 +180,8 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     matched, missing, left = outcome.verdicts[tmp_path]
     assert matched.startswith("0 of 16 collectives are the same on all ranks of their group")
-    assert missing == "1 of 4 ranks are missing here"
-    assert left == "1 older captures of the same ranks lie here, left out"
+    assert missing == "missing here: 1 of 4 ranks"
+    assert left == "left out: 1 older capture of the same ranks"
 
 
 def test_ranks_without_collectives(tmp_path: Path) -> None:

@@ -20,6 +20,11 @@ function inMs(value) {
   return `${Number(value.toPrecision(3))} ms`;
 }
 
+/** A number with its noun: 1 step, 1,200 steps. */
+function counted(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 /** Draws the times in `parts` (ms) as one bar; `longest` (ms) fills the width. */
 function drawBar(parts, longest, className) {
   const bar = element("div", className);

@@ -10,6 +10,7 @@ from dynprof.analysis.breakdown import ms
 from dynprof.analysis.findings import findings
 from dynprof.analysis.memory import memory_timeline
 from dynprof.analysis.nesting import ROOT
+from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
 def _title(capture: Capture) -> str:
     """Return what the capture is of, in a few words."""
     numbers = [number for number, _, _ in capture.marked if number is not None]
-    steps = f"Steps {numbers[0]} to {numbers[-1]}" if numbers else "A capture"
+    steps = spanned(numbers[0], numbers[-1]).capitalize() if numbers else "A capture"
     return f"{steps}, rank {capture.rank}, {capture.host or capture.path.name}"
 
 
@@ -232,7 +233,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "lost by the job in all": cost.extra_ms,
     }
     return [
-        ("recorded", f"{steps.recorded} of steps {steps.first} to {steps.last}"),
+        ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
         ("by", ", ".join((manifest.backend, *manifest.activities))),
         ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
         ("from", manifest.opened_at),

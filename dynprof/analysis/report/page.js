@@ -50,7 +50,7 @@ function drawRanks() {
   if (!data.ranks) return;
   const { rows, count, verdicts, slowest, median, beside } = data.ranks;
   section("ranks").hidden = false;
-  const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${count} ranks.`;
+  const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${counted(count, "rank")}.`;
   part("ranks", ".hint").textContent = `The mean step of each. ${shown}`;
   part("ranks", ".verdicts").append(...verdicts.map((one) => element("li", "", one)));
   const drawn = rows.map((row) => ({
@@ -68,7 +68,7 @@ function drawRanks() {
 
 function drawFlame() {
   section("flame").hidden = data.flame.name.length === 0;
-  const thin = data.flame.hidden ? ` ${data.flame.hidden.toLocaleString("en")} paths are too thin to be shown.` : "";
+  const thin = data.flame.hidden ? ` Too thin to be shown: ${counted(data.flame.hidden, "path")}.` : "";
   part("flame", ".hint").textContent = `Python frames and operators within the steps, of all threads that ran operators. A click widens one.${thin}`;
   new FlameGraph(section("flame"), data.flame);
 }

@@ -1,0 +1,25 @@
+"""Numbers with their nouns, for every sentence that counts something."""
+
+from __future__ import annotations
+
+
+def counted(count: float, noun: str, nouns: str = "") -> str:
+    """Return ``1 step``, ``1,200 steps``, or ``0.5 steps`` for a mean.
+
+    Args:
+        count: How many.
+        noun: What, where it is one; may go on to the verb, as in ``rank is asked``.
+        nouns: What, where it is another number; without it, ``noun`` and an s.
+    """
+    shown = number(count)
+    return f"{shown} {noun if shown == '1' else nouns or f'{noun}s'}"
+
+
+def number(value: float) -> str:
+    """Return a count that may be a mean."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def spanned(first: int, last: int, between: str = " to ") -> str:
+    """Return ``step 7`` or ``steps 7 to 9``."""
+    return f"steps {first}{between}{last}" if last > first else f"step {first}"
