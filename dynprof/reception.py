@@ -12,7 +12,7 @@ from dynprof.greenlets import why_no_threads
 from dynprof.layout import free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing
 from dynprof.plural import counted
-from dynprof.request import Cancel, Request, read_request
+from dynprof.request import Cancel, Cancels, Request, read_request
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
@@ -35,14 +35,21 @@ class Reception:
         loop: Serves them.
         journal: Is told what became of each.
         wall: Keeps failures from whoever brings an edit.
+        at_start: What the file held when watching began; empty where it could not be read.
     """
 
     def __init__(
-        self, process: Process, inbox: Inbox, loop: Loop, journal: Journal, wall: Wall
+        self,
+        process: Process,
+        inbox: Inbox,
+        loop: Loop,
+        journal: Journal,
+        wall: Wall,
+        at_start: bytes,
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall = journal, wall
-        self._numbers = itertools.count(1)
+        self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
 
     def take(self, edit: Edit, *, now: bool = False) -> None:
         """Read an edit and put it into the inbox, or say why not.
@@ -71,7 +78,7 @@ class Reception:
             self._journal.refusal(number, [text])
             return
         self.learn_rank()
-        outcome = read_request(edit, number, self._standing, now=now)
+        outcome = read_request(edit, number, self._standing, self._cancels, now=now)
         if isinstance(outcome, Request):
             self._arm(outcome)
         elif isinstance(outcome, Cancel):

@@ -90,7 +90,10 @@ class Session:
             pace_ms=self._pace_before_window,
             on_saved=self._on_saved,
         )
-        self._reception = Reception(process, self.inbox, self._loop, self._journal, self._wall)
+        raw = b"" if isinstance(self._at_start, ConfigError) else self._at_start.raw
+        self._reception = Reception(
+            process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
+        )
         self._ending = Ending(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
         )

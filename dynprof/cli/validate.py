@@ -87,7 +87,7 @@ def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
 
 def _wish(config: ProfilerConfig) -> str:
     if config.cancel:
-        return "the open or waiting window to be cancelled"
+        return "the open or waiting window to be cancelled, if this save sets or repeats cancel"
     start = f"from step {config.start_step}" if config.start_step > 0 else "from the next step"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
     return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"

@@ -175,7 +175,13 @@ class ProfilerConfig(Section):
     ] = []
     cancel: Annotated[
         bool,
-        Field(description="Close the open window, disarm the waiting one, and ask for nothing."),
+        Field(
+            description="Close the open window, disarm the waiting one, and ask for nothing. Meant "
+            "by the save that sets it, and by one that has it and changes nothing; a save that "
+            "leaves it there and changes another setting is a request. Each rank compares with "
+            "what it read last, at first with what was there when its job started. The script's "
+            "own `start()` does not look at it."
+        ),
         SAME,
     ] = False
     limits: Annotated[Limits, Field(description="When to close early or not to open."), SAME] = (
