@@ -8,6 +8,7 @@ that people make most (a comment, a comma too many, ``True``), so that one save 
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ _WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
+_EXPONENT, _DIGIT = re.compile(r"[eE].*"), re.compile(r"[1-9]")
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
 
 
@@ -40,11 +42,14 @@ class Document:
         value: What it says, as ``json.loads`` would return it.
         problems: Slips that were stepped over; where there are any, the text is not JSON.
         places: JSON pointer to (line, column) of each value, for members that of the key.
+        stand_ins: JSON pointers of values that are not what the text says, as it was no number
+            that can be kept; there is a problem for each.
     """
 
     value: Any
     problems: tuple[Problem, ...]
     places: dict[str, tuple[int, int]]
+    stand_ins: frozenset[str] = frozenset()
 
 
 def read_json(text: str) -> Document:
@@ -55,7 +60,7 @@ def read_json(text: str) -> Document:
     """
     reader = _Reader(text)
     value = reader.document()
-    return Document(value, tuple(reader.problems), reader.places)
+    return Document(value, tuple(reader.problems), reader.places, frozenset(reader.stand_ins))
 
 
 def join(pointer: str, key: str | int) -> str:
@@ -69,6 +74,7 @@ class _Reader:
     at: int = 0
     problems: list[Problem] = field(default_factory=list)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stand_ins: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
@@ -152,6 +158,7 @@ class _Reader:
             return self._word(word, pointer)
         if self._peek() == "'":
             raise self._stop("JSON wants double quotes around text, not single ones.", pointer)
+        start = self.at
         try:
             value, self.at = self._decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -161,7 +168,15 @@ class _Reader:
             raise self._stop("this number has too many digits.", pointer) from None
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             self._note("half of a surrogate pair (\\ud800 to \\udfff) is no character.", pointer)
+        if isinstance(value, float) and (why := _why_not_kept(value, self.text[start : self.at])):
+            return self._stand_in(why, pointer, start)
         return value
+
+    def _stand_in(self, why: str, pointer: str, start: int) -> int:
+        """Note why a number cannot be kept; return what to read on with."""
+        self._note(why, pointer, start)
+        self.stand_ins.add(pointer)
+        return 0
 
     def _word(self, word: re.Match[str], pointer: str) -> Any:
         found = word.group()
@@ -171,8 +186,8 @@ class _Reader:
             value = _LITERALS[_SLIPS[found]]
             self._note(f"JSON spells this {_SLIPS[found]}, not {found}.", pointer)
         elif found in _NOT_NUMBERS:
-            value = 0
-            self._note(f"{found} is not a number that JSON knows.", pointer)
+            why = f"{found} is not a number that JSON knows; write digits, such as 4 or 0.5."
+            value = self._stand_in(why, pointer, self.at)
         else:
             text = f'"{found[:40]}" stands here without quotes; write it in double quotes.'
             raise self._stop(text, pointer)
@@ -206,3 +221,12 @@ class _Reader:
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
         self._note(sentence, pointer)
         return ConfigError(self.problems)
+
+
+def _why_not_kept(value: float, written: str) -> str:
+    """Say what a number lost on its way out of the text, if it is all of it."""
+    if math.isinf(value):
+        return f"{written[:40]} is larger than any number kept here (1.8e308); write a smaller one."
+    if value == 0 and _DIGIT.search(_EXPONENT.sub("", written)):
+        return f"{written[:40]} is too small to be told from 0; write 0 or a larger one."
+    return ""

@@ -6,12 +6,12 @@ import codecs
 import functools
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from dynprof.config.jsontext import join, read_json
+from dynprof.config.jsontext import Document, join, read_json
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.rules import BrokenRules, remarks
 from dynprof.config.schema import config_schema
@@ -21,7 +21,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from jsonschema import ValidationError as SchemaViolation
 
@@ -58,7 +58,7 @@ def parse_config(raw: bytes) -> Parsed:
     """
     text, has_mark = _decode(raw)
     document = read_json(text)
-    found = itertools.islice(_schema_problems(document.value), MOST_LOOKED_AT)
+    found = itertools.islice(_schema_problems(document), MOST_LOOKED_AT)
     problems = [*document.problems, *_located(found, document.places)]
     if problems:
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
@@ -91,19 +91,25 @@ def _validator() -> Draft202012Validator:
     return Draft202012Validator(config_schema())
 
 
-def _schema_problems(value: Any) -> Iterator[Problem]:
+def _schema_problems(document: Document) -> Iterator[Problem]:
+    value = document.value
+    if "" in document.stand_ins:
+        return
     if not isinstance(value, dict):
         yield Problem(f"{show(value)} is not a config; write an object in braces.")
         return
     for error in _validator().iter_errors(value):
-        yield from _problems_of(error)
+        yield from _problems_of(error, document.stand_ins)
 
 
-def _problems_of(error: SchemaViolation) -> Iterator[Problem]:
+def _problems_of(error: SchemaViolation, stand_ins: Collection[str]) -> Iterator[Problem]:
+    """Yield what is wrong, but for values that stand in for what was said to be none."""
     pointer = functools.reduce(join, error.absolute_path, "")
+    if pointer in stand_ins:
+        return
     if error.validator == "anyOf" and (inner := branch_violations(error)):
         for violated in inner:
-            yield from _problems_of(violated)
+            yield from _problems_of(violated, stand_ins)
         return
     if error.validator != "additionalProperties":
         yield Problem(violation(error), pointer)
