@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -150,6 +151,12 @@ class Manifest(_Record):
     def save(self, path: Path) -> None:
         """Write the manifest, whole or not at all."""
         write_atomic(path, self.to_text())
+
+    def lies_at(self, path: Path) -> bool:
+        """Return whether it was written there; else what lies there is of when saving began."""
+        with contextlib.suppress(OSError):
+            return path.read_bytes() == self.to_text().encode()
+        return False
 
     def to_text(self) -> str:
         """Return what the file holds."""

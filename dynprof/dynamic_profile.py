@@ -91,7 +91,9 @@ def init(
         _inbox = _NoInbox(silent=True)
         return
     if _session is not None:
-        warnings.warn("dynprof.init() was called before; nothing changes", stacklevel=2)
+        text = f"dynprof.init({str(path)!r}) changes nothing: {_session.directory} is watched since"
+        text += " the first call; call dynprof.shutdown() in between to watch another directory"
+        warnings.warn(text, stacklevel=2)
         return
     from dynprof.greenlets import why_no_threads
     from dynprof.opening import Wishes, open_session

@@ -42,12 +42,12 @@ class Ledger:
         return before_ms
 
     def window_saved(
-        self, path: Path, manifest: Manifest, span: Span, now_s: float, step: int
+        self, path: Path | None, manifest: Manifest, span: Span, now_s: float, step: int
     ) -> None:
-        """Begin a stretch, whose step time the manifest still lacks."""
+        """Begin a stretch, whose step time the manifest still lacks; no path: it is not there."""
         self._stretch_end = None
         self._pace.forget()
-        self._unsettled = Unsettled(path, manifest, span, now_s, step)
+        self._unsettled = Unsettled(path, manifest, span, now_s, step) if path else None
 
     def step_ends(self, now_s: float, step: int) -> None:
         """Note the first step boundary after saving: more exact than the middle of a step."""

@@ -98,6 +98,11 @@ class Session:
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
         )
 
+    @property
+    def directory(self) -> Path:
+        """The directory that it watches."""
+        return self._process.layout.root
+
     # life
 
     def begin(self) -> None:
@@ -249,22 +254,25 @@ class Session:
 
     def _on_saved(self, span: Span, path: Path, manifest: Manifest) -> None:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
-        self._ledger.window_saved(path, manifest, span, self._clock.now_s(), self.inbox.step)
+        kept = manifest.lies_at(path)
+        now_s, step = self._clock.now_s(), self.inbox.step
+        self._ledger.window_saved(path if kept else None, manifest, span, now_s, step)
         self.inbox.knock()
-        shown = _relative(path, self._process.layout.root)
+        shown = _relative(path, self._process.layout.root) if kept else None
         folder = path.parent.parent
         wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
         if wanted is not None:
             trace_path = folder / str(manifest.trace)
             self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path, wanted))
-        self._journal.remember(last_capture=shown)
+        if shown:
+            self._journal.remember(last_capture=shown)
         number, trace = manifest.request.number, manifest.trace
         if trace:
             text = f"saved {_relative(folder / trace, self._process.layout.root)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=shown)
         else:
-            text = f"no trace; {manifest.reason}; see {shown}"
+            text = f"no trace; {manifest.reason}" + (f"; see {shown}" if shown else "")
             self._journal.tell(number, "failed", text, capture=shown)
 
     def _guarded_tick(self) -> None:

@@ -14,6 +14,7 @@ from dynprof.cli.places import (
     INVALID,
     LOST,
     NOBODY,
+    NOT_ASKED,
     UNREADABLE,
     Directory,
     directory_of,
@@ -22,7 +23,7 @@ from dynprof.cli.places import (
     nobody,
     say,
 )
-from dynprof.config import parse_config
+from dynprof.config import RankSet, parse_config
 from dynprof.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.layout import CONFIG_NAME
@@ -55,7 +56,7 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 
     Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
     2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;
-    5: a rank died, stands still, or was not there in time.
+    5: a rank died, stands still, or was not there in time; 6: none of the live ranks is asked.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
@@ -87,13 +88,13 @@ def _save(
     config = parse_config(raw).config
     if missing := _missing(before, config):
         say(f"not there, and not asked: rank {', '.join(map(str, missing))}", err=True)
-    watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
     if not config.cancel:
-        _warn_of_others(watching)
+        _warn_of_others(before, config)
+    watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
     if not watching:
         there = ", ".join(str(status.rank) for status in before)
         text = f"{path} is saved, but asks for none of the live ranks ({there})"
-        fail(f"{text}; --ranks all asks for all", NOBODY)
+        fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
     say(f"{path} is saved; {asked_of} asked", err=True)
     if not config.cancel and (rest := inherited(config, asked)):
@@ -110,8 +111,12 @@ def _save(
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
     """Return the ranks asked for that the live ones count on, but that are not there."""
     there = {status.rank for status in before}
-    size = max(status.world_size for status in before)
+    size = _world_size(before)
     return [rank for rank in range(size) if rank in config.asked_ranks and rank not in there]
+
+
+def _world_size(before: list[Status]) -> int:
+    return max(status.world_size for status in before)
 
 
 def _changed(
@@ -134,8 +139,15 @@ def _changed(
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 
 
-def _warn_of_others(before: list[Status]) -> None:
+def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
+    """Say which ranks nobody has, and whose requests end by this one."""
+    size = _world_size(before)
+    if beyond := tuple(asked for asked in config.asked_ranks.intervals if asked[0] >= size):
+        text = f"this job has {counted(size, 'rank')}, from 0 on"
+        say(f"{text}, and no rank {RankSet(beyond)}", err=True)
     for status in before:
+        if status.rank not in config.asked_ranks:
+            continue
         for answer in status.edits:
             if answer.outcome == "waiting":
                 text = f"request {answer.number} waits there and is superseded"

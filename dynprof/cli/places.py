@@ -15,8 +15,9 @@ from dynprof.journal import printable
 from dynprof.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.snapshot import Status, load_status
 
-INVALID, UNREADABLE, NOBODY, UNSERVED, LOST = 1, 2, 3, 4, 5
-"""The config cannot be used; no such file; nobody watches; not served; a rank died."""
+INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED = 1, 2, 3, 4, 5, 6
+"""The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
+there is asked."""
 
 LIVE = ("alive", "stuck")
 

@@ -71,9 +71,10 @@ def test_other_calls_before_init_warn(tmp_path: Path, call: str) -> None:
 
 
 def test_a_second_init_warns_and_changes_nothing(tmp_path: Path) -> None:
-    """The first directory stays the one that is watched."""
+    """The first directory stays the one that is watched; both are named, and what to do."""
     done = run(tmp_path, 'dp.init("a"); dp.init("b"); dp.step()')
-    assert "dynprof.init() was called before; nothing changes" in done.stderr
+    assert f"dynprof.init('b') changes nothing: {tmp_path / 'a'} is watched" in done.stderr
+    assert "call dynprof.shutdown() in between" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 

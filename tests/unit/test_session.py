@@ -353,6 +353,32 @@ def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
     assert "MB are free now" in job.session.status().problems[0]
 
 
+def test_a_manifest_that_cannot_be_written_is_no_capture(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status and docket go on naming the capture before it; the log says what failed."""
+    job.edit(active=1)
+    job.step(2)
+    before = job.session.status().last_capture
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(path), len(text))
+
+    monkeypatch.setattr("dynprof.capture.write_atomic", full)
+    job.edit(active=1)
+    job.step(2)
+    status = job.session.status()
+    assert status.last_capture == before is not None
+    assert (status.edits[-1].outcome, status.edits[-1].capture) == ("failed", None)
+    assert "its manifest is missing: OSError: [Errno 28]" in status.edits[-1].text
+    monkeypatch.undo()
+    job.step(1100)
+    job.session._tick()
+    assert [m.reason for m in job.manifests()][1:] == [
+        "saving it has begun and not ended; a process that was killed leaves it so"
+    ]
+
+
 @pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "stop", "save", "discard"])
 def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) -> None:
     """Whatever the backend raises, steps go on, a manifest says why, the next window works."""
