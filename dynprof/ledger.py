@@ -34,6 +34,11 @@ class Ledger:
         """Return for how long the step counter has stood still."""
         return self._pace.still_s(now_s, step)
 
+    def longest_s(self, now_s: float, step: int) -> float | None:
+        """Return how long a step took at most, in whole seconds; None before the first ended."""
+        longest_s = self._pace.longest_s(now_s, step)
+        return None if longest_s is None else float(round(longest_s))
+
     def window_opens(self, now_s: float, step: int) -> float | None:
         """End a stretch; return its mean step time. Cheap: the training thread calls it."""
         before_ms = self._pace.mean_ms(now_s, step)
@@ -54,9 +59,9 @@ class Ledger:
         if unsettled := self._unsettled:
             unsettled.since_s, unsettled.since_step = now_s, step
 
-    def counter_set(self) -> None:
-        """Forget what was: the steps were given other numbers."""
-        self._pace.forget()
+    def counter_set(self, step: int) -> None:
+        """Forget what was: the steps were given other numbers, the one that is running this."""
+        self._pace.renumber(step)
         self._unsettled = None
 
     def settle(self, now_s: float, step: int, *, final: bool) -> None:

@@ -111,6 +111,7 @@ class Session:
         Raises:
             OSError: The log's or the status's directory cannot be made.
         """
+        self._ledger.sample(self._clock.now_s(), self.inbox.step)
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
@@ -192,6 +193,7 @@ class Session:
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._step_ms(),
             still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
+            longest_s=self._ledger.longest_s(self._clock.now_s(), self.inbox.step),
             heartbeat=self._clock.wall_s(),
             edits=self._journal.docket.answers,
             **self._journal.remembered,
@@ -247,7 +249,7 @@ class Session:
         text = f"the script set the step from {self.inbox.step} to {step}"
         self._loop.close_now(text)
         self._journal.info(text)
-        self._ledger.counter_set()
+        self._ledger.counter_set(step)
         self.inbox.step = step
 
     # news, on the exporter's and the journal's threads

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 5.0
 """A live process writes its status at least this often."""
+MOST_PATIENT_S = 1800.0
+"""A step that takes longer is stuck, though it be the first, or another was as long once."""
 MAX_BYTES = 1 << 20
 """Of a status file; its problems and its last edits are all that varies."""
 
@@ -52,6 +54,8 @@ class Status:
         last_error: The last failure of dynprof itself, one line.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
         still_s: For how many seconds the step counter has stood still, at the time of writing.
+        longest_s: How long a step took at most so far, as the counter was seen to stand still; None
+            before the first has ended.
         heartbeat: Time of writing, seconds since the epoch.
     """
 
@@ -75,6 +79,7 @@ class Status:
     last_error: str | None = None
     step_ms: float | None = None
     still_s: float = 0.0
+    longest_s: float | None = 0.0
     heartbeat: float = 0.0
 
     @property
@@ -96,12 +101,14 @@ class Status:
         return self._is_fresh(now_s) if there is None else there
 
     def health(self, now_s: float) -> str:
-        """Return ``stopped``, ``dead``, ``stuck`` or ``alive``.
+        """Return ``stopped``, ``dead``, ``stuck``, ``starting`` or ``alive``.
 
         Dead is a process that is gone, or not heard of for three heartbeats from another machine.
-        Stuck is one whose step counter has stood still for half a minute and for twenty of its
-        usual steps, or that is there but does not even write: it was stopped, or a call keeps
-        Python's lock.
+        Stuck is one that stands in a step for longer than steps may take here: half a minute,
+        twenty usual ones, and half as long again as the longest (of which a compilation or an
+        evaluation was one), where that makes no more than half an hour; or that is there but does
+        not even write: it was stopped, or a call keeps Python's lock. Starting is one that stands
+        in its first step, where nobody knows how long that takes, for half an hour.
 
         Args:
             now_s: Seconds since the epoch.
@@ -110,8 +117,16 @@ class Status:
             return "stopped"
         if not self.is_live(now_s):
             return "dead"
-        patience_s = max(30.0, 0.02 * (self.step_ms or 0.0))
-        return "stuck" if self.still_s > patience_s or not self._is_fresh(now_s) else "alive"
+        if not self._is_fresh(now_s) or self.still_s > self._patience_s():
+            return "stuck"
+        return "starting" if self.longest_s is None else "alive"
+
+    def _patience_s(self) -> float:
+        """Return for how long a step may take."""
+        if self.longest_s is None:
+            return MOST_PATIENT_S
+        unusual_s = min(1.5 * self.longest_s, MOST_PATIENT_S)
+        return max(30.0, 0.02 * (self.step_ms or 0.0), unusual_s)
 
     def stuck_s(self, now_s: float) -> float:
         """Return for how long its step counter has stood still, as far as is known."""

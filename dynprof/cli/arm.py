@@ -19,6 +19,7 @@ from dynprof.cli.places import (
     Directory,
     directory_of,
     fail,
+    health,
     live,
     nobody,
     say,
@@ -97,8 +98,8 @@ def _save(
         fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
     say(f"{path} is saved; {asked_of} asked", err=True)
-    if not config.cancel and (rest := inherited(config, asked)):
-        say(f"as the file says besides: {', '.join(rest)}", err=True)
+    if not config.cancel:
+        _tell_what_is_asked(watching, inherited(config, asked))
     if wait:
         follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
         try:
@@ -106,6 +107,14 @@ def _save(
         except KeyboardInterrupt:
             fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
         raise typer.Exit(max(code, LOST) if missing else code)
+
+
+def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
+    if starting := sum(health(status) == "starting" for status in watching):
+        ranks = counted(starting, "rank is", "ranks are")
+        say(f"{ranks} in the first step still: a window opens after it", err=True)
+    if rest:
+        say(f"as the file says besides: {', '.join(rest)}", err=True)
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:

@@ -96,11 +96,16 @@ class Follower:
             say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
         state = f"still {_in_words(answer)}" if answer else "has not answered"
-        stuck = ""
-        if status and how == "stuck":
-            stuck = f"; its step counter has stood still for {status.stuck_s(time.time()):.0f} s"
-        say(f"rank {rank}: {state}{stuck}", err=True)
+        say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
         return LOST
+
+
+def _standing_still(status: Status | None, how: str) -> str:
+    """Say for how long a rank stands in its step, where that is remarkable."""
+    what = {"stuck": "its step counter has stood still", "starting": "it is in its first step"}
+    if status is None or how not in what:
+        return ""
+    return f"; {what[how]} for {status.stuck_s(time.time()):.0f} s"
 
 
 def _in_words(answer: Answer) -> str:

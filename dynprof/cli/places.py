@@ -19,7 +19,7 @@ INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED = 1, 2, 3, 4, 5, 6
 """The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
 there is asked."""
 
-LIVE = ("alive", "stuck")
+LIVE = ("alive", "starting", "stuck")
 
 Captures = Annotated[Path, typer.Argument(help="A trace, or a folder with captures in it.")]
 Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
@@ -69,5 +69,5 @@ def health(status: Status) -> str:
 
 
 def live(directory: Path) -> list[Status]:
-    """Return the status of the ranks that are alive, or stuck."""
+    """Return the status of the ranks that are there, whether they move or not."""
     return [status for status in statuses(directory) if health(status) in LIVE]

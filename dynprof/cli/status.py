@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dynprof.snapshot import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
-STYLES = {"dead": "bold red", "stuck": "bold yellow", "stopped": "dim"}
+STYLES = {"dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "stopped": "dim"}
 MOST_RANKS = 64
 """More ranks than this are shown only if something is the matter with them."""
 
@@ -35,7 +35,9 @@ def status(
         bool, typer.Option("--json", help="Print it for a script, one object for all ranks.")
     ] = False,
 ) -> None:
-    """Show where every rank stands: alive, stuck or dead, its step, request and last capture.
+    """Show where every rank stands: its health, step, request and last capture.
+
+    A rank is alive, starting (in its first step), stuck, dead or stopped.
 
     Exit code 0: some rank is alive; 2: there is no such directory; 3: no rank is alive.
 
@@ -107,8 +109,8 @@ def _is_odd(status: Status) -> bool:
 
 def _cells(status: Status) -> list[Text]:
     found = how = health(status)
-    if found == "stuck":
-        how = f"stuck for {status.stuck_s(time.time()):.0f} s"
+    if found in ("stuck", "starting"):
+        how = f"{found} for {status.stuck_s(time.time()):.0f} s"
     elif found == "dead":
         how = f"dead for {time.time() - status.heartbeat:.0f} s"
     state = status.state

@@ -222,6 +222,7 @@ def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
 
 def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
+    job.when("a step", lambda status: status.longest_s is not None)
     path = job.root / "status" / "rank_0.json"
     job.process.send_signal(signal.SIGSTOP)
     wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
@@ -238,6 +239,26 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     job.process.wait()
     _, output, _ = dynprof("status", job.root)
     assert "dead" in output
+
+
+def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
+    """A job that has taken no step is starting, and for how long; who waits for it is told."""
+    script = LOOP.replace("while True:", "import pathlib\nwhile True:").replace(
+        "    time.sleep(0.01)",
+        '    while dp.status().step == 0 and not pathlib.Path("go").exists(): time.sleep(0.01)',
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("its start", lambda status: status.longest_s is None)
+        code, output, _ = dynprof("status", job.root)
+        assert (code, "starting for " in output) == (0, True)
+        code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait", "--timeout", 1)
+        assert code == 5
+        assert "1 rank is in the first step still: a window opens after it" in errors
+        assert "it is in its first step for " in errors
+        (tmp_path / "go").touch()
+        assert job.capture()[0].complete
+        job.when("its second step", lambda status: status.longest_s is not None)
+        assert "alive" in dynprof("status", job.root)[1]
 
 
 def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:

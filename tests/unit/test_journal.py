@@ -214,6 +214,36 @@ def test_a_process_that_is_there_is_not_dead() -> None:
     assert replace(mine, heartbeat=now_s - 40, host="node9").health(now_s) == "dead"
 
 
+def test_the_first_step_may_take_long() -> None:
+    """Before it has ended a process is starting; only half an hour later it is stuck."""
+    here = Status("idle", pid=1, host="node9", heartbeat=100.0, still_s=125.0)
+    assert replace(here, longest_s=None).health(100) == "starting"
+    assert replace(here, longest_s=None, still_s=1801.0).health(100) == "stuck"
+    assert replace(here, longest_s=None).health(116) == "dead"  # unheard of, elsewhere
+    assert here.health(100) == "stuck"
+
+
+def test_a_step_may_take_as_long_as_one_did() -> None:
+    """Half as long again as the longest, up to half an hour: a second compilation is not stuck."""
+    here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
+    assert replace(here, still_s=180.0).health(100) == "alive"
+    assert replace(here, still_s=190.0).health(100) == "stuck"
+    assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
+
+
+def test_the_longest_step_is_seen_from_outside() -> None:
+    """None before the counter moves; a number that is only set is no move."""
+    pace = Pace()
+    pace.sample(10, 0)
+    pace.renumber(500)
+    pace.sample(70, 500)
+    assert (pace.longest_s(71, 500), pace.still_s(71, 500)) == (None, 61)
+    assert pace.longest_s(135, 501) == 125  # as in the step time, what is not sampled counts
+    pace.sample(135, 501)
+    pace.sample(136, 600)
+    assert pace.longest_s(137, 600) == 125
+
+
 def test_pace_is_the_mean_of_the_samples() -> None:
     """Step times come from counter and clock; a counter set back starts anew."""
     pace = Pace()
