@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
+from dynprof.backends.quiet import keep_kineto_quiet
 from dynprof.errors import UnusablePathError
 from dynprof.furnish import furnish
 from dynprof.layout import CONFIG_NAME, Layout, make_dir
@@ -54,6 +55,8 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     try:
         usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
         furnish(root, usable.activities if usable else ("CPU",))
+        if usable:
+            keep_kineto_quiet(usable)
         layout = Layout.here(
             root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
         )

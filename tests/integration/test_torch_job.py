@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.running import TORCH_JOB_WITH_OPTIMIZER, RunningJob, operators, steps_in
+from tests.integration.running import (
+    TORCH_JOB,
+    TORCH_JOB_WITH_OPTIMIZER,
+    RunningJob,
+    operators,
+    steps_in,
+)
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -201,3 +207,24 @@ def test_windows_back_to_back(tmp_path: Path) -> None:
             assert steps_in(trace) == [manifest.steps.first, manifest.steps.last]
             assert manifest.steps.first > ends[-1]
             ends.append(manifest.steps.last)
+
+
+@pytest.mark.parametrize(("level", "quiet"), [("", True), ("3", False)])
+def test_kineto_writes_nothing_into_the_jobs_stderr(
+    tmp_path: Path, level: str, quiet: bool
+) -> None:
+    """What it says of a window is kept out, unless the environment asks Kineto for them."""
+    script = TORCH_JOB + (
+        'dp.init("prof_config")\n'
+        "dp.start()\n"
+        "for _ in range(3):\n"
+        "    train_one_step()\n"
+        "    dp.step()\n"
+        "dp.shutdown()\n"
+    )
+    env = {"KINETO_LOG_LEVEL": level} if level else {}
+    with RunningJob(tmp_path, script, **env) as job:
+        _, errors = job.process.communicate()
+        assert job.process.returncode == 0, errors
+        assert job.capture()[0].complete
+        assert (errors == "") is quiet
