@@ -15,7 +15,7 @@ from dynprof.analysis.call_tree import call_tree
 from dynprof.analysis.kernels import kinds
 from dynprof.analysis.memory_use import allocations
 from dynprof.analysis.nesting import ROOT
-from dynprof.analysis.operators import FRAMES, LABELS, averages, calls, operators
+from dynprof.analysis.operators import FRAMES, LABELS, STEPS, averages, calls, operators
 from dynprof.analysis.phases import phase_times
 from dynprof.analysis.steps import HOST_NAME, marked_steps, step_times
 from dynprof.analysis.trace import load_trace
@@ -125,6 +125,11 @@ class Capture:
     def averages(self) -> list[Average]:
         """The operators of each name together, the one with the most time of its own first."""
         return averages(self.trace, self.operators)
+
+    @property
+    def work(self) -> list[Average]:
+        """The same without the steps, whose own time is what no operator covers."""
+        return [average for average in self.averages if average.name != STEPS]
 
     @cached_property
     def kinds(self) -> list[Kind]:

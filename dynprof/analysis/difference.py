@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.operators import STEP
 from dynprof.analysis.phases import mean_phases
 
 if TYPE_CHECKING:
@@ -88,14 +87,10 @@ def phase_growths(one: Capture, other: Capture) -> list[Growth]:
 
 
 def step_work(capture: Capture) -> Iterator[tuple[str, str, float, float]]:
-    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step.
-
-    What is left of a step beside its operators is the step's own, and no work.
-    """
+    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step."""
     steps = max(1, len(capture.marked))
-    for average in capture.averages:
-        if not average.name.startswith(STEP[:-1]):
-            yield average.name, "host", average.count / steps, average.own / steps
+    for average in capture.work:
+        yield average.name, "host", average.count / steps, average.own / steps
     for kind in capture.kinds:
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -21,7 +21,8 @@ OPERATORS, LABELS, CALLS = "cpu_op", "user_annotation", "fee"
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 FRAMES = "python_function"
 """The category of Kineto's Python frames."""
-STEP = "ProfilerStep#"
+STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
+"""The label of a step begins so; together they are shown so, as torch does."""
 _UTILITIES = {
     "profiler::_record_function_enter",
     "profiler::_record_function_enter_new",
@@ -164,4 +165,4 @@ def averages(trace: Trace, found: Operators) -> list[Average]:
 
 
 def _shown(name: str) -> str:
-    return f"{STEP[:-1]}*" if name.startswith(STEP) else name
+    return STEPS if name.startswith(STEP) else name

@@ -48,7 +48,7 @@ def top(
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     key = {"own": "own", "total": "total", "count": "count", "device": "device_own"}[sort.value]
-    rows = capture.averages
+    rows = capture.work
     everything = sum(row.own for row in rows) or 1
     rows = sorted(rows, key=lambda row: -getattr(row, key))[:limit]
     table = Table(title=Text(printable(trace.name)), title_justify="left")

@@ -135,7 +135,7 @@ def _operators(capture: Capture) -> Data:
     devices = any(kind.core != "HOST" for kind in capture.kinds)
     rows: list[list[Any]] = [
         [row.name, "host", row.count, row.own / 1e6, row.total / 1e6, row.device_own / 1e6]
-        for row in capture.averages
+        for row in capture.work
     ]
     rows += [
         [kind.name, kind.core.lower(), kind.count, kind.total / 1e6, kind.total / 1e6, None]
