@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.columns import Column, console, sentence, table
 from dynprof.cli.places import INVALID, UNREADABLE, fail, say
 from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from dynprof.analysis.difference import Growth
+
+COLUMNS = (
+    Column("name", 0, least=22, left=True),
+    Column("where", 4),
+    Column("count 1", 6),
+    Column("count 2", 5),
+    Column("own ms 1", 3),
+    Column("own ms 2", 2),
+    Column("change", 1),
+)
+"""1 is the first capture, 2 the second."""
 
 Trace = Annotated[Path, typer.Argument(help="A trace, or a folder: its newest is taken.")]
 
@@ -27,14 +42,9 @@ def diff(
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.captures import newest_in
     from dynprof.analysis.difference import growths, phase_growths, step_ns, why_not_comparable
-    from dynprof.journal import printable
 
     try:
         with waiting("reading"):
@@ -43,18 +53,17 @@ def diff(
         fail(str(error), UNREADABLE)
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
-    title = f"a step: {before:,.3f} ms, then {after:,.3f} ms ({after - before:+,.3f} ms)"
-    table = Table(title=title, title_justify="left")
-    table.add_column("name", overflow="fold")
-    for head in ("where", "count: first", "second", "own ms: first", "second", "difference"):
-        table.add_column(head, justify="right")
-    for row in (*phases, *rows):
-        counts = (f"{count:,.4g}" for count in row.count)
-        times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-        difference = f"{row.cost_ns / 1e6:+,.3f}"
-        table.add_row(Text(printable(row.name)), row.where, *counts, *times, difference)
-    Console().print(table)
+    shown = console()
+    title = f"a step: {before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
+    shown.print(sentence(title, shown.width, style="italic"))
+    shown.print(table(COLUMNS, [_cells(row) for row in (*phases, *rows)], shown.width))
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
             say(f"not the same: {reason}", err=True)
         raise typer.Exit(INVALID)
+
+
+def _cells(row: Growth) -> list[str]:
+    counts = (f"{count:,.4g}" for count in row.count)
+    times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
+    return [row.name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]

@@ -105,7 +105,7 @@ def _standing_still(status: Status | None, how: str) -> str:
     what = {"stuck": "its step counter has stood still", "starting": "it is in its first step"}
     if status is None or how not in what:
         return ""
-    return f"; {what[how]} for {status.stuck_s(time.time()):.0f} s"
+    return f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
 
 
 def _in_words(answer: Answer) -> str:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
+from dynprof.cli.columns import Column, console, sentence, table
 from dynprof.cli.places import LIVE, NOBODY, Directory, directory_of, fail, health, nobody, statuses
-from dynprof.journal import printable
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -24,6 +22,15 @@ if TYPE_CHECKING:
 
 REFRESH_S, PIPED_S = 0.5, 2.0
 STYLES = {"dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "stopped": "dim"}
+COLUMNS = (
+    Column("rank", 0, left=True),
+    Column("process", 4, least=12, left=True),
+    Column("health", 1, left=True),
+    Column("state", 2, least=14, left=True),
+    Column("step", 3),
+    Column("ms/step", 5),
+    Column("request", 6, left=True),
+)
 MOST_RANKS = 64
 """More ranks than this are shown only if something is the matter with them."""
 
@@ -49,7 +56,8 @@ def status(
     elif watch:
         _watch(directory)
     else:
-        Console().print(screen(directory))
+        shown = console()
+        shown.print(screen(directory, shown.width))
     if not any(health(found) in LIVE for found in statuses(directory)):
         fail(nobody(directory), NOBODY)
 
@@ -64,40 +72,37 @@ def _plain(directory: Path) -> dict[str, object]:
 
 
 def _watch(directory: Path) -> None:
-    console = Console()
+    shown = console()
     try:
-        if not console.is_terminal:
+        if not shown.is_terminal:
             while True:
-                console.print(screen(directory), "")
+                shown.print(screen(directory, shown.width), "")
                 time.sleep(PIPED_S)
-        with Live(screen(directory), console=console, auto_refresh=False) as live:
+        with Live(screen(directory, shown.width), console=shown, auto_refresh=False) as live:
             while True:
                 time.sleep(REFRESH_S)
-                live.update(screen(directory), refresh=True)
+                live.update(screen(directory, shown.width), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def screen(directory: Path) -> Group:
-    """Return what is shown of a directory."""
+def screen(directory: Path, width: int) -> Group:
+    """Return what is shown of a directory, in lines of so many cells."""
     found = statuses(directory)
     shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("rank", "process", "health", "state", "step", "ms/step", "request"):
-        table.add_column(title, justify="right" if title in ("step", "ms/step") else "left")
-    for one in shown:
-        table.add_row(*_cells(one))
+    styles = [STYLES.get(health(one), "") for one in shown]
+    ranks = table(COLUMNS, [_cells(one) for one in shown], width, styles)
     notes = [*_doubles(found), *(note for one in shown for note in _notes(one))]
     if len(shown) < len(found):
-        notes.append(Text(f"{counted(len(found) - len(shown), 'more rank')}, idle", style="dim"))
-    return Group(table, *notes)
+        notes.append((f"{counted(len(found) - len(shown), 'more rank')}, idle", "dim"))
+    return Group(ranks, *(sentence(text, width, style) for text, style in notes))
 
 
-def _doubles(found: list[Status]) -> list[Text]:
+def _doubles(found: list[Status]) -> list[tuple[str, str]]:
     counts = Counter(one.rank for one in found if health(one) in LIVE)
     text = "processes are rank {} here: two jobs share the directory, or their ranks are unknown"
     return [
-        Text(f"{count} {text.format(rank)}; see init(rank=...)", style="bold red")
+        (f"{count} {text.format(rank)}; see init(rank=...)", "bold red")
         for rank, count in counts.items()
         if count > 1
     ]
@@ -107,16 +112,16 @@ def _is_odd(status: Status) -> bool:
     return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 
-def _cells(status: Status) -> list[Text]:
+def _cells(status: Status) -> list[str]:
     found = how = health(status)
     if found in ("stuck", "starting"):
-        how = f"{found} for {status.stuck_s(time.time()):.0f} s"
+        how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found == "dead":
-        how = f"dead for {time.time() - status.heartbeat:.0f} s"
+        how = f"dead for {time.time() - status.heartbeat:,.0f} s"
     state = status.state
     if status.progress:
         state += f" {status.progress[0]}/{status.progress[1]}"
-    cells = (
+    return [
         str(status.rank),
         f"{status.host}:{status.pid}",
         how,
@@ -124,17 +129,14 @@ def _cells(status: Status) -> list[Text]:
         f"{status.step:,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
-    )
-    style = STYLES.get(found, "")
-    return [Text(printable(cell), style=style) for cell in cells]
+    ]
 
 
-def _notes(status: Status) -> list[Text]:
-    notes = []
-    if status.problems:
-        notes += [("yellow", f"refused: {problem}") for problem in status.problems]
+def _notes(status: Status) -> list[tuple[str, str]]:
+    """Return what is to be said of a rank, each with its style."""
+    notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     if status.last_error:
-        notes.append(("red", f"error: {status.last_error}"))
+        notes.append((f"error: {status.last_error}", "red"))
     if status.last_capture:
-        notes.append(("green", f"last capture: {status.last_capture}"))
-    return [Text(f"rank {status.rank}: {printable(text)}", style=style) for style, text in notes]
+        notes.append((f"last capture: {status.last_capture}", "green"))
+    return [(f"rank {status.rank}: {text}", style) for text, style in notes]

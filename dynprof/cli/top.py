@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.columns import Column, console, sentence, table
 from dynprof.cli.places import UNREADABLE, Captures, fail, say
 from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.table import Table
+
+    from dynprof.analysis.operators import Average
+
+LEAST = 22
+"""A name of an operator is not shortened to less than this; a column goes instead."""
 
 
 class SortBy(str, Enum):
@@ -28,18 +39,14 @@ def top(
 ) -> None:
     """Print the operators of a capture, those with the most time of their own first.
 
-    Of a folder with several captures the newest is taken. Exit code 0: printed; 2: there is no
+    Of a folder with several captures the newest is taken; what the terminal has no room for is left
+    out. Exit code 0: printed; 2: there is no
     capture, or it cannot be read.
 
     Example: dynprof top prof_config --sort device
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from dynprof.analysis.capture import Capture
     from dynprof.analysis.captures import newest_in
-    from dynprof.journal import printable
 
     try:
         trace = newest_in(path)
@@ -47,19 +54,42 @@ def top(
             capture = Capture(trace)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
-    key = {"own": "own", "total": "total", "count": "count", "device": "device_own"}[sort.value]
-    rows = capture.work
-    everything = sum(row.own for row in rows) or 1
-    rows = sorted(rows, key=lambda row: -getattr(row, key))[:limit]
-    table = Table(title=Text(printable(trace.name)), title_justify="left")
-    table.add_column("operator", overflow="fold")
-    for head in ("count", "own ms", "own %", "total ms", "device ms"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        shares = (row.own / 1e6, 100 * row.own / everything, row.total / 1e6, row.device_own / 1e6)
-        table.add_row(
-            Text(printable(row.name)), str(row.count), *(f"{share:,.2f}" for share in shares)
-        )
-    Console().print(table)
+    shown = console()
+    shown.print(sentence(trace.name, shown.width, style="italic"))
+    shown.print(_operators(capture.work, sort, limit, shown.width))
     if capture.trace.torn:
         say(f"{trace}: {capture.trace.torn}", err=True)
+
+
+def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:
+    """Return the table; the column that it is sorted by goes last, that of a device if none is."""
+    values: dict[SortBy, Callable[[Average], int]] = {
+        SortBy.own: lambda row: row.own,
+        SortBy.total: lambda row: row.total,
+        SortBy.number: lambda row: row.count,
+        SortBy.device: lambda row: row.device_own,
+    }
+    rows = sorted(work, key=lambda row: -values[sort](row))[:limit]
+    everything = sum(row.own for row in work) or 1
+    columns = [
+        Column("operator", 0, least=LEAST, left=True),
+        Column("count", 1 if sort is SortBy.number else 4),
+        Column("own ms", 2),
+        Column("own %", 5),
+        Column("total ms", 1 if sort is SortBy.total else 6),
+    ]
+    cells = [
+        [
+            row.name,
+            f"{row.count:,}",
+            f"{row.own / 1e6:,.2f}",
+            f"{100 * row.own / everything:.2f}",
+            f"{row.total / 1e6:,.2f}",
+        ]
+        for row in rows
+    ]
+    if sort is SortBy.device or any(row.device_own for row in work):
+        columns.append(Column("device ms", 1 if sort is SortBy.device else 3))
+        for row, texts in zip(rows, cells, strict=True):
+            texts.append(f"{row.device_own / 1e6:,.2f}")
+    return table(columns, cells, width)

@@ -24,7 +24,8 @@ def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], 
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(text, total=total, visible=False)
         show = threading.Timer(QUIET_S, lambda: progress.update(bar, visible=True))
         show.daemon = True

@@ -6,6 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dynprof.analysis.capture import Capture
 from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
 from tests.processes import DYNPROF, run
@@ -83,6 +85,29 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
         assert "[/] [red]a" in done.stdout
         assert "<b>" in done.stdout
         assert "\x1b[2J" not in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 80, 0])
+def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
+    """No line is wider, a long name is one line; a pipe has it whole. Steps are no operators."""
+    name = "void at::native::elementwise_kernel<128, 2, at::native::add_kernel>(int, float)"
+    path = write(tmp_path / "a.trace.json", 2, 3, 20, cat="cpu_op", name=name)
+    other = write(tmp_path / "b.trace.json", 2, 3, 10, cat="cpu_op", name=name, dur=9)
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    for command in (["top", str(path)], ["diff", str(path), str(other)]):
+        done = subprocess.run(
+            [sys.executable, "-c", "from dynprof.cli import app; app()", *command],
+            capture_output=True, text=True, check=False,
+            env={**env, "COLUMNS": str(width)} if width else env,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "ProfilerStep" not in done.stdout
+        (row,) = (line for line in done.stdout.splitlines() if line.startswith("void at"))
+        if width:
+            assert max(map(len, done.stdout.splitlines())) <= width
+            assert "…" in row
+        else:
+            assert name in row
 
 
 def test_the_command(tmp_path: Path) -> None:

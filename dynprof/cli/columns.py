@@ -1,0 +1,104 @@
+"""Tables that fit the terminal: long names lose their middle, then what matters least goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dynprof.journal import printable
+
+GAP = 2
+"""Spaces between two columns."""
+ANY = 100_000
+"""As wide as anything may become where nobody looks at a screen."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        head: What stands over it.
+        rank: Its importance: where there is no room, the column with the largest goes first.
+        least: To how many cells its texts may be shortened; 0 where they are whole or not there.
+        left: Whether its texts begin at the left; numbers end at the right.
+    """
+
+    head: str
+    rank: int
+    least: int = 0
+    left: bool = False
+
+
+def console() -> Console:
+    """Return a console as wide as the terminal, or as ``COLUMNS`` says; a pipe has no width."""
+    found = Console(highlight=False)
+    if found.is_terminal or os.environ.get("COLUMNS"):
+        return found
+    return Console(highlight=False, width=ANY)
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    styles: Sequence[str] = (),
+) -> Table:
+    """Return a table that is no wider than ``width`` cells, as far as that can be.
+
+    Args:
+        columns: What there is.
+        rows: A text for each column.
+        width: What there is room for.
+        styles: Of each row; left out, none has any.
+    """
+    made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    texts = [[printable(text) for text in row] for row in rows]
+    wanted = [
+        max([cell_len(column.head), *(cell_len(row[place]) for row in texts)])
+        for place, column in enumerate(columns)
+    ]
+    room = _room(columns, wanted, width)
+    for place in room:
+        made.add_column(
+            columns[place].head, justify="left" if columns[place].left else "right", no_wrap=True
+        )
+    for row, style in zip(texts, styles or [""] * len(texts), strict=True):
+        made.add_row(*(Text(shortened(row[place], room[place]), style=style) for place in room))
+    return made
+
+
+def _room(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
+    """Return the columns that are shown, by their places, and the width of each."""
+    least = [min(c.least or want, want) for c, want in zip(columns, wanted, strict=True)]
+    by_rank = sorted(range(len(columns)), key=lambda place: columns[place].rank)
+    while len(by_rank) > 1 and sum(least[p] + GAP for p in by_rank) - GAP > width:
+        by_rank.pop()
+    left = width + GAP - sum(least[place] + GAP for place in by_rank)
+    room = {}
+    for place in by_rank:
+        more = max(0, min(wanted[place] - least[place], left))
+        room[place], left = least[place] + more, left - more
+    return dict(sorted(room.items()))
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text with so much left out of its middle that it takes ``width`` cells."""
+    if cell_len(text) <= width or width < 1:
+        return text
+    tail = (width - 1) // 2
+    begin = chop_cells(text, width - 1 - tail)[0] if width > 1 else ""
+    end = chop_cells(text[::-1], tail)[0][::-1] if tail else ""
+    return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"
+
+
+def sentence(text: str, width: int, style: str = "") -> Text:
+    """Return a text that is broken between words only, the ones that are too long shortened."""
+    words = (shortened(word, width) for word in printable(text).split(" "))
+    return Text(" ".join(words), style=style)

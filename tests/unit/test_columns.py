@@ -1,0 +1,74 @@
+"""What the commands print fits the screen, and names stay in one piece."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from dynprof.cli.columns import ANY, Column, console, sentence, shortened, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMNS = (Column("name", 0, least=10, left=True), Column("count", 2), Column("own ms", 1))
+ROWS = [["aten::mm", "1,092", "40.99"], ["void cutlass::Kernel<float, float>(int)", "3", "7.00"]]
+
+
+def shown(width: int, rows: Sequence[Sequence[str]] = ROWS) -> list[str]:
+    """Return the lines of a table on a screen of that width."""
+    screen = Console(file=io.StringIO(), width=width)
+    with screen.capture() as capture:
+        screen.print(table(COLUMNS, rows, width))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", range(18, 70))
+def test_no_line_is_wider_than_the_screen_and_none_is_broken(width: int) -> None:
+    """A line for each row, whatever the width."""
+    lines = shown(width)
+    assert len(lines) == 1 + len(ROWS)
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_names_lose_their_middle_before_a_column_goes() -> None:
+    """What matters least goes when the names are as short as they may be."""
+    assert shown(80)[2] == "void cutlass::Kernel<float, float>(int)      3    7.00"
+    assert shown(30)[2] == "void cu…>(int)      3    7.00"
+    assert shown(30)[0].split() == ["name", "count", "own", "ms"]
+    assert shown(20)[0].split() == ["name", "own", "ms"]
+
+
+def test_a_text_is_shortened_in_its_middle() -> None:
+    """Begin and end tell names apart; characters that take two cells count as two."""
+    assert shortened("abcdefghij", 10) == "abcdefghij"
+    assert shortened("abcdefghij", 5) == "ab…ij"
+    assert shortened("abcdefghij", 1) == "…"
+    assert cell_len(shortened("步步步步步步步", 8)) <= 8
+
+
+def test_a_sentence_is_broken_between_words_only() -> None:
+    """A path that is longer than a line becomes one line."""
+    screen = Console(file=io.StringIO(), width=20)
+    with screen.capture() as capture:
+        screen.print(sentence("last capture: step_1-2_20261121T010124Z/info/rank_0.json", 20))
+    assert [line.rstrip() for line in capture.get().splitlines()] == [
+        "last capture:",
+        "step_1-2_2…nk_0.json",
+    ]
+
+
+def test_control_characters_are_escaped() -> None:
+    """A name can move no cursor."""
+    assert shown(80, [["a\x1b[2J", "1", "2"]])[1].startswith("a\\x1b[2J")
+
+
+def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody looks at a screen nothing is left out, unless ``COLUMNS`` says so."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console().width == ANY
+    monkeypatch.setenv("COLUMNS", "44")
+    assert console().width == 44
