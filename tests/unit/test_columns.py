@@ -37,7 +37,7 @@ def test_no_line_is_wider_than_the_screen_and_none_is_broken(width: int) -> None
 def test_names_lose_their_middle_before_a_column_goes() -> None:
     """What matters least goes when the names are as short as they may be."""
     assert shown(80)[2] == "void cutlass::Kernel<float, float>(int)      3    7.00"
-    assert shown(30)[2] == "void cu…>(int)      3    7.00"
+    assert shown(30)[2] == "void cu…t>(int)      3    7.00"
     assert shown(30)[0].split() == ["name", "count", "own", "ms"]
     assert shown(20)[0].split() == ["name", "own", "ms"]
 
