@@ -50,7 +50,7 @@ def analyse(
     executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
     scheduler: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Dask's, such as tcp://10.0.0.1:8786, or its file.json."),
+        typer.Option(help="Dask's address, or its file.json."),
     ] = None,
 ) -> None:
     """Make a report, tables, a database, stacks and memory timelines from captures.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -25,18 +27,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(init)
-app.command()(validate)
-app.command()(arm)
-app.command()(cancel)
-app.command()(status)
-app.command()(log)
-app.command()(analyse)
-app.command()(report)
-app.command()(top)
-app.command()(diff)
-app.command()(view)
-app.command()(demo)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    init, validate, arm, cancel, status, log, analyse, report, top, diff, view, demo,
+)  # fmt: skip
+for _command in _COMMANDS:
+    _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")
+    app.command(help="\n\n".join(" ".join(text.split()) for text in _paragraphs))(_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from dynprof.snapshot import Status
 
 Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Follow the ranks until their captures are saved.")
+    bool,
+    typer.Option("--wait", metavar="", help="Follow the ranks until all is saved."),
 ]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS",
-        help="With --wait: for how long at most. Without it until all have ended, or stand still.",
+        metavar="S",
+        help="With --wait: at most so long.",
     ),
 ]
 ANEW = {"cancel": False, "start_step": 0}
@@ -52,8 +53,9 @@ ANEW = {"cancel": False, "start_step": 0}
 def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
-    Settings that are not named stay as they stand in the file, and are named; only start_step and
-    cancel begin anew.
+    Settings that are not given stay as they stand in the file, and are named; only start_step and
+    cancel begin anew. What is only on or off is switched off by --no-with-stack and the like. All
+    of it is explained in docs/settings.md, and by your editor in the config itself.
 
     Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
     2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dynprof.cli.panels import BRIEFS, PANELS
 from dynprof.config import ExperimentalConfig, Limits, ProfilerConfig
 
 if typing.TYPE_CHECKING:
@@ -23,6 +24,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "experimental_config": ExperimentalConfig,
     "limits": Limits,
 }
+METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
+"""What the help shows for a value."""
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
 """Not settings of a window, or with a better way beside them."""
 UNREMARKABLE = {"activities", "backend", "prof_dir", "metadata"}
@@ -37,40 +40,60 @@ class Setting:
         section: The object in the file that holds it; empty for the file's own.
         key: Its key there.
         kind: What the option takes: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
-        help: What it means.
+        help: What it means, in few words.
+        panel: Under which title the help shows it; None: first.
     """
 
     section: str
     key: str
     kind: type
     help: str
+    panel: str | None
 
     @property
     def path(self) -> tuple[str, ...]:
         """The keys from the top of the file."""
         return (self.section, self.key) if self.section else (self.key,)
 
-    def parameter(self) -> inspect.Parameter:
-        """Return the option as a parameter that Typer understands."""
-        name = f"--{self.key.replace('_', '-')}"
-        kind: Any = str if self.kind in (list, dict) else self.kind
-        hint = {"list": "A,B", "dict": "KEY=VALUE"}.get(self.kind.__name__)
-        option = typer.Option(
-            f"{name}/--no-{name[2:]}" if self.kind is bool else name,
-            help=self.help,
-            metavar=hint,
-            show_default=False,
-        )
-        wanted: Any = list[kind] | None if self.kind is dict else kind | None
-        return inspect.Parameter(
-            self.key,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[wanted, option],
-        )
+    @property
+    def off(self) -> str:
+        """The parameter that switches it off."""
+        return f"no_{self.key}"
 
-    def value(self, given: Any) -> Any:
-        """Return what stands in the file for what was given on the command line."""
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield the option as Typer understands it; to switch something off, one that is hidden."""
+        name = self.key.replace("_", "-")
+        option = typer.Option(
+            f"--{name}",
+            help=self.help,
+            metavar=METAVARS[self.kind],
+            show_default=False,
+            rich_help_panel=self.panel,
+        )
+        if self.kind is bool:
+            yield _parameter(self.key, False, bool, option)
+            yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
+            return
+        kind: Any = str if self.kind in (list, dict) else self.kind
+        wanted: Any = list[kind] | None if self.kind is dict else kind | None
+        yield _parameter(self.key, None, wanted, option)
+
+    def given_in(self, arguments: dict[str, Any]) -> Any:
+        """Return what stands in the file for what the command line says; None where it does not.
+
+        Raises:
+            typer.BadParameter: It is switched on and off.
+        """
+        given = arguments.get(self.key)
+        if self.kind is bool:
+            off = arguments.get(self.off)
+            if given and off:
+                name = self.key.replace("_", "-")
+                raise typer.BadParameter(f"both --{name} and --no-{name} are given; keep one")
+            return True if given else False if off else None
+        return None if given is None else self._value(given)
+
+    def _value(self, given: Any) -> Any:
         if self.kind is dict:
             pairs = (text.partition("=") for text in given)
             return {key: _json_or_text(value) for key, _, value in pairs}
@@ -81,19 +104,33 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """Yield all settings that the command line offers, in the order of the model."""
-    for section, model in SECTIONS.items():
-        for name, field in model.model_fields.items():
-            key = field.alias or name
-            if key not in NOT_OFFERED:
-                yield Setting(section, key, _kind(field), field.description or "")
+    """Yield all settings that the command line offers, in the order of its help."""
+    fields = {
+        field.alias or name: (section, field)
+        for section, model in SECTIONS.items()
+        for name, field in model.model_fields.items()
+    }
+    for panel, keys in PANELS.items():
+        for key in keys:
+            section, field = fields[key]
+            words = BRIEFS.get(key) or field.description or ""
+            yield Setting(section, key, _kind(field), words, panel)
+
+
+def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
+    )
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every setting; it takes them as ``**given``."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    offered = [setting.parameter() for setting in settings()]
+    offered = [option for setting in settings() for option in setting.parameters()]
     named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:]]
     command.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[own[0], *offered, *named]
@@ -103,12 +140,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Return the settings given on the command line, by their place in the file."""
-    return {
-        setting.path: setting.value(given[setting.key])
-        for setting in settings()
-        if given.get(setting.key) is not None
-    }
+    """Return the settings given on the command line, by their place in the file.
+
+    Raises:
+        typer.BadParameter: One is switched on and off.
+    """
+    found = {setting.path: setting.given_in(given) for setting in settings()}
+    return {path: value for path, value in found.items() if value is not None}
 
 
 def _kind(field: FieldInfo) -> type:

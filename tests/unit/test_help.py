@@ -1,0 +1,66 @@
+"""What ``--help`` shows, on screens of several widths."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dynprof.cli import app
+from dynprof.cli.options import NOT_OFFERED, SECTIONS, changes, settings
+from dynprof.cli.panels import BRIEFS
+
+COMMANDS = [str(info.callback.__name__) for info in app.registered_commands if info.callback]
+
+
+def shown(command: str, width: int) -> list[str]:
+    """Return the lines of a command's help."""
+    env = {"COLUMNS": str(width), "NO_COLOR": "1", "TERM": "dumb"}
+    done = CliRunner().invoke(app, [command, "--help"], env=env)
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_cut(command: str, width: int) -> None:
+    """No line is wider than the screen, and no name is cut off."""
+    lines = shown(command, width)
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+
+
+def test_every_setting_is_offered_once() -> None:
+    """The panels hold what the model has, and what comes first is what operators need most."""
+    keys = [field.alias or name for model in SECTIONS.values()
+            for name, field in model.model_fields.items()]  # fmt: skip
+    offered = [setting.key for setting in settings()]
+    assert sorted(offered) == sorted(set(keys) - NOT_OFFERED)
+    assert offered[:4] == ["active", "warmup", "start_step", "ranks"]
+    assert set(BRIEFS) <= set(offered)
+
+
+def test_the_help_of_arm_is_read_at_a_glance() -> None:
+    """Common options first, the rest under titles, each in a line; all of it on two screens."""
+    lines = shown("arm", 80)
+    assert len(lines) <= 75
+    titles = re.findall(r"╭─ ([\w ]+) ─", "\n".join(lines))
+    assert titles[:3] == ["Arguments", "Options", "Limits"]
+    assert titles[-1] == "Ascend NPU"
+    first = lines[next(n for n, line in enumerate(lines) if "─ Options" in line) :]
+    names = re.findall(r"│ (--[\w-]+)", "\n".join(first))
+    assert names[:2] == ["--active", "--warmup"]
+    assert names.index("--wait") < names.index("--with-flops")
+    assert len(names) == sum(1 for line in first if line.startswith("│ "))
+
+
+def test_what_is_on_or_off_is_switched_both_ways() -> None:
+    """The option that switches off is there, though the help does not list it; not both at once."""
+    nothing = {"with_stack": False, "no_with_stack": False}
+    assert changes(nothing) == {}
+    assert changes({**nothing, "with_stack": True}) == {("with_stack",): True}
+    assert changes({**nothing, "no_with_stack": True}) == {("with_stack",): False}
+    with pytest.raises(typer.BadParameter, match="both --with-stack and --no-with-stack"):
+        changes({"with_stack": True, "no_with_stack": True})
