@@ -103,7 +103,7 @@ def plan(
         script: Given where the script asks itself.
     """
     if standing.rank not in config.asked_ranks:
-        text = f"rank {standing.rank} is not asked for; the ranks are {config.asked_ranks}."
+        text = f"rank {standing.rank} is not asked for, only {config.asked_ranks}."
         return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
     offer = _choose(config, standing.offers)
     if isinstance(offer, Problem):

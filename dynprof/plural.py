@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def counted(count: float, noun: str, nouns: str = "") -> str:
     """Return ``1 step``, ``1,200 steps``, or ``0.5 steps`` for a mean.
@@ -13,6 +18,11 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
     """
     shown = number(count)
     return f"{shown} {noun if shown == '1' else nouns or f'{noun}s'}"
+
+
+def listed(noun: str, which: Sequence[object]) -> str:
+    """Return ``rank 7`` or ``ranks 0, 7``."""
+    return f"{noun}{'' if len(which) == 1 else 's'} {', '.join(map(str, which))}"
 
 
 def number(value: float) -> str:

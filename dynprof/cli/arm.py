@@ -28,7 +28,7 @@ from dynprof.config import RankSet, parse_config
 from dynprof.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.layout import CONFIG_NAME
-from dynprof.plural import counted
+from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
@@ -90,13 +90,13 @@ def _save(
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     config = parse_config(raw).config
     if missing := _missing(before, config):
-        say(f"not there, and not asked: rank {', '.join(map(str, missing))}", err=True)
+        say(f"not there, and not asked: {listed('rank', missing)}", err=True)
     if not config.cancel:
         _warn_of_others(before, config)
     watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
     if not watching:
-        there = ", ".join(str(status.rank) for status in before)
-        text = f"{path} is saved, but asks for none of the live ranks ({there})"
+        there = listed("rank", [status.rank for status in before])
+        text = f"{path} is saved, but asks for none that is there ({there})"
         fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
     say(f"{path} is saved; {asked_of} asked", err=True)

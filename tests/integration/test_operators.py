@@ -317,7 +317,7 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
         6,
         [
             "this job has 1 rank, from 0 on, and no rank 7",
-            f"{job.config} is saved, but asks for none of the live ranks (0); "
+            f"{job.config} is saved, but asks for none that is there (rank 0); "
             "--ranks all asks for all",
         ],
     )

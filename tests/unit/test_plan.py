@@ -111,7 +111,7 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
     found = outcome(rank=5, ranks="0-3,8")
     assert isinstance(found, Refusal)
     assert not found.asked
-    assert str(found.problems[0]) == "/ranks: rank 5 is not asked for; the ranks are 0-3,8."
+    assert str(found.problems[0]) == "/ranks: rank 5 is not asked for, only 0-3,8."
     assert accepted(rank=8, ranks="0-3,8")
 
 

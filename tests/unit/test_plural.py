@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.plural import counted, spanned
+from dynprof.plural import counted, listed, spanned
 
 PACKAGE = Path(dynprof.__file__).parent
 BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b")
@@ -29,6 +29,11 @@ def test_a_plural_of_its_own_and_a_verb() -> None:
     """What does not take an s, or goes on to its verb, is given in both forms."""
     assert counted(1, "copy", "copies") == "1 copy"
     assert counted(3, "rank is asked", "ranks are asked") == "3 ranks are asked"
+
+
+def test_a_list() -> None:
+    """Of one and of several."""
+    assert (listed("rank", [7]), listed("rank", [0, 7])) == ("rank 7", "ranks 0, 7")
 
 
 def test_first_and_last() -> None:
