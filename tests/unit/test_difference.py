@@ -95,11 +95,8 @@ def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
     other = write(tmp_path / "b.trace.json", 2, 3, 10, cat="cpu_op", name=name, dur=9)
     env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     for command in (["top", str(path)], ["diff", str(path), str(other)]):
-        done = subprocess.run(
-            [sys.executable, "-c", "from dynprof.cli import app; app()", *command],
-            capture_output=True, text=True, check=False,
-            env={**env, "COLUMNS": str(width)} if width else env,
-        )  # fmt: skip
+        screen = {"COLUMNS": str(width)} if width else {}
+        done = run([*DYNPROF, *command], env={**env, **screen})
         assert (done.returncode, done.stderr) == (0, "")
         assert "ProfilerStep" not in done.stdout
         (row,) = (line for line in done.stdout.splitlines() if line.startswith("void at"))
