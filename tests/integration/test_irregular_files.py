@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pytest
 from dynprof import editing
 from dynprof.layout import Layout, host_name
 from dynprof.leftovers import OLD_S
+from tests import processes
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
 from tests.unit.test_rank_comparison import write
@@ -54,12 +54,8 @@ def plant(path: Path, kind: str) -> Path:
 
 def run(code: str, *arguments: object) -> str:
     """Run code in a process of its own; return what it printed, or what it ended with."""
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     return done.stdout + done.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import dynprof
 from dynprof.analysis.parquet import connection
 from dynprof.interpreter import trusted
+from tests import processes
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.integration.test_operators import LOOP
 from tests.unit.test_rank_comparison import write
@@ -71,10 +71,8 @@ def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
     """Of several traces too, which several processes read."""
     for rank in (0, 1):
         write(hostile, rank)
-    processes = ("--processes", "2") if command == "analyse" else ()
-    done = subprocess.run(
-        [COMMAND, command, ".", *processes], cwd=hostile, capture_output=True, check=False
-    )
+    more = ("--processes", "2") if command == "analyse" else ()
+    done = processes.run([COMMAND, command, ".", *more], cwd=hostile)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "planted").exists()
 
@@ -86,7 +84,7 @@ def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('once'); from dynprof.profiler import analyse; analyse('.', 2)")
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=hostile, capture_output=True, text=True, check=False)
+    done = processes.run(command, cwd=hostile)
     assert (done.stdout, done.stderr) == ("once\n", "")
     assert len(list(hostile.rglob("operator_details.csv"))) == 2
     assert not (tmp_path / "planted").exists()
@@ -95,7 +93,7 @@ def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
 def test_the_demo(tmp_path: Path, hostile: Path) -> None:
     """Its job is dynprof's own."""
     command = [str(COMMAND), "demo", "--backend", "python"]
-    done = subprocess.run(command, cwd=hostile, capture_output=True, check=False)
+    done = processes.run(command, cwd=hostile)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "planted").exists()
 
@@ -143,9 +141,7 @@ def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way
     env.pop("PYTHONPATH", None)
     if way == "PYTHONPATH":
         env["PYTHONPATH"] = str(place)
-    done = subprocess.run(
-        [python, script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    done = processes.run([python, script], cwd=tmp_path, env=env)
     assert f'["{place}/dynprof/__init__.py", 1, ["a b"]' in done.stdout, done.stderr
 
 
@@ -158,7 +154,7 @@ def _found(version: str) -> str:
 
 
 def _runs(python: str) -> bool:
-    done = subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL, check=False)
+    done = processes.run([python, "-c", ""])
     return done.returncode == 0
 
 
