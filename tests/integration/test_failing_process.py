@@ -134,7 +134,7 @@ def test_the_interpreter_shuts_down_inside_a_window(tmp_path: Path, end: str) ->
             assert (manifest.complete, manifest.steps.recorded) == (False, 30)
             *whole, cut = steps_in(trace)
             assert f"the trace ends inside step {cut}, which is not counted" in manifest.remarks
-            text = f"30 of 1000000 steps ({whole[0]}-{whole[-1]}); early: the process ended"
+            text = f"30 of 1,000,000 steps ({whole[0]}-{whole[-1]}); early: the process ended"
             assert text in job.log()
 
 
