@@ -9,7 +9,7 @@ import time
 
 SLOWNESS = "DYNPROF_TEST_SLOWNESS"
 """The variable that hands what one process measured to those that it starts."""
-REFERENCE_S = 0.2
+REFERENCE_S = 0.15
 """What the sample of work takes on a quiet machine of two cores."""
 _SAMPLE = "import asyncio, dataclasses, json; sum(i * i for i in range(1_000_000))"
 _PATIENCE_S = 100.0

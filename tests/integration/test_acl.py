@@ -135,8 +135,9 @@ WRONG_ORDERS = {
     "acl.init(); acl.finalize(); refused(acl.prof.init, 'out')": "after acl.finalize()",
 }
 FORKED = """
-import os, sys
+import gc, os, sys
 failed = False
+gc.freeze()  # or the end of each process looks at all of torch
 for number, script in enumerate({scripts!r}):
     if os.fork() == 0:
         os.mkdir(str(number))
