@@ -2,19 +2,19 @@
 # The tests on every Python that dynprof is for, in an environment of its own each: the oldest has
 # the lowest versions that pyproject.toml allows, the others have the newest. A line for each.
 #
-# usage: tests/versions.sh EXTRAS; with "test" no torch is installed, and the Python of .venv is
-# left out, as `make test` does more; with "test,torch" it is the whole of it.
+# usage: tests/versions.sh EXTRAS; with "test" no torch is installed, and the Python of `make test` is
+# left out, as that does more; with "test,torch" it is the whole of it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shopt -s nullglob
-extras=$1
-export PATH="$PWD/.venv/bin:$(printf '%s:' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin)$PATH"
+extras=$1 venv=${VENV:-.venv}
+export PATH="$(realpath "$venv")/bin:$(printf '%s:' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin)$PATH"
 export UV_PYTHON_DOWNLOADS=never
-tested=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+tested=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 failed=0
 
 for each in 3.10=lowest-direct 3.11=highest 3.12=highest 3.13=highest; do
-    version=${each%=*} resolution=${each#*=} folder=.venv-${each%=*}
+    version=${each%=*} resolution=${each#*=} folder=$venv-${each%=*}
     name="Python $version, ${resolution%-direct} versions"
     if [ "$extras" = test ] && [ "$version" = "$tested" ]; then
         echo "$name: left out, make test has it"
