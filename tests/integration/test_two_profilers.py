@@ -170,7 +170,7 @@ def test_a_profiler_on_another_thread_is_seen(tmp_path: Path) -> None:
         """,
     )
     assert "another torch.profiler is active in this process" in log
-    assert "1 of 1 steps" in log
+    assert "1 of 1 step" in log
 
 
 @pytest.mark.parametrize("alive", [True, False])
