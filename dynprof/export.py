@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import discard
 from dynprof.diskguard import DiskGuard
 from dynprof.errors import describe
 from dynprof.layout import open_private, write_atomic, write_if_absent
 from dynprof.leftovers import occupied
 from dynprof.packing import pack
-from dynprof.profiler.window import discard
 from dynprof.switching import brisk_switching
 
 if TYPE_CHECKING:

@@ -92,6 +92,14 @@ class Recording(Protocol):
         """Stop if running, and forget everything."""
 
 
+def discard(recording: Recording) -> None:
+    """Discard a recording, and what records beside it whether or not that works."""
+    try:
+        recording.companions.discard()
+    finally:
+        recording.discard()
+
+
 class Backend(Protocol):
     """A profiler that can be asked for recordings."""
 

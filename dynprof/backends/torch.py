@@ -12,9 +12,10 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.forks import end_settings_thread, no_fork
-from dynprof.backends.kineto import KINETO, OCCUPIED, KinetoSession, ScriptsClaim
+from dynprof.backends.kineto import KINETO, OCCUPIED, ScriptsClaim
 from dynprof.backends.memory import MemoryHistory
 from dynprof.backends.operators import OperatorArguments, ScriptsObserver
 from dynprof.backends.selftest import SELF_TEST
@@ -112,16 +113,17 @@ class TorchBackend:
         )
         if functions:
             COLLECTOR.start()
+        profiler, all_threads = _profiler(plan), _records_all_threads(plan)
         companions = Companions(_companions(plan, scratch))
-        with contextlib.ExitStack() as undo:
-            undo.callback(companions.discard)
-            profiler = _prepared(_profiler(plan), session)
-            undo.pop_all()
-        end_settings_thread()
-        all_threads = _records_all_threads(plan)
-        return TorchRecording(
+        recording = TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
         )
+        with contextlib.ExitStack() as undo:
+            undo.callback(discard, recording)
+            recording.prepare()
+            end_settings_thread()
+            undo.pop_all()
+        return recording
 
 
 def _in_backward(torch: Any) -> bool:
@@ -147,7 +149,7 @@ def _profiler(plan: Plan) -> Any:
     config, level, script = plan.config, plan.config.experimental.profiler_level, plan.script
     gives_id = script and script.trace_id and takes_trace_id()
     names = [n for n in plan.activities if n == "CPU" or level != "Level_none"] or ["CPU"]
-    return _KinetoProfile(
+    profiler = _KinetoProfile(
         activities=[getattr(ProfilerActivity, name) for name in names],
         record_shapes=config.record_shapes,
         profile_memory=_needs_memory(plan),
@@ -157,13 +159,15 @@ def _profiler(plan: Plan) -> Any:
         experimental_config=(script and script.experimental_config) or _experimental(plan),
         **({"custom_trace_id_callback": script.trace_id} if script and gives_id else {}),
     )
+    _complete(profiler)
+    return profiler
 
 
-def _prepared(kineto_profile: Any, session: KinetoSession | ScriptsClaim) -> Any:
-    """Prepare as torch does, but without importing ``torch._inductor``.
+def _complete(kineto_profile: Any) -> None:
+    """Do what torch's ``prepare_trace()`` does before it prepares, without ``torch._inductor``.
 
-    torch's own ``prepare_trace()`` imports it, for a second or more, to ask whether compiled
-    code uses CUDA graphs; a job that has not loaded it has no compiled code.
+    torch imports that, for a second or more, to ask whether compiled code uses CUDA graphs; a job
+    that has not loaded it has no compiled code.
     """
     from torch.autograd.profiler import profile
 
@@ -182,8 +186,6 @@ def _prepared(kineto_profile: Any, session: KinetoSession | ScriptsClaim) -> Any
     )
     # Not as an argument: newer versions warn of it, on the job's stderr; the plan's remark says it.
     kineto_profile.profiler.with_modules = kineto_profile.with_modules
-    session.prepare(kineto_profile.profiler)
-    return kineto_profile
 
 
 def _newer(kineto_profile: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class TorchRecording:
     once the events are collected, which waits for no disk.
 
     Args:
-        profiler: Torch's object, prepared.
+        profiler: Torch's object.
         session: Where the session was taken from.
         rank_facts: Metadata that tells readers the rank; None where torch writes it.
         functions: The detached close; None where torch closes.
@@ -63,6 +63,11 @@ class TorchRecording:
         self._taken: Taken | None = None
         self._collected: Future[None] | None = None
         self._step: Any = None
+        self._state = "new"
+
+    def prepare(self) -> None:
+        """Turn torch's profiler on, for the warm-up."""
+        self._session.prepare(self._profiler.profiler)
         self._state = "prepared"
 
     @property
@@ -91,8 +96,9 @@ class TorchRecording:
         self._insist()
         self._end_step()
         if number is not None:
-            self._step = record_function(f"ProfilerStep#{number}")
-            self._step.__enter__()
+            step = record_function(f"ProfilerStep#{number}")
+            step.__enter__()
+            self._step = step
 
     def stop(self) -> None:
         """Stop recording: take the profiler off the threads, or let torch collect its events."""
@@ -141,33 +147,35 @@ class TorchRecording:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
         profiler, self._profiler = self._profiler, None
         state, self._state = self._state, "stopped"
-        if state == "stopped":
+        if state in ("new", "stopped"):
             self._drop()
             return
-        try:
-            ANNOTATIONS.end()
-            if self._session.lost:
-                self._leave(profiler, running=state == "running")
-            elif state == "running" and self._functions:
-                self._take_off(self._functions)
-            else:
-                self._end_step()
-                with no_fork():
-                    if state == "prepared":  # torch can only disable what was enabled
-                        self._session.start(profiler.start_trace)
-                    self._session.stop(profiler.stop_trace)
-        finally:
-            self._drop()
-            self._session.close()
+        with contextlib.ExitStack() as each:  # the last first, whatever becomes of the others
+            each.callback(self._session.close)
+            each.callback(self._drop)
+            each.callback(self._stop_unread, profiler, state)
+            if not self._session.lost:
+                each.callback(self._end_step)
+            each.callback(ANNOTATIONS.end)
+
+    def _stop_unread(self, profiler: Any, state: str) -> None:
+        if self._session.lost:
+            self._leave(profiler, running=state == "running")
+        elif state == "running" and self._functions:
+            self._take_off(self._functions)
+        else:
+            with no_fork():
+                if state == "prepared":  # torch can only disable what was enabled
+                    self._session.start(profiler.start_trace)
+                self._session.stop(profiler.stop_trace)
 
     def _take_off(self, functions: DetachedClose) -> None:
         """Take the state off the threads; another thread gathers the events from here on."""
         with no_fork():
             self._taken = functions.take_off(everywhere=not self.bound_to_thread)
         self._state = "stopped"
-        self._end_step()
-        self._collected = self._gather(self._taken)
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
+        self._collected = self._gather(self._taken)
 
     def _gather(self, taken: Taken) -> Future[None]:
         self._session.hand_over()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
+from dynprof.backends.base import discard
 from dynprof.bill import OpenWindow, draw_up
 from dynprof.caution import caution
 from dynprof.errors import BackendError
@@ -20,7 +21,7 @@ from dynprof.layout import Layout
 from dynprof.plan import Refusal, Standing, plan
 from dynprof.process import Process
 from dynprof.profiler.recorded import Recorded
-from dynprof.profiler.window import Window, discard
+from dynprof.profiler.window import Window
 from dynprof.rank import find_rank
 from dynprof.request import Request
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.base import discard
 from dynprof.plural import spanned
 from dynprof.profiler.schedule import RECORDING, ProfilerAction, schedule
 
@@ -171,11 +172,3 @@ class Window:
         """Let go of the recording without touching it; who is given it has to discard it."""
         recording, self._recording = self._recording, None
         return recording
-
-
-def discard(recording: Recording) -> None:
-    """Discard a recording, and what records beside it whether or not that works."""
-    try:
-        recording.companions.discard()
-    finally:
-        recording.discard()
