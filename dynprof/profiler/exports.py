@@ -101,7 +101,8 @@ class Exports(ABC):
     ) -> Any:
         """Return torch's averages of the events; see ``torch.profiler.profile.key_averages``."""
         results = self._recorded_now().results
-        return results.key_averages(group_by_input_shape, group_by_stack_n, group_by_overload_name)
+        newer = {"group_by_overload_name": True} if group_by_overload_name else {}
+        return results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
 
     def events(self) -> Any:
         """Return torch's list of events; see ``torch.profiler.profile.events``."""

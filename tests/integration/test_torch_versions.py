@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.profiler import profile
 from tests.integration.running import TORCH_JOB, RunningJob
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +68,17 @@ def test_what_a_newer_torch_warns_of_is_said_in_the_log(tmp_path: Path) -> None:
         assert "/with_modules: this sees TorchScript models only" in job.log()
         _, errors = job.process.communicate(timeout=100)
         assert (job.process.returncode, "FutureWarning" in errors) == (0, False), errors
+
+
+@pytest.mark.usefixtures("own_place")
+def test_an_older_torch_is_not_asked_for_overloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its averages come by shape and stack only; a script that asks for no more gets them."""
+    newer = torch.profiler._KinetoProfile.key_averages
+
+    def older(self: Any, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Any:
+        return newer(self, group_by_input_shape, group_by_stack_n)
+
+    monkeypatch.setattr(torch.profiler._KinetoProfile, "key_averages", older)
+    with profile() as prof:
+        torch.ones(4).sum()
+    assert "aten::sum" in {row.key for row in prof.key_averages()}
