@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -43,3 +44,14 @@ def _nothing_stays_running() -> Iterator[None]:
     """End what a test has started with the test."""
     with ending_with_the_test():
         yield
+        _let_the_self_test_end()
+
+
+def _let_the_self_test_end() -> None:
+    """Wait for its answer where this process has asked: it asks once, and keeps the answer."""
+    if "dynprof.backends.selftest" in sys.modules:
+        from dynprof.backends.selftest import SELF_TEST
+        from tests.integration.running import wait_for
+
+        if SELF_TEST.running_s():
+            wait_for("the self-test", lambda: SELF_TEST.answer)

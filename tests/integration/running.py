@@ -149,7 +149,7 @@ class RunningJob:
     def end(self) -> str:
         """Wait for the end; return what it printed."""
         output, errors = self.process.communicate()
-        assert self.process.returncode == 0, errors
+        assert self.process.returncode == 0, f"code {self.process.returncode}: {errors}"
         return output
 
 
