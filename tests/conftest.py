@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ settings.load_profile("dynprof")
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the self-test's cache of this run away from that of the user; measure the machine."""
     watch_over_this_process()
+    resource_tracker.ensure_running()  # one for the process: a test that began it would end it
     slowness()
     if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it
         cache = tempfile.TemporaryDirectory(prefix="dynprof-cache-")
