@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dynprof.backends import Backend
+    from dynprof.backends import Backend, Recording
     from dynprof.process import Process
     from dynprof.profiler.window import Window
     from dynprof.request import Request
@@ -67,6 +67,14 @@ class OpenWindow:
     def movable(self) -> bool:
         """Whether the calling thread may move and close it."""
         return not self.window.bound_to_thread or self.thread is threading.current_thread()
+
+    def movable_with(self, recording: Recording) -> bool:
+        """Return whether the calling thread may end a recording that it let go of."""
+        return not recording.bound_to_thread or self.thread is threading.current_thread()
+
+    def obstacle(self) -> str | None:
+        """Return why it cannot be moved or closed at this very moment, None where it can."""
+        return self.backend.obstacle(self.request.plan, opening=False)
 
     def remark(self, text: str) -> None:
         """Add a remark, once."""

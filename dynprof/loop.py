@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from dynprof.request import Request
     from dynprof.wall import Wall
 
-MAX_FAILURES = 3
-"""A backend that failed so many windows in a row rests until the next edit."""
-
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
@@ -73,7 +70,7 @@ class Loop:
         self._open: OpenWindow | None = None
         self._failures: dict[str, int] = {}
         self._said, self._opening = "", False
-        self._turns, self._stranded = Turns(), Stranded(wall)
+        self._turns, self._stranded = Turns(), Stranded(wall, self._clock)
 
     @property
     def busy(self) -> bool:
@@ -115,6 +112,8 @@ class Loop:
             current = self._open
             if current and not current.movable:
                 self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+            elif current and current.obstacle():
+                self._inbox.order_close(reason)
             elif current:
                 current.note_cut()
                 if error := self._wall.attempt("closing", lambda: self._close(reason)):
@@ -126,6 +125,9 @@ class Loop:
 
         Where only another thread may, it does so at its next step.
         """
+        with self._turns.take() as mine:
+            if mine:
+                self._stranded.look()
         if self._open and self._open.movable:
             self.close_now(_RIVAL)
         elif self._open:
@@ -156,32 +158,34 @@ class Loop:
         if current.thread is not threading.current_thread():
             current.remark(_ONE_THREAD if current.window.bound_to_thread else _ALL_THREADS)
         if not current.movable:
-            self._end_step_elsewhere(current, now_s)
+            self._end_step_elsewhere(current)
             return
-        if obstacle := current.backend.obstacle(current.request.plan):
+        if obstacle := current.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
             current.remark(f"step {current.step} is part of the one before: {obstacle}")
             return
         finished = current.window.end_step(now_s)
-        reason = "" if finished else self._order_or_limit(current, now_s)
+        reason = "" if finished else self._order_or_limit(current)
         if finished or reason:
             self._close(reason)
         else:
             current.window.begin_step(current.step)
 
-    def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
+    def _end_step_elsewhere(self, current: OpenWindow) -> None:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
         if not current.thread.is_alive():
             reason = "the thread that it was opened on has ended"
         else:
-            reason = self._order_or_limit(current, now_s)
+            reason = self._order_or_limit(current)
         if reason:
             self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
         else:
             self._say_once("step() from another thread does not move the open window")
 
-    def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
-        return self._inbox.order or why_early(current, now_s, self._process.memory_mb())
+    def _order_or_limit(self, current: OpenWindow) -> str:
+        return self._inbox.order or why_early(
+            current, self._clock.now_s(), self._process.memory_mb()
+        )
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
@@ -205,7 +209,7 @@ class Loop:
     def _hindrance(self, backend: Backend, request: Request) -> str | None:
         if self._exporter.busy:
             return "the last capture is being saved"
-        if self._stranded:
+        if self._stranded.hinder():
             return "the thread of a window that was given up has not come by since"
         if obstacle := backend.obstacle(request.plan):
             return obstacle
@@ -213,10 +217,8 @@ class Loop:
         return backend.hesitation(request.plan.activities) if free else None
 
     def _too_late(self, request: Request) -> Problem | None:
-        if self._failures.get(request.plan.backend, 0) >= MAX_FAILURES:
-            text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
-            return Problem(text, "/backend")
-        return why_too_late(request, self._inbox.step, self.free_disk_mb)
+        failures = self._failures.get(request.plan.backend, 0)
+        return why_too_late(request, self._inbox.step, self.free_disk_mb, failures)
 
     def _open_window(self, request: Request, backend: Backend) -> None:
         began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
@@ -278,8 +280,7 @@ class Loop:
     def _drop(self, current: OpenWindow) -> None:
         name = current.backend.name
         self._failures[name] = self._failures.get(name, 0) + 1
-        if recording := current.window.abandon():
-            self._stranded.let_go(recording, current.thread)
+        self._stranded.let_go(current)
 
     def _submit(
         self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float

@@ -81,7 +81,7 @@ class FakeBackend:
         """Return a version."""
         return {self.name: "1"}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.in_the_way
 
@@ -165,6 +165,10 @@ class FakeRecording:
         """Note it."""
         self.running = False
         self._note("orphan")
+
+    def let_be(self) -> None:
+        """Note it."""
+        self._note("let_be")
 
     def leave_child(self) -> None:
         """Note it."""

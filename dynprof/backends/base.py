@@ -66,6 +66,9 @@ class Recording(Protocol):
     def orphan(self) -> None:
         """Instead of ``discard``, on any thread, after the thread it was bound to has ended."""
 
+    def let_be(self) -> None:
+        """Let others record, though it could be neither stopped nor discarded so far."""
+
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked; must be fast and take no lock."""
 
@@ -117,8 +120,8 @@ class Backend(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of what takes part."""
 
-    def obstacle(self, plan: Plan) -> str | None:
-        """Say why a window cannot open or close at this very step, or None where it can."""
+    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:
+        """Say why a window cannot open, or close, at this very step, or None where it can."""
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""

@@ -11,6 +11,7 @@ At each moment the session has one owner: nobody, a window (``prepare`` until ``
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import threading
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from dynprof.backends.libtorch import Taken
 
 OCCUPIED = "another torch.profiler is active in this process; stop it first"
+EXIT_WAIT_S = 120.0
+"""For so long the end of the process waits for events that are being collected: C++ would pull
+the profiler's state away from under the thread that does it."""
 GIVE_WAY_S = 5.0
 """For so long the script's profiler waits for the next step of a window on another thread."""
 
@@ -36,14 +40,14 @@ class KinetoSession:
     """The one session of this process.
 
     Attributes:
-        lost: Whether the script took the session from a recording that is open.
-        prepared: How often somebody other than a window of ours took the session.
+        lost: Whether the script took the session from the window that is open.
+        taken: How often somebody took the session.
         give_way: Closes the open window if it can, before the script's profiler begins.
     """
 
     def __init__(self) -> None:
         self.lost = False
-        self.prepared = 0
+        self.taken = 0
         self.give_way: Callable[[], None] | None = None
         self._claims: set[threading.Thread] = set()
         self._left: list[tuple[Taken, profile]] = []
@@ -54,6 +58,7 @@ class KinetoSession:
         """Begin anew in a forked child: nobody holds the session there."""
         self._ours = threading.local()
         self._left.clear()
+        self._owner: object = None
         self._open = False
         self._closed, self._collected = threading.Event(), threading.Event()
         self._closed.set()
@@ -95,13 +100,13 @@ class KinetoSession:
         """Whether a thread collects the events of the last recording."""
         return not self._collected.is_set()
 
-    def prepare(self, profiler: profile) -> None:
+    def prepare(self, profiler: profile, owner: object) -> None:
         """Take the session for a recording.
 
         Raises:
             BackendError: A profiler of the script's own has just begun, on another thread.
         """
-        self.lost, self._open = False, True
+        self._owner, self.lost, self._open = owner, False, True
         self._closed.clear()
         if self.script_has_it:  # looked for once it can see us: one of two sees the other
             self.close()
@@ -125,10 +130,16 @@ class KinetoSession:
         finally:
             self.close()
 
-    def close(self) -> None:
-        """Note that the window has ended, and that nobody holds the session."""
-        self._open, self.give_way = False, None
-        self._closed.set()
+    def close(self, owner: object = None) -> None:
+        """Note that the window has ended, and that nobody holds the session.
+
+        Args:
+            owner: Who gives it back; nothing changes where another recording took it since.
+        """
+        if owner in (None, self._owner):
+            self._open, self.give_way, self._owner = False, None, None
+            self._closed.set()
+        self._drop_left()
 
     def hand_over(self) -> None:
         """Leave the session to a thread that collects its events."""
@@ -138,6 +149,7 @@ class KinetoSession:
     def collected(self) -> None:
         """Give the session back; called by that thread."""
         self._collected.set()
+        self._drop_left()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait while a thread collects the events of the last recording."""
@@ -160,7 +172,7 @@ class KinetoSession:
 
     def _preparing(self, function: Callable[..., Any]) -> Any:
         def count(*args: Any, **kwargs: Any) -> Any:
-            self.prepared += not self._is_ours
+            self.taken += 1
             return function(*args, **kwargs)
 
         return self._beginning(functools.wraps(function)(count))
@@ -170,16 +182,15 @@ class KinetoSession:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._is_ours:
                 return function(*args, **kwargs)
-            thread = threading.current_thread()
-            held, done = thread in self._claims, False
-            self._claims.add(thread)
+            done = False
+            self._claims.add(threading.current_thread())
             try:
                 self.make_room()
                 result = function(*args, **kwargs)
                 done = True
             finally:
-                if not (done or held):
-                    self._claims.discard(thread)
+                if not done:
+                    self._drop_claim()
             return result
 
         return call
@@ -193,6 +204,13 @@ class KinetoSession:
             self._closed.wait(0.02)
         self.lost = self.lost or self._open
         self.wait()
+
+    def _drop_claim(self) -> None:
+        """Take back the claim of a profiler that failed to begin, unless another one is on here."""
+        from torch.autograd import _profiler_enabled
+
+        if not _profiler_enabled():
+            self.release()
 
     def _ending(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -220,7 +238,6 @@ class KinetoSession:
             taken: The state, off its thread.
             profiler: Prepares the session that torch needs to end a recording.
         """
-        self.close()
         self._left.append((taken, profiler))
         self._drop_left()
 
@@ -229,15 +246,14 @@ class KinetoSession:
 
         That takes a session, so where the script has it the recording goes on, unread.
         """
-        self.close()
         from torch.autograd import _profiler_enabled
 
-        if _profiler_enabled() and not self.script_has_it:
+        if _profiler_enabled() and not (self.script_has_it or self._open or self.collecting):
             self._call(profiler._prepare_trace)
             self._call(stop_trace)
 
     def _drop_left(self) -> None:
-        if self._left and not self.script_has_it:
+        if self._left and not (self.script_has_it or self._open or self.collecting):
             self._collected.clear()
             COLLECTOR.begin(self._drop_all)
 
@@ -255,53 +271,4 @@ class KinetoSession:
 KINETO = KinetoSession()
 """The process has one."""
 
-
-class ScriptsClaim:
-    """The same session, for a recording that the script asked for itself.
-
-    A window of the operator's gives way to it, as to any profiler of the script's own.
-    """
-
-    give_way: Callable[[], None] | None = None
-
-    def __init__(self) -> None:
-        self._number = 0
-
-    @property
-    def lost(self) -> bool:
-        """Whether another profiler took the session from this recording."""
-        return KINETO.prepared != self._number
-
-    def prepare(self, profiler: profile) -> None:
-        """Take the session; waits while another recording's events are collected."""
-        profiler._prepare_trace()
-        self._number = KINETO.prepared
-
-    def start(self, start_trace: Callable[[], None]) -> None:
-        """Begin to record."""
-        start_trace()
-
-    def stop(self, stop_trace: Callable[[], None]) -> None:
-        """Give the session back."""
-        stop_trace()
-
-    def close(self) -> None:
-        """Note that the recording has ended."""
-        KINETO.release()
-
-    def hand_over(self) -> None:
-        """Leave the session to a thread that collects its events."""
-        KINETO.release()
-        KINETO.hand_over()
-
-    def collected(self) -> None:
-        """Give the session back; called by that thread."""
-        KINETO.collected()
-
-    def leave(self, taken: Taken, profiler: profile) -> None:
-        """Let go of a recording that lost the session, as a window of the operator's does."""
-        KINETO.leave(taken, profiler)
-
-    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
-        """Let go of a recording that lost the session, as a window of the operator's does."""
-        KINETO.drop(profiler, stop_trace)
+atexit.register(KINETO.wait, EXIT_WAIT_S)

@@ -99,12 +99,30 @@ class DetachedClose:
             BackendError: There is none.
         """
         state = self._pop(everywhere)
-        if not state.pointer:  # a script's own settings for torch may say otherwise
-            state = self._pop(not everywhere)
         if not state.pointer:
             raise BackendError("no profiler state lies on this thread")
         self._remove_callback(state.pointer)
         return Taken(self, state)
+
+    def hold(self) -> Taken:
+        """Share the state that lies on the calling thread, and return it.
+
+        It outlives its thread then: where a thread ends with a state of its own, C++ destroys
+        that, Python frames and all, when the thread has no interpreter any more.
+
+        Raises:
+            BackendError: There is none.
+        """
+        state = self._pop(False)
+        if not state.pointer:
+            raise BackendError("no profiler state lies on this thread")
+        self._push(ctypes.byref(state))
+        return Taken(self, state)
+
+    def let_go(self, state: _Returned) -> None:
+        """Share a state no more; somebody else still has it."""
+        if state.control_block:
+            self._add(state.control_block + _USE_COUNT_AT, -1)
 
     def collect(self, state: _Returned) -> _Returned:
         """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
@@ -131,8 +149,7 @@ class DetachedClose:
         the reference that remains is ours to drop, or every window leaks its state.
         """
         self._push(ctypes.byref(state))
-        if state.control_block:
-            self._add(state.control_block + _USE_COUNT_AT, -1)
+        self.let_go(state)
 
 
 class Taken:
@@ -145,6 +162,12 @@ class Taken:
         self._functions = functions
         self._state: _Returned | None = state
         self._result: _Returned | None = None
+
+    def let_go(self) -> None:
+        """Leave a state that is shared to whoever else has it."""
+        state, self._state = self._state, None
+        if state is not None:
+            self._functions.let_go(state)
 
     def collect(self) -> None:
         """Have libkineto stopped and the events gathered; the state is gone then."""

@@ -68,7 +68,7 @@ class NpuBackend:
         found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names}
         return {"python": platform.python_version(), **found}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
         """Wait while an NPU graph is being captured: synchronising would break it."""
         capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
         return "an NPU graph is being captured" if capturing and capturing() else None
@@ -190,6 +190,9 @@ class NpuRecording:
     def orphan(self) -> None:
         """Do as ``discard``: the vendor's profiler is one for the process."""
         self.discard()
+
+    def let_be(self) -> None:
+        """Do nothing: the vendor's profiler says itself whether it can begin."""
 
     def leave_child(self) -> None:
         """Do nothing: an NPU does not survive a fork, and its profiler is no concern there."""

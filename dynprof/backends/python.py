@@ -59,7 +59,7 @@ class PythonBackend:
             "viztracer": importlib.metadata.version("viztracer"),
         }
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
         """Say None: Python can be traced at any step."""
         return None
 
@@ -141,6 +141,9 @@ class PythonRecording:
     def orphan(self) -> None:
         """Do as ``discard``: it is not bound to a thread."""
         self.discard()
+
+    def let_be(self) -> None:
+        """Do nothing: it can be discarded on any thread."""
 
     def leave_child(self) -> None:
         """Switch tracing off in a forked child."""

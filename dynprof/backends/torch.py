@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.forks import end_settings_thread, no_fork
-from dynprof.backends.kineto import KINETO, OCCUPIED, ScriptsClaim
+from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory import MemoryHistory
 from dynprof.backends.operators import OperatorArguments, ScriptsObserver
+from dynprof.backends.scripts_claim import ScriptsClaim
 from dynprof.backends.selftest import SELF_TEST
-from dynprof.backends.torch_features import experimental_config, has, lacks, takes_trace_id
+from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
@@ -69,7 +70,7 @@ class TorchBackend:
         found = {name: str(version) for name, version in devices.items() if version}
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
-    def obstacle(self, plan: Plan) -> str | None:
+    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:
         """Wait while a CUDA graph is being captured: synchronising would break it.
 
         In a backward pass a thread's profiler is not its own: autograd puts back what it had.
@@ -81,7 +82,7 @@ class TorchBackend:
 
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
-        put_off = KINETO.collecting and not self._for_script
+        put_off = opening and KINETO.collecting and not self._for_script
         return "the events of the last one are being collected" if put_off else None
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
@@ -101,7 +102,7 @@ class TorchBackend:
     def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
-        if KINETO.script_has_it or KINETO.has_window or torch.autograd._profiler_enabled():
+        if KINETO.script_has_it or KINETO.has_window or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         if plan.config.with_stack and sys.getprofile():
             text = "with_stack would take the place of the job's own sys.setprofile()"
@@ -124,6 +125,14 @@ class TorchBackend:
             end_settings_thread()
             undo.pop_all()
         return recording
+
+
+def _is_on_here(torch: Any) -> bool:
+    """Return whether a profiler is on, on this thread.
+
+    A backward pass brings back what its forward pass saw, a window that has ended since, say.
+    """
+    return bool(torch.autograd._profiler_enabled()) and not _in_backward(torch)
 
 
 def _in_backward(torch: Any) -> bool:
@@ -200,6 +209,8 @@ def _records_all_threads(plan: Plan) -> bool:
     The allocator reports to the profiler of its own thread only, so where memory is asked for,
     that thread alone is recorded. A script gets what torch would give it, unless it asks.
     """
+    if plan.script and plan.script.experimental_config:
+        return has_on(plan.script.experimental_config, "profile_all_threads")
     wanted = plan.script.all_threads if plan.script else not _needs_memory(plan)
     return wanted and has("profile_all_threads")
 

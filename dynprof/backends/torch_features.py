@@ -53,6 +53,18 @@ def has(switch: str) -> bool:
     return switch in _switches()
 
 
+def has_on(config: Any, switch: str) -> bool:
+    """Return whether a switch is on in an ``_ExperimentalConfig`` that the script made.
+
+    Torch tells it only as one of the values that are pickled: the one that the switch changes.
+    """
+    if not has(switch):
+        return False
+    off, on = (type(config)(**{switch: value}).__getstate__() for value in (False, True))
+    places = [place for place in range(len(off)) if off[place] != on[place]]
+    return any(config.__getstate__()[place] for place in places)
+
+
 @functools.cache
 def takes_trace_id() -> bool:
     """Return whether torch lets its caller give the id of a trace."""

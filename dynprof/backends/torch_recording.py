@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from dynprof.backends.kineto import KinetoSession, ScriptsClaim
+    from dynprof.backends.kineto import KinetoSession
     from dynprof.backends.libtorch import DetachedClose, Taken
+    from dynprof.backends.scripts_claim import ScriptsClaim
     from dynprof.companions import Companion
 
 
@@ -60,14 +61,16 @@ class TorchRecording:
         self._profiler, self._session = profiler, session
         self._rank_facts = rank_facts
         self._functions = functions
+        self._held: Taken | None = None
         self._taken: Taken | None = None
         self._collected: Future[None] | None = None
         self._step: Any = None
-        self._state = "new"
+        self._state, self._number = "new", 0
 
     def prepare(self) -> None:
         """Turn torch's profiler on, for the warm-up."""
-        self._session.prepare(self._profiler.profiler)
+        self._session.prepare(self._profiler.profiler, self)
+        self._number = self._session.taken
         self._state = "prepared"
 
     @property
@@ -85,6 +88,8 @@ class TorchRecording:
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
         with no_fork():
             self._session.start(self._profiler.start_trace)
+            if self._functions and self.bound_to_thread:
+                self._held = self._functions.hold()
         ANNOTATIONS.follow()
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
@@ -127,12 +132,24 @@ class TorchRecording:
     def orphan(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
         profiler, self._profiler = self._profiler, None
+        held, self._held = self._held, None
         self._abandon_step()
-        ANNOTATIONS.end()
-        if profiler is not None and not self._session.lost:
-            self._session.prepare(profiler.profiler)
-            self._session.start(profiler.profiler._start_trace)
-            self._session.stop(profiler.stop_trace)
+        with contextlib.ExitStack() as each:
+            each.callback(self._session.close, self)
+            if held and self._is_lost:
+                self._session.leave(held, profiler.profiler)
+            elif held:
+                self._taken = held
+                each.callback(self._drop)
+            elif profiler is not None and not self._is_lost:
+                self._session.prepare(profiler.profiler, self)
+                self._session.start(profiler.profiler._start_trace)
+                self._session.stop(profiler.stop_trace)
+            ANNOTATIONS.end()
+
+    def let_be(self) -> None:
+        """Let others have the session, though this has not been ended: its thread stays away."""
+        self._session.close(self)
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
@@ -151,15 +168,15 @@ class TorchRecording:
             self._drop()
             return
         with contextlib.ExitStack() as each:  # the last first, whatever becomes of the others
-            each.callback(self._session.close)
+            each.callback(self._session.close, self)
             each.callback(self._drop)
             each.callback(self._stop_unread, profiler, state)
-            if not self._session.lost:
+            if not self._is_lost:
                 each.callback(self._end_step)
             each.callback(ANNOTATIONS.end)
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
-        if self._session.lost:
+        if self._is_lost:
             self._leave(profiler, running=state == "running")
         elif state == "running" and self._functions:
             self._take_off(self._functions)
@@ -173,9 +190,15 @@ class TorchRecording:
         """Take the state off the threads; another thread gathers the events from here on."""
         with no_fork():
             self._taken = functions.take_off(everywhere=not self.bound_to_thread)
+            self._share_no_more()
         self._state = "stopped"
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken)
+
+    def _share_no_more(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            held.let_go()
 
     def _gather(self, taken: Taken) -> Future[None]:
         self._session.hand_over()
@@ -200,6 +223,7 @@ class TorchRecording:
         """Let go of a recording that lost the session, on the thread that it is bound to."""
         if running and self._functions:
             taken = self._functions.take_off(everywhere=not self.bound_to_thread)
+            self._share_no_more()
             self._end_step()
             self._session.leave(taken, profiler.profiler)
         elif running:
@@ -216,9 +240,14 @@ class TorchRecording:
             waited_ms = (time.perf_counter() - began_s) * 1e3
             self.closing += f", {waited_ms:.1f} ms of it waiting for the device"
 
+    @property
+    def _is_lost(self) -> bool:
+        """Whether another profiler took the session; touching it would crash."""
+        return self._session.lost or self._session.taken != self._number
+
     def _insist(self) -> None:
-        """Raise if the script's own profiler took the session; touching it would crash."""
-        if self._session.lost:
+        """Raise if the script's own profiler took the session."""
+        if self._is_lost:
             raise BackendError("the script started a torch.profiler of its own in the window")
 
     def _abandon_step(self) -> None:

@@ -102,7 +102,10 @@ class ProfilerConfig(Section):
     profile_memory: Annotated[
         bool,
         Field(description="Record allocations and releases of tensor memory."),
-        Effect(torch="profile_memory", python=NoEffect(NO_TENSORS)),
+        Effect(
+            torch="profile_memory, of the thread that opens the window; only that one is recorded",
+            python=NoEffect(NO_TENSORS),
+        ),
     ] = False
     with_stack: Annotated[
         bool,

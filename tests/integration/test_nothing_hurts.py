@@ -319,6 +319,63 @@ def test_a_thread_for_each_request(tmp_path: Path) -> None:
     assert len({event["tid"] for event in seen if event["name"] == "aten::add"}) == 5
 
 
+@pytest.mark.parametrize("stacks", [False, True])
+def test_threads_that_end_with_a_window_of_their_own(tmp_path: Path, stacks: bool) -> None:
+    """A window bound to a thread outlives it without harm, and is let go; the next one is whole."""
+    log = run(
+        tmp_path,
+        f"""
+        def short():
+            window(active=10**6, profile_memory=True, with_stack={stacks})
+            while dp.status().state != "recording":
+                steps(1)
+        for _ in range(2):
+            at_once(1, short)
+            work()
+            steps(1)
+            idle()
+        at_once(1, short)
+        """,
+    )
+    assert "the thread that it was opened on has ended" in log
+    assert len(manifests(tmp_path)) == 3
+
+
+def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
+    """Given up elsewhere, it keeps the next one waiting for a while only, and harms neither."""
+    run(
+        tmp_path,
+        """
+        from dynprof import stranded
+        stranded.WAIT_S = 0.2
+        opened, again, over = threading.Event(), threading.Event(), threading.Event()
+        def away():
+            window(active=1000, profile_memory=True)
+            steps(2)
+            opened.set()
+            again.wait()
+            steps(2)
+            assert not torch.autograd._profiler_enabled()
+        thread = threading.Thread(target=away)
+        thread.start()
+        opened.wait()
+        dp.stop()
+        steps(1)
+        window(active=2)
+        while dp.status().state != "recording":
+            steps(1)
+        steps(1)
+        again.set()
+        thread.join()
+        steps(3)
+        idle()
+        window(active=2)
+        steps(3)
+        """,
+    )
+    assert [manifest.complete for manifest in manifests(tmp_path)] == [False, True, True]
+
+
 def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
     """Where only one thread can be recorded, the manifest names the steps that are there."""
     run(

@@ -73,6 +73,7 @@ TORCH_MODULES = {
         "libtorch",
         "selftest",
         "annotations",
+        "scripts_claim",
     )
 }
 TORCH_MODULES |= {

@@ -1,0 +1,62 @@
+"""libkineto's session, for a recording that the script asked for itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.backends.kineto import KINETO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.autograd.profiler import profile
+
+    from dynprof.backends.libtorch import Taken
+
+
+class ScriptsClaim:
+    """The same session, for a recording that the script asked for itself.
+
+    A window of the operator's gives way to it, as to any profiler of the script's own.
+    """
+
+    give_way: Callable[[], None] | None = None
+    lost = False
+
+    @property
+    def taken(self) -> int:
+        """How often somebody took the session."""
+        return KINETO.taken
+
+    def prepare(self, profiler: profile, owner: object) -> None:  # noqa: ARG002
+        """Take the session; waits while another recording's events are collected."""
+        profiler._prepare_trace()
+
+    def start(self, start_trace: Callable[[], None]) -> None:
+        """Begin to record."""
+        start_trace()
+
+    def stop(self, stop_trace: Callable[[], None]) -> None:
+        """Give the session back."""
+        stop_trace()
+
+    def close(self, owner: object = None) -> None:  # noqa: ARG002
+        """Note that the recording has ended."""
+        KINETO.release()
+
+    def hand_over(self) -> None:
+        """Leave the session to a thread that collects its events."""
+        KINETO.release()
+        KINETO.hand_over()
+
+    def collected(self) -> None:
+        """Give the session back; called by that thread."""
+        KINETO.collected()
+
+    def leave(self, taken: Taken, profiler: profile) -> None:
+        """Let go of a recording that lost the session, as a window of the operator's does."""
+        KINETO.leave(taken, profiler)
+
+    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
+        """Let go of a recording that lost the session, as a window of the operator's does."""
+        KINETO.drop(profiler, stop_trace)
