@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak clean
+.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -75,6 +75,11 @@ fuzz: $(VENV)/ready
 # Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for.
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.soak
+
+# Jobs to which everything happens at once, each of its own seed, for STORM_S seconds.
+STORM_S ?= 3600
+storm: $(VENV)/ready
+	$(BIN)/python -m tests.storm.storm $(STORM_S)
 
 # Ascend: the Python layer of three versions of torch_npu over a stub of its native module.
 npu: $(VENV)/ready

@@ -1,0 +1,80 @@
+"""Storms, one after the other: ``storm.py [SECONDS [FIRST_SEED]]`` prints a line for each.
+
+Each is a job of its own (``job.py``), half of them with a malloc that gives freed memory back at
+once, half with one that fills it with rubbish. Ends with 1 if one of them ended badly, with the
+seed and the folder that it leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from dynprof.capture import load_manifest
+from dynprof.errors import CaptureError
+from tests import processes
+
+JOB = Path(__file__).with_name("job.py")
+ROUND_S = 20.0
+TUNABLES = (
+    {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"},
+    {"MALLOC_PERTURB_": "165"},
+)
+
+
+def storm(seed: int, seconds: float, folder: Path) -> str:
+    """Let one rage; return what went wrong, nothing where all went well."""
+    env = {
+        **os.environ,
+        **TUNABLES[seed % 2],
+        "DYNPROF_CLOSE": ("detached", "inline")[seed % 4 > 2],
+    }
+    command = [sys.executable, "-X", "faulthandler", str(JOB), str(seed), str(seconds)]
+    done = processes.run(command, cwd=folder, env=env)
+    if done.returncode == 0:
+        told = json.loads(done.stdout.splitlines()[-1])
+        print(f"seed {seed}: {told['trained']:,} steps, {outcomes(folder)}", flush=True)
+        return ""
+    return f"seed {seed} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-6000:]}"
+
+
+def outcomes(folder: Path) -> str:
+    """Say what became of its windows."""
+    found: Counter[str] = Counter()
+    for path in (folder / "prof_config").rglob("*.info.json"):
+        found[kind(path)] += 1
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+
+
+def kind(path: Path) -> str:
+    """Say in a word what a manifest tells."""
+    try:
+        manifest = load_manifest(path)
+    except CaptureError:
+        return "torn"
+    return "whole" if manifest.complete else "cut" if manifest.trace else "lost"
+
+
+def main() -> int:
+    """Let storms rage until the time is over, or one ends badly."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
+    over_s = time.monotonic() + seconds
+    while time.monotonic() < over_s:
+        folder = Path(tempfile.mkdtemp(prefix=f"dynprof-storm-{seed}-"))
+        if wrong := storm(seed, ROUND_S, folder):
+            print(f"{wrong}\nit left {folder}")
+            return 1
+        shutil.rmtree(folder)
+        seed += 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
