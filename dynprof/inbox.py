@@ -26,7 +26,7 @@ class Inbox:
         self.step = 0
         self.due = False
         self.on_due = on_due
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None
         self._order = ""
         self._knocked = False

@@ -17,19 +17,23 @@ class Turns:
     """Lets one thread in at a time, and no thread twice: a signal handler may call in again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
+        self._lock = threading.RLock()  # a signal may come right after it was taken
+        self._taken = False
 
     @contextlib.contextmanager
     def take(self) -> Iterator[bool]:
         """Wait for this thread's turn; give whether it has come."""
-        me = threading.get_ident()
-        if self._inside == me or not self._lock.acquire(timeout=WAIT_S):
+        if not self._lock.acquire(timeout=WAIT_S):
             yield False
             return
-        self._inside = me
         try:
-            yield True
+            if self._taken:
+                yield False
+                return
+            self._taken = True
+            try:
+                yield True
+            finally:
+                self._taken = False
         finally:
-            self._inside = 0
             self._lock.release()

@@ -179,7 +179,8 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     first, last = capture.marked[0], capture.marked[-1]
     inside = np.minimum(ends, last[1] + last[2]) - np.maximum(begins, first[1])
     total = np.maximum(inside, 0).sum()
-    assert sum(us for _, us in lines) == pytest.approx(total / 1000, rel=0.02)
+    lost_us = total / 1000 - sum(us for _, us in lines)  # each line is whole microseconds
+    assert 0 <= lost_us <= len(lines)
     outside = {"ph": "X", "cat": "python_function", "name": "stray", "pid": 1, "tid": 1}
     trace = json.loads(path.read_text())
     late = max(event["ts"] for event in trace["traceEvents"] if "ts" in event)

@@ -291,7 +291,9 @@ def main() -> None:
     seed, seconds = int(sys.argv[1]), float(sys.argv[2])
     torch.set_num_threads(1)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    training, trained = Training(seed), 0
+    training, trained = Training(seed), 1
+    training.step()  # what torch prepares at its first operators is not prepared in forks
+    list(DataLoader(range(4), generator=torch.Generator()))
     dp.init("prof_config")
     signal.signal(signal.SIGUSR1, lambda *_: dp.step())
     storm = Storm(seed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
+if not os.environ.get("DYNPROF_STORM"):
+    pytest.skip("make storm runs it, and DYNPROF_STORM=1", allow_module_level=True)
 
 from tests.storm.storm import storm
 
