@@ -66,10 +66,10 @@ class OpenWindow:
     @property
     def movable(self) -> bool:
         """Whether the calling thread may move and close it."""
-        return not self.window.bound_to_thread or self.thread is threading.current_thread()
+        return self.may_end(self.window)
 
-    def movable_with(self, recording: Recording) -> bool:
-        """Return whether the calling thread may end a recording that it let go of."""
+    def may_end(self, recording: Recording | Window) -> bool:
+        """Return whether the calling thread may end a recording of it, which it has or let go."""
         return not recording.bound_to_thread or self.thread is threading.current_thread()
 
     def obstacle(self) -> str | None:

@@ -153,7 +153,6 @@ class TorchRecording:
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
-        ANNOTATIONS.forget()
         if self._profiler is not None and self._profiler.with_stack:
             sys.setprofile(None)
         with contextlib.suppress(BackendError):
