@@ -48,6 +48,7 @@ def window(**settings):
     Path("asked.json").write_text(json.dumps({"activities": ["CPU"], **settings}))
     dp.start("asked.json")
 
+work()  # a child forked while another thread runs torch's very first operator hangs, in plain torch
 dp.init("prof_config")
 while SELF_TEST.answer is None:
     time.sleep(0.01)
