@@ -9,6 +9,7 @@ those of the same training without dynprof, to the last bit.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import json
 import os
@@ -290,6 +291,7 @@ def main() -> None:
     """Train in the storm; end with what went wrong."""
     seed, seconds = int(sys.argv[1]), float(sys.argv[2])
     torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR2)  # whoever hangs is asked where, its children too
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     training, trained = Training(seed), 1
     training.step()  # what torch prepares at its first operators is not prepared in forks

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,12 +38,25 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
         "DYNPROF_CLOSE": ("detached", "inline")[seed % 4 > 2],
     }
     command = [sys.executable, "-X", "faulthandler", str(JOB), str(seed), str(seconds)]
-    done = processes.run(command, cwd=folder, env=env)
-    if done.returncode == 0:
-        told = json.loads(done.stdout.splitlines()[-1])
+    with processes.start(command, cwd=folder, env=env) as job:
+        try:
+            output, errors = job.communicate()
+        except subprocess.TimeoutExpired:
+            return f"seed {seed} hangs: {where_it_hangs(job)}"
+    if job.returncode == 0:
+        told = json.loads(output.splitlines()[-1])
         print(f"seed {seed}: {told['trained']:,} steps, {outcomes(folder)}", flush=True)
         return ""
-    return f"seed {seed} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-6000:]}"
+    return f"seed {seed} ended with {job.returncode}: {output[-2000:]}{errors[-6000:]}"
+
+
+def where_it_hangs(job: processes.Process) -> str:
+    """Have the job and its children print the stacks of their threads; end them."""
+    for process in processes.family(job.mark):
+        process.send_signal(signal.SIGUSR2)
+        time.sleep(1.0)
+    processes.end_family(job.mark)
+    return job.communicate()[1][-20_000:]
 
 
 def outcomes(folder: Path) -> str:
