@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.kineto import KINETO
-from dynprof.backends.libtorch import library
+from dynprof.backends.libtorch import find, library
+from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ def _begin_anew() -> None:
     KINETO.forget()
     COLLECTOR.forget()
     ANNOTATIONS.forget()
+    with contextlib.suppress(BackendError):  # one that waits to be collected, in the parent
+        find().take_off_all(at_once=True)
     _changing.release()
 
 

@@ -7,8 +7,8 @@ off itself, in some 20 microseconds, and another thread turns it into a trace.
 
 The functions, all in ``libtorch_cpu.so``, and what they return:
 
-- ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
-  ``removeCallback()``: a thread's profiler state;
+- ``ProfilerStateBase::get(bool) -> ProfilerStateBase*``, ``pop(bool) -> std::shared_ptr``,
+  ``push(std::shared_ptr&&)``, ``removeCallback()``: the profiler state of a thread, or of all;
 - ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
 - ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
 
@@ -22,14 +22,17 @@ import ctypes
 import functools
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from dynprof.backends.quiescence import let_others_leave
 from dynprof.errors import BackendError
 
 _STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
 _RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
 _SYMBOLS = {
+    "get": f"{_STATE}3getEb",
     "pop": f"{_STATE}3popEb",
     "push": f"{_STATE}4pushEOSt10shared_ptrIS2_E",
     "remove_callback": f"{_STATE}14removeCallbackEv",
@@ -42,6 +45,8 @@ _SYMBOLS = {
 _EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
 _USE_COUNT_AT = 8
 """In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
+UNDER_WAY_S = 0.1
+"""For so long operators of other threads that are under way at the end may write when they end."""
 
 
 class _Returned(ctypes.Structure):
@@ -76,6 +81,7 @@ class DetachedClose:
         path = library()
         try:
             with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            self._get = _function(with_gil, "get", ctypes.c_void_p, ctypes.c_bool)
             self._pop = _function(with_gil, "pop", _Returned, ctypes.c_bool)
             self._remove_callback = _function(with_gil, "remove_callback", None, ctypes.c_void_p)
             self._push = _function(without_gil, "push", None, ctypes.c_void_p)
@@ -89,20 +95,53 @@ class DetachedClose:
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
         self._add.argtypes, self._add.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
 
-    def take_off(self, *, everywhere: bool = False) -> Taken:
+    def take_off(self) -> Taken:
         """Take the profiler's state off the calling thread and return it; microseconds.
-
-        Args:
-            everywhere: It records all threads, and lies on none of them.
 
         Raises:
             BackendError: There is none.
         """
-        state = self._pop(everywhere)
+        return Taken(self, self._taken_from(everywhere=False))
+
+    def take_off_all(self, *, at_once: bool = False) -> Taken:
+        """End the recording of all threads and return its state; microseconds.
+
+        Args:
+            at_once: Take the state from the threads, too. Else it lies on them until it is
+                collected, so that operators which are under way can write when they end.
+
+        Raises:
+            BackendError: There is none.
+        """
+        if at_once:
+            return Taken(self, self._taken_from(everywhere=True))
+        state = self._get(True)
+        if not state:
+            raise BackendError("no profiler state lies on all threads")
+        self._remove_callback(state)
+        return Taken(self, None)
+
+    def settle_all(self) -> None:
+        """End the recording of all threads, so that it can be collected: a tenth of a second.
+
+        Raises:
+            BackendError: There is none.
+        """
+        state = self.take_off_all().off()
+        if state is not None:
+            self._put_on(state)
+
+    def take_late(self) -> _Returned:
+        """Take the state from all threads, some time after their recording has ended."""
+        time.sleep(UNDER_WAY_S)
+        return self._taken_from(everywhere=True)
+
+    def _taken_from(self, *, everywhere: bool) -> _Returned:
+        state: _Returned = self._pop(everywhere)
         if not state.pointer:
             raise BackendError("no profiler state lies on this thread")
         self._remove_callback(state.pointer)
-        return Taken(self, state)
+        return state
 
     def hold(self) -> Taken:
         """Share the state that lies on the calling thread, and return it.
@@ -156,11 +195,15 @@ class Taken:
     """What a profiler recorded, off every thread; collected once, then written once or dropped.
 
     Whoever holds this object owns it. Its calls follow each other on one thread at a time.
+
+    Args:
+        functions: Those of libtorch.
+        state: The profiler's state; None where it still lies on all threads.
     """
 
-    def __init__(self, functions: DetachedClose, state: _Returned) -> None:
+    def __init__(self, functions: DetachedClose, state: _Returned | None) -> None:
         self._functions = functions
-        self._state: _Returned | None = state
+        self._state, self._lies_on_all = state, state is None
         self._result: _Returned | None = None
 
     def let_go(self) -> None:
@@ -169,9 +212,27 @@ class Taken:
         if state is not None:
             self._functions.let_go(state)
 
-    def collect(self) -> None:
-        """Have libkineto stopped and the events gathered; the state is gone then."""
+    def off(self) -> _Returned | None:
+        """Return the state once no thread can write into it any more; None where it is gone.
+
+        Raises:
+            BackendError: It does not lie on all threads any more.
+        """
+        if self._lies_on_all:
+            self._lies_on_all = False
+            self._state = self._functions.take_late()
         state, self._state = self._state, None
+        if state is not None:
+            let_others_leave()
+        return state
+
+    def collect(self) -> None:
+        """Have libkineto stopped and the events gathered; the state is gone then.
+
+        Raises:
+            BackendError: As :meth:`off`.
+        """
+        state = self.off()
         if state is not None:
             self._result = self._functions.collect(state)
 

@@ -24,7 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dynprof.backends.libtorch import find, library
 from dynprof.backends.torch_features import experimental_config, has
@@ -33,7 +33,11 @@ from dynprof.interpreter import command, environment
 from dynprof.layout import write_atomic
 from dynprof.regular import open_regular
 
+if TYPE_CHECKING:
+    from dynprof.backends.libtorch import Taken
+
 STEPS = 3
+UNFINISHED = "has not ended"
 PATIENCE_S = 180.0
 RETRY_S = 600.0
 """After so long a request has the test made again that came to no end."""
@@ -209,14 +213,24 @@ def _record(*, everywhere: bool) -> str:
     for number in range(STEPS):
         with record_function(f"ProfilerStep#{number}"):
             torch.mm(torch.ones(4, 5), torch.ones(5, 6))
-    taken = functions.take_off(everywhere=everywhere)
+    with record_function(UNFINISHED):
+        taken = functions.take_off_all() if everywhere else functions.take_off()
+        if missing := _read_back(taken, with_memory=not everywhere):
+            return missing
+    return ""
+
+
+def _read_back(taken: Taken, *, with_memory: bool) -> str:
+    """Collect and write on another thread, beside operators; return what the trace lacks."""
+    import torch
+
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
         path = Path(folder) / "trace.json"
         collected = pool.submit(taken.collect)
         torch.mm(torch.ones(4, 5), torch.ones(5, 6))
         collected.result()
         pool.submit(taken.write, path).result()
-        return what_is_missing(path, with_memory=not everywhere)
+        return what_is_missing(path, with_memory=with_memory)
 
 
 def _say(words: str) -> NoReturn:
@@ -237,6 +251,9 @@ def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
     expected = {f"ProfilerStep#{number}" for number in range(STEPS)}
     if not names >= expected | ({"[memory]"} if with_memory else set()):
         return "the steps or the memory events are not in the trace"
+    (unfinished,) = (event for event in events if event["name"] == UNFINISHED)
+    if unfinished["args"].get("finished") is not False:
+        return "the trace does not tell what had not ended"
     return ""
 
 

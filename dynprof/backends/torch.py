@@ -22,6 +22,7 @@ from dynprof.backends.scripts_claim import ScriptsClaim
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
+from dynprof.backends.unfinished import UNFINISHED
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.offer import Offer
@@ -114,7 +115,10 @@ class TorchBackend:
         )
         if functions:
             COLLECTOR.start()
-        profiler, all_threads = _profiler(plan), _records_all_threads(plan)
+        all_threads = _records_all_threads(plan)
+        profiler = _profiler(plan, all_threads=all_threads)
+        if not (plan.script or all_threads) and (reason := _why_one_thread()):
+            closing += f"; only the thread that opened the window is recorded: {reason}"
         companions = Companions(_companions(plan, scratch))
         recording = TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
@@ -151,7 +155,7 @@ def device_activities(torch: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _profiler(plan: Plan) -> Any:
+def _profiler(plan: Plan, *, all_threads: bool) -> Any:
     """Map the config onto ``torch.profiler``; the table in docs/settings.md says the same."""
     from torch.profiler import ProfilerActivity, _KinetoProfile
 
@@ -165,7 +169,8 @@ def _profiler(plan: Plan) -> Any:
         with_stack=config.with_stack,
         with_flops=config.with_flops,
         with_modules=config.with_modules,
-        experimental_config=(script and script.experimental_config) or _experimental(plan),
+        experimental_config=(script and script.experimental_config)
+        or _experimental(plan, all_threads=all_threads),
         **({"custom_trace_id_callback": script.trace_id} if script and gives_id else {}),
     )
     _complete(profiler)
@@ -211,8 +216,21 @@ def _records_all_threads(plan: Plan) -> bool:
     """
     if plan.script and plan.script.experimental_config:
         return has_on(plan.script.experimental_config, "profile_all_threads")
-    wanted = plan.script.all_threads if plan.script else not _needs_memory(plan)
-    return wanted and has("profile_all_threads")
+    if plan.script:
+        return plan.script.all_threads and has("profile_all_threads")
+    return not (_needs_memory(plan) or _why_one_thread())
+
+
+def _why_one_thread() -> str:
+    """Say why all threads cannot be recorded without harm; empty where they can."""
+    if not has("profile_all_threads"):
+        return "torch lacks profile_all_threads"
+    if SELF_TEST.answer != "":
+        return SELF_TEST.answer or "the self-test of the close is still running"
+    threads = UNFINISHED.threads()
+    numbers = ", ".join(map(str, sorted(threads)[:3])) + (", ..." if len(threads) > 3 else "")
+    what = "an operator that it began in an earlier window may not have ended"
+    return f"on thread {numbers} {what}" if threads else ""
 
 
 def _needs_memory(plan: Plan) -> bool:
@@ -231,12 +249,12 @@ def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:
         yield from MemoryHistory.of_devices(plan.activities)
 
 
-def _experimental(plan: Plan) -> Any:
+def _experimental(plan: Plan, *, all_threads: bool) -> Any:
     level = plan.config.experimental.profiler_level
     asked = {
         "enable_cuda_sync_events": level in ("Level1", "Level2") and "CUDA" in plan.activities,
         "capture_overload_names": level == "Level2",
-        "profile_all_threads": _records_all_threads(plan),
+        "profile_all_threads": all_threads,
     }
     return experimental_config(asked)
 

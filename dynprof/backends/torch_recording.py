@@ -14,6 +14,7 @@ from dynprof.backends.base import Saved
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.forks import no_fork
 from dynprof.backends.libtorch import find
+from dynprof.backends.unfinished import UNFINISHED
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ class TorchRecording:
             self._synchronise()
             self._take_off(self._functions)
         else:
-            self._state = "stopped"
-            with no_fork():
-                self._session.stop(self._profiler.stop_trace)
+            self._stop_in_place(self._profiler)
 
     def save(self, path: Path) -> Saved:
         """Write the Chrome trace."""
@@ -127,6 +126,8 @@ class TorchRecording:
             profiler.export_chrome_trace(str(path))
         if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
             raise BackendError("libkineto could not write the trace")
+        if not self.bound_to_thread:
+            UNFINISHED.read(path)
         return Saved()
 
     def orphan(self) -> None:
@@ -157,7 +158,7 @@ class TorchRecording:
             sys.setprofile(None)
         with contextlib.suppress(BackendError):
             if self._state == "running":
-                (self._functions or find()).take_off(everywhere=not self.bound_to_thread)
+                self._off_the_threads(self._functions or find(), at_once=True)
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
@@ -180,17 +181,32 @@ class TorchRecording:
         elif state == "running" and self._functions:
             self._take_off(self._functions)
         else:
-            with no_fork():
-                if state == "prepared":  # torch can only disable what was enabled
+            if state == "prepared":  # torch can only disable what was enabled
+                with no_fork():
                     self._session.start(profiler.start_trace)
-                self._session.stop(profiler.stop_trace)
+            self._stop_in_place(profiler)
+
+    def _stop_in_place(self, profiler: Any) -> None:
+        """Let torch collect the events, on this thread."""
+        self._state = "stopped"
+        with no_fork():
+            if not self.bound_to_thread:
+                with contextlib.suppress(BackendError):  # as torch does it, where it must
+                    find().settle_all()
+            self._session.stop(profiler.stop_trace)
+
+    def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
+        if self.bound_to_thread:
+            return functions.take_off()
+        return functions.take_off_all(at_once=at_once)
 
     def _take_off(self, functions: DetachedClose) -> None:
         """Take the state off the threads; another thread gathers the events from here on."""
         with no_fork():
-            self._taken = functions.take_off(everywhere=not self.bound_to_thread)
+            self._taken = self._off_the_threads(functions)
             self._share_no_more()
         self._state = "stopped"
+        _trace_calls_no_more()
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken)
 
@@ -216,12 +232,14 @@ class TorchRecording:
             return
         if self._collected is None:  # something failed right after they were taken
             self._gather(taken)
+        if not self.bound_to_thread:
+            UNFINISHED.suppose()
         COLLECTOR.begin(taken.drop)
 
     def _leave(self, profiler: Any, *, running: bool) -> None:
         """Let go of a recording that lost the session, on the thread that it is bound to."""
         if running and self._functions:
-            taken = self._functions.take_off(everywhere=not self.bound_to_thread)
+            taken = self._off_the_threads(self._functions, at_once=True)
             self._share_no_more()
             self._end_step()
             self._session.leave(taken, profiler.profiler)
@@ -259,6 +277,12 @@ class TorchRecording:
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
+
+
+def _trace_calls_no_more() -> None:
+    """End the tracing of this thread's Python calls, which goes on until they are collected."""
+    if type(sys.getprofile()).__name__ == "TraceContext":  # torch's own
+        sys.setprofile(None)
 
 
 def _collect(taken: Taken, give_back: Callable[[], None]) -> None:
