@@ -72,10 +72,6 @@ class OpenWindow:
         """Return whether the calling thread may end a recording of it, which it has or let go."""
         return not recording.bound_to_thread or self.thread is threading.current_thread()
 
-    def obstacle(self) -> str | None:
-        """Return why it cannot be moved or closed at this very moment, None where it can."""
-        return self.backend.obstacle(self.request.plan, opening=False)
-
     def remark(self, text: str) -> None:
         """Add a remark, once."""
         if text not in self.remarks:

@@ -112,7 +112,7 @@ class Loop:
             current = self._open
             if current and not current.movable:
                 self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
-            elif current and current.obstacle():
+            elif current and current.window.obstacle():
                 self._inbox.order_close(reason)
             elif current:
                 current.note_cut()
@@ -160,7 +160,7 @@ class Loop:
         if not current.movable:
             self._end_step_elsewhere(current)
             return
-        if obstacle := current.obstacle():
+        if obstacle := current.window.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
             current.remark(f"step {current.step} is part of the one before: {obstacle}")
             return

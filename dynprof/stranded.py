@@ -51,7 +51,7 @@ class Stranded:
         """End those that the calling thread may."""
         waiting, self._kept = self._kept, []
         for window, recording in waiting:
-            if window.may_end(recording) and not window.obstacle():
+            if window.may_end(recording) and not recording.obstacle():
                 self._wall.attempt("discarding the recording", recording.discard)
             elif not window.thread.is_alive():
                 self._wall.attempt("letting go of the recording", recording.orphan)

@@ -81,7 +81,7 @@ class FakeBackend:
         """Return a version."""
         return {self.name: "1"}
 
-    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.in_the_way
 
@@ -135,6 +135,10 @@ class FakeRecording:
     results: object = None
     companions: Companion = field(default_factory=Companions)
     give_way: Callable[[], None] | None = None
+
+    def obstacle(self) -> str | None:
+        """Return what the test set."""
+        return self.backend.in_the_way
 
     def start(self) -> None:
         """Note it."""

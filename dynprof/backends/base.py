@@ -63,6 +63,9 @@ class Recording(Protocol):
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
 
+    def obstacle(self) -> str | None:
+        """Say why its step cannot end, nor itself, at this very moment, or None where they can."""
+
     def orphan(self) -> None:
         """Instead of ``discard``, on any thread, after the thread it was bound to has ended."""
 
@@ -120,8 +123,8 @@ class Backend(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of what takes part."""
 
-    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:
-        """Say why a window cannot open, or close, at this very step, or None where it can."""
+    def obstacle(self, plan: Plan) -> str | None:
+        """Say why a window cannot open at this very step, or None where it can."""
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""

@@ -68,10 +68,9 @@ class NpuBackend:
         found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names}
         return {"python": platform.python_version(), **found}
 
-    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
-        """Wait while an NPU graph is being captured: synchronising would break it."""
-        capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
-        return "an NPU graph is being captured" if capturing and capturing() else None
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+        """Wait while an NPU graph is being captured."""
+        return _why_not_now()
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Say None: there is nothing to wait for."""
@@ -87,6 +86,12 @@ class NpuBackend:
         recording = NpuRecording(vendor, plan, scratch())
         recording.warm_up()
         return recording
+
+
+def _why_not_now() -> str | None:
+    """Wait while an NPU graph is being captured: synchronising would break it."""
+    capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
+    return "an NPU graph is being captured" if capturing and capturing() else None
 
 
 class NpuRecording:
@@ -120,6 +125,10 @@ class NpuRecording:
             with_modules=config.with_modules,
             experimental_config=experimental(vendor, config.experimental, self._lost),
         )
+
+    def obstacle(self) -> str | None:
+        """Wait while an NPU graph is being captured."""
+        return _why_not_now()
 
     def _schedule(self, schedule: type, config: ProfilerConfig) -> Any:
         """Return a schedule that shows the vendor's tools the config, but goes by this object."""

@@ -59,7 +59,7 @@ class PythonBackend:
             "viztracer": importlib.metadata.version("viztracer"),
         }
 
-    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:  # noqa: ARG002
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Say None: Python can be traced at any step."""
         return None
 
@@ -100,6 +100,10 @@ class PythonRecording:
         self._tracer = tracer
         self._facts = facts
         self._step: tuple[int, float] | None = None
+
+    def obstacle(self) -> str | None:
+        """Say None: it can stop at any step."""
+        return None
 
     def start(self) -> None:
         """Forget the warm-up."""

@@ -251,8 +251,8 @@ def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
     expected = {f"ProfilerStep#{number}" for number in range(STEPS)}
     if not names >= expected | ({"[memory]"} if with_memory else set()):
         return "the steps or the memory events are not in the trace"
-    (unfinished,) = (event for event in events if event["name"] == UNFINISHED)
-    if unfinished["args"].get("finished") is not False:
+    unfinished = [event["args"].get("finished") for event in events if event["name"] == UNFINISHED]
+    if unfinished != [False]:
         return "the trace does not tell what had not ended"
     return ""
 

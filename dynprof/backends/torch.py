@@ -17,6 +17,7 @@ from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unkno
 from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory import MemoryHistory
+from dynprof.backends.moments import in_backward, why_not_now
 from dynprof.backends.operators import OperatorArguments, ScriptsObserver
 from dynprof.backends.scripts_claim import ScriptsClaim
 from dynprof.backends.selftest import SELF_TEST
@@ -71,19 +72,12 @@ class TorchBackend:
         found = {name: str(version) for name, version in devices.items() if version}
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
-    def obstacle(self, plan: Plan, *, opening: bool = True) -> str | None:
-        """Wait while a CUDA graph is being captured: synchronising would break it.
-
-        In a backward pass a thread's profiler is not its own: autograd puts back what it had.
-        """
-        import torch
-
-        if not (plan.script or _records_all_threads(plan)) and _in_backward(torch):
-            return "step() was called inside a backward pass"
-
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            return "a CUDA graph is being captured"
-        put_off = opening and KINETO.collecting and not self._for_script
+    def obstacle(self, plan: Plan) -> str | None:
+        """Wait for the end of a backward pass, of a capture, and of the last collecting."""
+        anywhere = bool(plan.script) or _records_all_threads(plan)
+        if reason := why_not_now(in_backward_too=anywhere):
+            return reason
+        put_off = KINETO.collecting and not self._for_script
         return "the events of the last one are being collected" if put_off else None
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
@@ -136,11 +130,7 @@ def _is_on_here(torch: Any) -> bool:
 
     A backward pass brings back what its forward pass saw, a window that has ended since, say.
     """
-    return bool(torch.autograd._profiler_enabled()) and not _in_backward(torch)
-
-
-def _in_backward(torch: Any) -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
+    return bool(torch.autograd._profiler_enabled()) and not in_backward()
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:

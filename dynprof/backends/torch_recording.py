@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.base import Saved
+from dynprof.backends.call_tracing import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.forks import no_fork
 from dynprof.backends.libtorch import find
+from dynprof.backends.moments import why_not_now
+from dynprof.backends.quiescence import let_others_leave
 from dynprof.backends.unfinished import UNFINISHED
 from dynprof.errors import BackendError
 
@@ -60,6 +63,7 @@ class TorchRecording:
         self.closing = closing
         self.companions = companions
         self._profiler, self._session = profiler, session
+        self._traces_calls = bool(profiler.with_stack)
         self._rank_facts = rank_facts
         self._functions = functions
         self._held: Taken | None = None
@@ -82,6 +86,10 @@ class TorchRecording:
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before a profiler of the script's own begins."""
         self._session.give_way = give_way
+
+    def obstacle(self) -> str | None:
+        """Wait where closing would leave a part of it behind, or read an operator half-way."""
+        return why_not_now(in_backward_too=bool(self._functions) and not self.bound_to_thread)
 
     def start(self) -> None:
         """Keep what happens from here on."""
@@ -154,8 +162,6 @@ class TorchRecording:
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
-        if self._profiler is not None and self._profiler.with_stack:
-            sys.setprofile(None)
         with contextlib.suppress(BackendError):
             if self._state == "running":
                 self._off_the_threads(self._functions or find(), at_once=True)
@@ -190,12 +196,20 @@ class TorchRecording:
         """Let torch collect the events, on this thread."""
         self._state = "stopped"
         with no_fork():
+            self._stop_tracing_calls()
             if not self.bound_to_thread:
                 with contextlib.suppress(BackendError):  # as torch does it, where it must
                     find().settle_all()
+            elif self._traces_calls:
+                let_others_leave()
             self._session.stop(profiler.stop_trace)
 
+    def _stop_tracing_calls(self) -> None:
+        if self._traces_calls:
+            stop_tracing_calls()
+
     def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
+        self._stop_tracing_calls()
         if self.bound_to_thread:
             return functions.take_off()
         return functions.take_off_all(at_once=at_once)
@@ -206,7 +220,6 @@ class TorchRecording:
             self._taken = self._off_the_threads(functions)
             self._share_no_more()
         self._state = "stopped"
-        _trace_calls_no_more()
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken)
 
@@ -277,12 +290,6 @@ class TorchRecording:
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
-
-
-def _trace_calls_no_more() -> None:
-    """End the tracing of this thread's Python calls, which goes on until they are collected."""
-    if type(sys.getprofile()).__name__ == "TraceContext":  # torch's own
-        sys.setprofile(None)
 
 
 def _collect(taken: Taken, give_back: Callable[[], None]) -> None:

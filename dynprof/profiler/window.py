@@ -95,6 +95,10 @@ class Window:
         """Whether only the thread that opened it may close it."""
         return self._recording is not None and self._recording.bound_to_thread
 
+    def obstacle(self) -> str | None:
+        """Return why it can be neither moved nor closed at this very moment; None where it can."""
+        return self._recording.obstacle() if self._recording else None
+
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked."""
         if self._recording:

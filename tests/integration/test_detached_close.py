@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends import closing
-from dynprof.backends.selftest import SELF_TEST, SelfTest, what_is_missing
+from dynprof.backends.selftest import SELF_TEST, UNFINISHED, SelfTest, what_is_missing
 from dynprof.backends.torch import TorchBackend
 from dynprof.errors import BackendError
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
@@ -229,15 +229,16 @@ def test_an_unforeseen_failure_of_the_collector_is_not_waited_for(
     assert done == ["next"]
 
 
-@pytest.mark.parametrize("missing", ["operators", "shapes", "steps"])
+@pytest.mark.parametrize("missing", ["operators", "shapes", "steps", "ended"])
 def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> None:
-    """A trace without its operators, shapes or steps does not pass."""
+    """A trace without its operators, shapes or steps, or what had not ended, does not pass."""
     products: list[dict[str, Any]] = [
         {"name": "aten::mm", "cat": "cpu_op", "args": {"Input Dims": [[4, 5], [5, 6]]}}
         for _ in range(3)
     ]
     marks: list[dict[str, Any]] = [{"name": f"ProfilerStep#{n}"} for n in range(3)] + [
-        {"name": "[memory]"}
+        {"name": "[memory]"},
+        {"name": UNFINISHED, "args": {"finished": False}},
     ]
     events = products + marks
     path = tmp_path / "trace.json"
@@ -247,6 +248,8 @@ def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> 
         events = products[:1] + marks
     elif missing == "shapes":
         events = [{**product, "args": {}} for product in products] + marks
+    elif missing == "ended":
+        events = products + marks[:-1]
     else:
         events = products
     path.write_text(json.dumps({"traceEvents": events}))

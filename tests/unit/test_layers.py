@@ -69,6 +69,7 @@ TORCH_MODULES = {
         "torch_features",
         "torch_recording",
         "forks",
+        "moments",
         "kineto",
         "libtorch",
         "selftest",
