@@ -155,7 +155,7 @@ class Manifest(_Record):
     def lies_at(self, path: Path) -> bool:
         """Return whether it was written there; else what lies there is of when saving began."""
         with contextlib.suppress(OSError):
-            return path.read_bytes() == self.to_text().encode()
+            return read_regular(path, MAX_BYTES) == self.to_text().encode()
         return False
 
     def to_text(self) -> str:

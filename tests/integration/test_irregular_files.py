@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof import editing
+from dynprof.capture import Manifest
 from dynprof.layout import Layout, host_name
 from dynprof.leftovers import OLD_S
 from tests import processes
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
 from tests.unit.test_rank_comparison import write
+from tests.unit.test_session import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +105,22 @@ def test_in_the_place_of_a_manifest(tmp_path: Path, kind: str) -> None:
     plant(tmp_path / "info" / "rank_0.info.json", kind)
     code, output, _ = dynprof("top", tmp_path)
     assert (code, "aten::mm" in output) == (0, True)
+
+
+def test_in_the_place_of_a_manifest_that_was_just_written(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks whether it is there goes on; the status names no such capture."""
+
+    def swap(manifest: Manifest, path: Path) -> None:
+        path.unlink()
+        plant(path, kind)
+
+    monkeypatch.setattr(Manifest, "save", swap)
+    job = Job(tmp_path)
+    job.edit(active=1)
+    job.step(2)
+    assert (job.state, job.session.status().last_capture) == ("idle", None)
 
 
 def test_in_the_place_of_a_trace(tmp_path: Path, kind: str) -> None:
