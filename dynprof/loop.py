@@ -1,9 +1,10 @@
-"""The training thread's side: opens, moves and closes windows at step boundaries."""
+"""What ``step()`` does when something is due: opens, moves and closes windows."""
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from dynprof.bill import OpenWindow, Span, draw_up
@@ -35,7 +36,7 @@ _ONE_THREAD = "step() is called by several threads: only the one that opened the
 
 
 class Loop:
-    """What ``step()`` does when something is due; only the training thread is let in.
+    """Opens, moves and closes windows at step boundaries, one thread at a time.
 
     Args:
         process: This process.
@@ -68,7 +69,7 @@ class Loop:
         self._journal, self._wall = journal, wall
         self._pace_ms, self._on_saved = pace_ms, on_saved
         self._open: OpenWindow | None = None
-        self._failures: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
         self._said, self._opening = "", False
         self._turns, self._stranded = Turns(), Stranded(wall, self._clock)
 
@@ -98,27 +99,20 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         with self._turns.take() as mine:
-            if not mine:
-                return
-            if error := self._wall.attempt("a step", lambda: self._turn(a_step_ended)):
-                self._give_up(error)
-            self._settle()
+            if mine:
+                if error := self._wall.attempt("a step", lambda: self._turn(a_step_ended)):
+                    self._give_up(error)
+                self._settle()
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
         with self._turns.take() as mine:
-            if not mine:
-                return
-            current = self._open
-            if current and not current.movable:
-                self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
-            elif current and current.window.obstacle():
-                self._inbox.order_close(reason)
-            elif current:
-                current.note_cut()
-                if error := self._wall.attempt("closing", lambda: self._close(reason)):
-                    self._give_up(error)
-            self._settle()
+            if mine and self._open:
+                if self._open.movable:
+                    self._cut(self._open, reason)
+                else:
+                    self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+                self._settle()
 
     def give_way(self) -> None:
         """Close the open window, on whichever thread another profiler is about to begin.
@@ -128,10 +122,20 @@ class Loop:
         with self._turns.take() as mine:
             if mine:
                 self._stranded.look()
-        if self._open and self._open.movable:
-            self.close_now(_RIVAL)
-        elif self._open:
-            self._inbox.order_close(_RIVAL)
+            if mine and self._open and self._open.movable:
+                self._cut(self._open, _RIVAL)
+                self._settle()
+            elif self._open:
+                self._inbox.order_close(_RIVAL)
+
+    def _cut(self, current: OpenWindow, reason: str) -> None:
+        """Close the window in the middle of its step, or at the end of that if need be."""
+        if current.window.obstacle():
+            self._inbox.order_close(reason)
+        else:
+            current.note_cut()
+            if error := self._wall.attempt("closing", lambda: self._close(reason)):
+                self._give_up(error)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -217,7 +221,7 @@ class Loop:
         return backend.hesitation(request.plan.activities) if free else None
 
     def _too_late(self, request: Request) -> Problem | None:
-        failures = self._failures.get(request.plan.backend, 0)
+        failures = self._failures[request.plan.backend]
         return why_too_late(request, self._inbox.step, self.free_disk_mb, failures)
 
     def _open_window(self, request: Request, backend: Backend) -> None:
@@ -239,7 +243,7 @@ class Loop:
             current.window.open(self._preparing(request, backend), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._drop(current)
+            self._stranded.let_go(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
@@ -272,15 +276,11 @@ class Loop:
         current, self._open = self._open, None
         if current is None:
             return
-        self._drop(current)
+        self._failures[current.backend.name] += 1
+        self._stranded.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
-
-    def _drop(self, current: OpenWindow) -> None:
-        name = current.backend.name
-        self._failures[name] = self._failures.get(name, 0) + 1
-        self._stranded.let_go(current)
 
     def _submit(
         self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float

@@ -433,6 +433,23 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
     assert len(job.backend.recordings) == 4
 
 
+def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that asks beside its own profiler again and again is served once that has ended."""
+    (job.root / "other.json").write_text('{"active": 1}')
+
+    def busy(*_: object) -> None:
+        raise BackendError("another profiler is active")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(job.backend, "prepare", busy)
+        for _ in range(5):
+            job.session.start(job.root / "other.json")
+            assert job.session.status().problems == ("/backend: another profiler is active.",)
+    job.session.start(job.root / "other.json")
+    job.step(2)
+    assert job.manifests()[-1].complete
+
+
 def test_only_failures_in_a_row_count(job: Job) -> None:
     """A window that works in between clears the count."""
     (job.root / "other.json").write_text('{"active": 1}')
