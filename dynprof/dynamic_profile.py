@@ -40,10 +40,11 @@ _session: Session | None = None
 
 
 def step() -> None:
-    """End one training step and begin the next; call it once per step, on one thread.
+    """End one training step and begin the next; call it once per step.
 
     While nothing is asked for, it adds one to a counter and tests one flag. The numbers count
-    from 0: the work before the first call is step 0 (see :func:`set_state` for resumed jobs).
+    from 0: the work before the first call is step 0 (see :func:`set_state` for resumed jobs). Where
+    several threads call it, each call ends a step, and a window records them all if it can.
     """
     inbox = _inbox
     inbox.step += 1

@@ -1,4 +1,4 @@
-"""What ``step()`` looks into: the step counter, and what waits for the training thread."""
+"""What ``step()`` looks into: the step counter, and what waits for the next step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """The meeting point of the watcher's thread and the training thread.
+    """The meeting point of the watcher's thread and those that train.
 
     Attributes:
-        step: The number of the step that is running; only the training thread writes it.
+        step: The number of the step that is running; only ``step()`` and ``set_state()`` write it.
         due: Whether the next ``step()`` has to look closer; all that an idle one tests.
         on_due: Called by ``step()`` when something is due.
     """

@@ -264,11 +264,6 @@ def open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
 
 
-def private(path: str, flags: int) -> int:
-    """Open a file as ``open(..., opener=private)`` wants it: a new one is for user and group."""
-    return os.open(path, flags, FILE_MODE)
-
-
 def why_unusable(path: Path) -> str:
     """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
     try:

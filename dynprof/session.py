@@ -1,8 +1,8 @@
-"""One process's profiling: wires watcher, inbox, training thread and exporter together.
+"""One process's profiling: wires watcher, inbox, loop and exporter together.
 
-Three threads meet here. The watcher's thread puts requests into the inbox; the training thread
-looks into it in ``step()`` and is the only one that touches a profiler (``loop.py``); the
-exporter's thread reports what it saved.
+Three threads meet here. The watcher's thread puts requests into the inbox; whichever calls
+``step()`` looks into it, and has its turn with the profiler (``loop.py``); the exporter's thread
+reports what it saved.
 """
 
 from __future__ import annotations
