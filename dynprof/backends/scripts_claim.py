@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from torch.autograd.profiler import profile
 
-    from dynprof.backends.libtorch import Taken
-
 
 class ScriptsClaim:
     """The same session, for a recording that the script asked for itself.
@@ -22,11 +20,6 @@ class ScriptsClaim:
 
     give_way: Callable[[], None] | None = None
     lost = False
-
-    @property
-    def taken(self) -> int:
-        """How often somebody took the session."""
-        return KINETO.taken
 
     def prepare(self, profiler: profile, owner: object) -> None:  # noqa: ARG002
         """Take the session; waits while another recording's events are collected."""
@@ -48,15 +41,3 @@ class ScriptsClaim:
         """Leave the session to a thread that collects its events."""
         KINETO.release()
         KINETO.hand_over()
-
-    def collected(self) -> None:
-        """Give the session back; called by that thread."""
-        KINETO.collected()
-
-    def leave(self, taken: Taken, profiler: profile) -> None:
-        """Let go of a recording that lost the session, as a window of the operator's does."""
-        KINETO.leave(taken, profiler)
-
-    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
-        """Let go of a recording that lost the session, as a window of the operator's does."""
-        KINETO.drop(profiler, stop_trace)

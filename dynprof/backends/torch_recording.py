@@ -14,6 +14,7 @@ from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.forks import no_fork
+from dynprof.backends.kineto import KINETO
 from dynprof.backends.libtorch import find
 from dynprof.backends.moments import why_not_now
 from dynprof.backends.quiescence import let_others_leave
@@ -75,7 +76,7 @@ class TorchRecording:
     def prepare(self) -> None:
         """Turn torch's profiler on, for the warm-up."""
         self._session.prepare(self._profiler.profiler, self)
-        self._number = self._session.taken
+        self._number = KINETO.taken
         self._state = "prepared"
 
     @property
@@ -146,7 +147,7 @@ class TorchRecording:
         with contextlib.ExitStack() as each:
             each.callback(self._session.close, self)
             if held and self._is_lost:
-                self._session.leave(held, profiler.profiler)
+                KINETO.leave(held, profiler.profiler)
             elif held:
                 self._taken = held
                 each.callback(self._drop)
@@ -230,7 +231,7 @@ class TorchRecording:
 
     def _gather(self, taken: Taken) -> Future[None]:
         self._session.hand_over()
-        return COLLECTOR.begin(functools.partial(_collect, taken, self._session.collected))
+        return COLLECTOR.begin(functools.partial(_collect, taken))
 
     def _write(self, path: Path) -> None:
         if self._taken is None or self._collected is None:
@@ -255,10 +256,10 @@ class TorchRecording:
             taken = self._off_the_threads(self._functions, at_once=True)
             self._share_no_more()
             self._end_step()
-            self._session.leave(taken, profiler.profiler)
+            KINETO.leave(taken, profiler.profiler)
         elif running:
             self._abandon_step()
-            self._session.drop(profiler.profiler, profiler.stop_trace)
+            KINETO.drop(profiler.profiler, profiler.stop_trace)
 
     def _synchronise(self) -> None:
         """Wait for the device, as the ordinary close does, so that its last kernels are kept."""
@@ -273,7 +274,7 @@ class TorchRecording:
     @property
     def _is_lost(self) -> bool:
         """Whether another profiler took the session; touching it would crash."""
-        return self._session.lost or self._session.taken != self._number
+        return self._session.lost or KINETO.taken != self._number
 
     def _insist(self) -> None:
         """Raise if the script's own profiler took the session."""
@@ -292,8 +293,8 @@ class TorchRecording:
             step.__exit__(None, None, None)
 
 
-def _collect(taken: Taken, give_back: Callable[[], None]) -> None:
+def _collect(taken: Taken) -> None:
     try:
         taken.collect()
     finally:
-        give_back()
+        KINETO.collected()
