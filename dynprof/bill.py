@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 AFTER_S = 10.0
 """Over how many seconds the step time after a capture is measured."""
+_ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
+_ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
 
 
 @dataclass
@@ -76,6 +78,11 @@ class OpenWindow:
         """Add a remark, once."""
         if text not in self.remarks:
             self.remarks.append(text)
+
+    def note_thread(self) -> None:
+        """Remark that the calling thread ends a step of it, where another one opened it."""
+        if self.thread is not threading.current_thread():
+            self.remark(_ONE_THREAD if self.window.bound_to_thread else _ALL_THREADS)
 
     def note_cut(self) -> None:
         """Remark that the window ends in the middle of a step."""

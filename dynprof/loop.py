@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
-_ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
-_ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
 
 
 class Loop:
@@ -51,6 +49,7 @@ class Loop:
     Attributes:
         free_disk_mb: The last known free MB where the waiting capture would go; another thread
             asks the file system, so that a hung one does not hang the training.
+        turns: Which thread is in it.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Loop:
         self._open: OpenWindow | None = None
         self._failures: Counter[str] = Counter()
         self._said, self._opening = "", False
-        self._turns, self._stranded = Turns(), Stranded(wall, self._clock)
+        self.turns, self._stranded = Turns(), Stranded(wall, self._clock)
 
     @property
     def busy(self) -> bool:
@@ -98,7 +97,7 @@ class Loop:
         Args:
             a_step_ended: False where the script asks in the middle of a step.
         """
-        with self._turns.take() as mine:
+        with self.turns.take() as mine:
             if mine:
                 if error := self._wall.attempt("a step", lambda: self._turn(a_step_ended)):
                     self._give_up(error)
@@ -106,20 +105,22 @@ class Loop:
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
-        with self._turns.take() as mine:
+        with self.turns.take() as mine:
             if mine and self._open:
                 if self._open.movable:
                     self._cut(self._open, reason)
                 else:
                     self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
                 self._settle()
+            elif self._open:  # a signal handler asks, in the midst of a turn
+                self._inbox.order_close(reason)
 
     def give_way(self) -> None:
         """Close the open window, on whichever thread another profiler is about to begin.
 
         Where only another thread may, it does so at its next step.
         """
-        with self._turns.take() as mine:
+        with self.turns.take() as mine:
             if mine:
                 self._stranded.look()
             if mine and self._open and self._open.movable:
@@ -159,8 +160,7 @@ class Loop:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""
         now_s = self._clock.now_s()
         current.step += 1
-        if current.thread is not threading.current_thread():
-            current.remark(_ONE_THREAD if current.window.bound_to_thread else _ALL_THREADS)
+        current.note_thread()
         if not current.movable:
             self._end_step_elsewhere(current)
             return

@@ -149,10 +149,12 @@ class Session:
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
 
+        In the midst of a turn of this thread, as a signal handler comes, after that.
+
         Raises:
             KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
         """
-        if self._stopped:
+        if self._stopped or self._loop.turns.put_off(lambda: self.end(reason)):
             return
         try:
             self._ended.set()

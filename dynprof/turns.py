@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WAIT_S = 60.0
 """For so long a thread waits for another that opens or closes a window; then it goes on."""
@@ -18,7 +18,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal may come right after it was taken
-        self._taken = False
+        self._taken: threading.Thread | None = None
+        self._afterwards: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def take(self) -> Iterator[bool]:
@@ -30,10 +31,28 @@ class Turns:
             if self._taken:
                 yield False
                 return
-            self._taken = True
+            self._taken = threading.current_thread()
             try:
                 yield True
             finally:
-                self._taken = False
+                self._taken = None
         finally:
             self._lock.release()
+            self._do_the_rest()
+
+    def put_off(self, action: Callable[[], None]) -> bool:
+        """Have ``action`` done after the turn that this thread is taking; False if it takes none.
+
+        For a signal handler, which comes in the midst of it; done also where that raises.
+        """
+        if self._taken is not threading.current_thread():
+            return False
+        self._afterwards = action
+        return True
+
+    def _do_the_rest(self) -> None:
+        if self._taken is threading.current_thread():
+            return
+        action, self._afterwards = self._afterwards, None
+        if action:
+            action()

@@ -1,0 +1,84 @@
+"""Signal handlers of the script's come at any moment, also while its step moves a window."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.testing import FakeRecording
+from tests.unit.test_session import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+InATurn = Callable[[Callable[[], None]], None]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return a job with a window of many steps open."""
+    made = Job(tmp_path)
+    made.edit(active=1000)
+    made.step(3)
+    return made
+
+
+@pytest.fixture
+def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
+    """Have a signal come once, while the next step begins, with a handler."""
+    begin_step, handlers = FakeRecording.begin_step, list[object]()
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def interrupted(recording: FakeRecording, number: int | None) -> None:
+        if handlers:
+            handlers.clear()
+            os.kill(os.getpid(), signal.SIGUSR1)
+        begin_step(recording, number)
+
+    def prepare(handler: Callable[[], None]) -> None:
+        handlers.append(handler)
+        signal.signal(signal.SIGUSR1, lambda *_: handler())
+
+    monkeypatch.setattr(FakeRecording, "begin_step", interrupted)
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_that_stops(job: Job, in_a_turn: InATurn) -> None:
+    """The window ends with the step, and keeps what it has."""
+    in_a_turn(job.session.stop)
+    job.step(2)
+    (manifest,) = job.manifests()
+    assert (manifest.reason, manifest.steps.recorded) == ("stopped by the script", 4)
+    assert (job.state, job.backend.running) == ("idle", 0)
+
+
+def test_a_handler_that_shuts_down(job: Job, in_a_turn: InATurn) -> None:
+    """The window is closed and saved as soon as that may be; no profiler stays on."""
+    in_a_turn(lambda: job.session.end("shutdown() was called"))
+    job.step()
+    (manifest,) = job.manifests()
+    assert (manifest.reason, manifest.steps.recorded) == ("shutdown() was called", 3)
+    assert (job.state, job.backend.running) == ("stopped", 0)
+    job.session.end("the process ended")
+    assert job.log().count("stopped at step") == 1
+
+
+def test_a_handler_that_shuts_down_and_exits(job: Job, in_a_turn: InATurn) -> None:
+    """As batch systems have it: what the window has is saved before the process ends."""
+
+    def leave() -> None:
+        job.session.end("shutdown() was called")
+        raise SystemExit(0)
+
+    in_a_turn(leave)
+    with pytest.raises(SystemExit):
+        job.step()
+    (manifest,) = job.manifests()
+    assert (manifest.reason, manifest.steps.recorded) == ("shutdown() was called", 3)
+    assert (job.state, job.backend.running) == ("stopped", 0)
