@@ -155,7 +155,8 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     size = _world_size(before)
     if beyond := tuple(asked for asked in config.asked_ranks.intervals if asked[0] >= size):
         text = f"this job has {counted(size, 'rank')}, from 0 on"
-        say(f"{text}, and no rank {RankSet(beyond)}", err=True)
+        noun = "rank" if sum(last - first + 1 for first, last in beyond) == 1 else "ranks"
+        say(f"{text}, and no {noun} {RankSet(beyond)}", err=True)
     for status in before:
         if status.rank not in config.asked_ranks:
             continue
