@@ -58,7 +58,7 @@ class Journal:
         self.remembered: dict[str, Any] = {}
         self.docket = Docket()
         self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
-        self._remembering = threading.Lock()
+        self._remembering = threading.RLock()  # a signal handler may come meanwhile
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)

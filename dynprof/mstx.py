@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 _sinks: tuple[Sink, ...] = ()
 _numbers = itertools.count(1)
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class _Stacks(threading.local):

@@ -42,7 +42,7 @@ class Process:
     backends: tuple[Backend, ...]
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
-    _learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _learning: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def learn_rank(self) -> bool:
         """Ask which rank this is while nobody has said: process groups come up late.

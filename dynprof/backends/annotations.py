@@ -22,8 +22,8 @@ class OpenAnnotations:
     """Follows the ranges of the recording that is running; the process needs one."""
 
     def __init__(self) -> None:
-        self._following = False
-        self._ending = threading.Lock()
+        self._following, self._is_ending = False, False
+        self._ending = threading.RLock()  # a signal handler may leave a range meanwhile
         self._open: dict[int, Any] = {}
         self._unwrap: Callable[[], None] = _nothing
 
@@ -37,15 +37,17 @@ class OpenAnnotations:
         """End those that are open, and follow no more; also twice."""
         self._following = False
         with self._ending:
+            self._is_ending = True
             while self._open:
                 _, record = self._open.popitem()
                 _end(record)
+            self._is_ending = False
         self._unwrap()
         self._unwrap = _nothing
 
     def forget(self) -> None:
         """Begin anew in a forked child, where nothing is recorded."""
-        self._following, self._ending = False, threading.Lock()
+        self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()
 
     def _wrapped(self) -> Callable[[], None]:
@@ -63,7 +65,7 @@ class OpenAnnotations:
 
         @functools.wraps(leave)
         def end(annotation: Any, *reason: Any) -> Any:
-            if self._open.pop(id(annotation.record), None) is None and self._ending.locked():
+            if self._open.pop(id(annotation.record), None) is None and self._is_ending:
                 with self._ending:  # it may be about to be ended, which two threads must not do
                     pass
             return leave(annotation, *reason)

@@ -38,3 +38,27 @@ def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memo
     (manifest,) = manifests(tmp_path)
     assert (manifest.steps.recorded, manifest.complete) == (3, False)
     assert manifest.trace
+
+
+def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) -> None:
+    """It does not wait for the thread that it has interrupted."""
+    run(
+        tmp_path,
+        """
+        import os, signal
+        from dynprof.backends import annotations
+        def annotate(*_):
+            with torch.profiler.record_function("of the handler"):
+                work()
+        signal.signal(signal.SIGUSR1, annotate)
+        original = annotations._end
+        def interrupted(record):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            original(record)
+        annotations._end = interrupted
+        window(active=2)
+        with torch.profiler.record_function("an epoch"):
+            steps(3)
+        """,
+    )
+    assert manifests(tmp_path)[-1].complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 from collections.abc import Callable
@@ -47,6 +48,19 @@ def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
     monkeypatch.setattr(FakeRecording, "begin_step", interrupted)
     yield prepare
     signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    "lock", ["inbox._lock", "_journal._remembering", "_journal.docket._lock", "_process._learning"]
+)
+def test_a_handler_that_comes_while_something_is_noted(job: Job, lock: str) -> None:
+    """Whatever it calls, it does not wait for the thread that it has interrupted."""
+    with operator.attrgetter(lock)(job.session):
+        assert job.session.status().state == "recording"
+        job.session.stop()
+        job.session.start(None)
+        job.step(2)
+    assert job.manifests()[0].reason == "stopped by the script"
 
 
 def test_a_handler_that_stops(job: Job, in_a_turn: InATurn) -> None:
