@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -212,9 +213,13 @@ class Unsettled:
             took_ms = (self.since_s - span.opened_s) * 1e3
             extra_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
         saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
-        self.manifest.settled(
+        settled = self.manifest.settled(
             step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
-        ).save(self.path)
+        )
+        # Whoever took the capture away or deleted it has the bill as it stood then.
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.exists():
+                settled.save(self.path)
         return True
 
 

@@ -107,7 +107,7 @@ class Reception:
     def _arm(self, request: Request) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
-        when += ", once the capture before it is saved" if self._loop.occupied else ""
+        when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {request.plan.backend} "
         text += f"({', '.join(request.plan.activities)})"
@@ -118,6 +118,13 @@ class Reception:
         if replaced := self._inbox.put(request):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
+
+    def _after_what(self) -> str:
+        """Say what a request has to wait for besides its step: it may be thousands of steps."""
+        if current := self._loop.open_window:
+            asked = f"request {current.request.number} for {current.window.asked}"
+            return f", once the open window ({asked}) is closed and saved"
+        return ", once the capture before it is saved" if self._loop.occupied else ""
 
     def _cancel(self, number: int) -> None:
         waiting, current = self._inbox.disarm(), self._loop.busy

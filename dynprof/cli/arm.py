@@ -32,6 +32,7 @@ from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
+    from dynprof.docket import Answer
     from dynprof.snapshot import Status
 
 Wait = Annotated[
@@ -161,6 +162,16 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
         if status.rank not in config.asked_ranks:
             continue
         for answer in status.edits:
-            if answer.outcome == "waiting":
-                text = f"request {answer.number} waits there and is superseded"
-                say(f"rank {status.rank}: {text}", err=True)
+            if text := _in_the_way(status, answer):
+                say(f"rank {status.rank}: request {answer.number} {text}", err=True)
+
+
+def _in_the_way(status: Status, answer: Answer) -> str:
+    """Say what becomes of an earlier request, and what it makes of this one."""
+    if answer.outcome == "waiting":
+        return "waits there and is superseded"
+    if answer.outcome != "open":
+        return ""
+    done, steps = status.progress or (0, 0)
+    left = counted(steps - done, "step")
+    return f"is open there for {left} more, and this one waits for it; dynprof cancel ends both"

@@ -105,6 +105,19 @@ def test_two_people_arm_at_once(job: RunningJob) -> None:
     assert "rank 0: superseded by request 2" in errors
 
 
+def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob) -> None:
+    """A million steps asked for by mistake: the next to ask learns what is in the way."""
+    dynprof("arm", job.root, "--active", 10**6)
+    job.when("the window", lambda status: status.progress is not None)
+    code, _, errors = dynprof("arm", job.root, "--active", 1)
+    assert code == 0
+    said = re.search(r"request 1 is open there for ([\d,]+) steps more, .* ends both", errors)
+    assert said, errors
+    assert 0 < int(said[1].replace(",", "")) <= 10**6
+    assert dynprof("cancel", job.root, "--wait")[0] == 0
+    job.when("the cancel", lambda status: status.state == "idle")
+
+
 def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     """What is open is closed, and whoever waits for it learns why."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")

@@ -181,6 +181,23 @@ def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
     assert manifest.cost.extra_ms == pytest.approx(150, rel=0.1)
 
 
+@pytest.mark.parametrize("taken", ["folder", "manifest"])
+def test_a_capture_taken_away_before_its_bill_is_no_error(job: Job, taken: str) -> None:
+    """Whoever moves or deletes a fresh capture sees no error, and nothing of it comes back."""
+    job.edit(active=2)
+    job.step(4)
+    (manifest,) = job.root.glob("step_*/info/rank_0.info.json")
+    if taken == "folder":
+        shutil.rmtree(manifest.parent.parent)
+    else:
+        manifest.unlink()
+    job.step(1100)
+    job.session._tick()
+    assert not manifest.exists()
+    assert job.session.status().last_error is None
+    assert "failed" not in job.log()
+
+
 def test_a_later_step_is_waited_for(job: Job) -> None:
     """Nothing opens before the start step, and the window opens exactly there."""
     job.edit(start_step=20, active=1)
@@ -214,7 +231,10 @@ def test_the_newest_edit_waits_its_turn(job: Job) -> None:
     job.edit(active=2)
     job.step(10)
     assert [m.steps.recorded for m in job.manifests()] == [3, 2]
-    assert "request 2: superseded by request 3" in job.log()
+    log = job.log()
+    assert "request 2: superseded by request 3" in log
+    behind = "opens at the next step, once the open window (request 1 for steps 1-3) is closed"
+    assert behind in log
 
 
 def test_cancel_closes_the_open_window(job: Job) -> None:
@@ -741,15 +761,21 @@ def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
     assert job.backend.recordings == []
 
 
+def _refused(_: Manifest, path: Path) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
 def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that can no longer be written does not fill the log."""
     job.edit(active=1)
     job.step(2)
-    shutil.rmtree(job.root)
+    monkeypatch.setattr(Manifest, "save", _refused)
     for _ in range(5):
         job.step(1100)
         job.session._tick()
     assert job.log().count("Traceback") == 1
+    monkeypatch.undo()
+    shutil.rmtree(job.root)
     job.root.mkdir()
     job.edit(active=1)
     job.step(2)
