@@ -59,7 +59,7 @@ class Cost(_Record):
         close_ms: Time inside the ``step()`` that closed it.
         save_ms: Time that saving took, beside the training.
         step_before_ms: Mean step time in the seconds before the window.
-        step_during_ms: Mean step time while recording.
+        step_during_ms: Mean step time while recording, without the time inside ``step()``.
         step_saving_ms: Mean step time from closing to the end of saving; filled in later.
         step_after_ms: Mean step time in the seconds after saving; filled in later.
         extra_ms: What the job lost in all, from opening to the end of saving: that time less its

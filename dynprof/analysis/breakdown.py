@@ -82,6 +82,11 @@ class Breakdown:
         return any(number is not None for number, _, _ in self._capture.marked)
 
     @property
+    def _of_python(self) -> bool:
+        """Whether calls of Python stand in the place of operators."""
+        return bool(self._capture.trace.category(CALLS).any())
+
+    @property
     def a_step(self) -> str:
         """What times are of, in words."""
         return "a step" if self.marked else "the capture"
@@ -193,11 +198,15 @@ class Breakdown:
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
         who = "Operators of the host run" if self.on_host else f"{device} computes"
+        if self.on_host and self._of_python:
+            who = "Python functions run or wait"
         said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of it"
         for name, words in _ALONE.items():
             if self.share(self.parts.get(name, 0)) >= _SHOWN:
                 said += f", {self.share(self.parts[name]):.0%} is {words}"
         idle = self.share(self.parts[IDLE])
+        if self.on_host and self._of_python:
+            return f"{said}, and {idle:.0%} lies outside of recorded calls."
         if self.on_host:
             return f"{said}, and {idle:.0%} is Python or waiting."
         return f"{said}, and it is idle for {idle:.0%}."

@@ -40,6 +40,8 @@ def traces_in(path: Path) -> list[Path]:
         return [path]
     found = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
     found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
+    if not found and not path.exists():
+        raise CaptureError(f"{path}: there is no such file or folder")
     if not found:
         raise CaptureError(f"{path} holds no trace: {_why_none(path)}")
     return found

@@ -15,7 +15,7 @@ from dynprof.analysis.intervals import united
 from dynprof.analysis.nesting import own_time
 from dynprof.analysis.operators import FRAMES, OPERATORS
 from dynprof.analysis.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
-from dynprof.plural import counted, number
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.analysis.capture import Capture
@@ -121,10 +121,12 @@ def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
+    of_them = f"of them in {steps.a_step}"
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
-        f"{number(kind.count / count)} of them in {steps.a_step} take {ms(kind.total / count)}.",
+        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
+        f"{ms(kind.total / count)}.",
         _advice_on(kind.name, shapes=len(capture.trace.tables["dims"]) > 1),
     )
 

@@ -28,6 +28,8 @@ from dynprof.snapshot import Status, load_status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dynprof.capture import Cost
+
 PATIENCE_S = 120.0
 EDIT: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
 
@@ -59,7 +61,7 @@ def demo(
         with _job(backend, root, home / "stop") as job:
             path = _play_operator(root, job)
         facts = json.loads(job.communicate()[0]) | _idle_cost()
-    except (TimeoutError, CaptureError, json.JSONDecodeError) as error:
+    except (TimeoutError, CaptureError, OSError, json.JSONDecodeError) as error:
         typer.echo(f"The demo failed: {error}", err=True)
         raise typer.Exit(1) from None
     _tell(root, path, facts)
@@ -153,13 +155,19 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
         f"{_ms(cost.step_saving_ms)} while saving,"
     )
-    lost = _ms(None if cost.extra_ms is None else max(0.0, cost.extra_ms))
-    typer.echo(f"   in all {lost} of training time lost until the trace was on disk;")
+    typer.echo(f"   in all {lost(cost)} of training time lost until the trace was on disk;")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."
     )
     typer.echo(f"\nThe job ended by itself after {counted(facts['steps'], 'step')}.")
+
+
+def lost(cost: Cost) -> str:
+    """Return the training time that a capture cost, as far as it stands out from what is usual."""
+    if cost.extra_ms is not None and cost.extra_ms < cost.open_ms + cost.close_ms:
+        return "too little to tell from the scatter of the steps"
+    return _ms(cost.extra_ms)
 
 
 def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:

@@ -64,6 +64,6 @@ def diff(
 
 
 def _cells(row: Growth) -> list[str]:
-    counts = (f"{count:,.4g}" for count in row.count)
+    counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
     return [row.name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]

@@ -17,7 +17,7 @@ def report(
     path: Captures,
     output: Annotated[
         Optional[Path],  # noqa: UP045 - typer on Python 3.10
-        typer.Option(help="Where to write it; else into analysis/ beside the trace."),
+        typer.Option(help="The file or folder to write to; else analysis/ beside the trace."),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open it.")] = False,
 ) -> None:

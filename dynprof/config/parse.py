@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from jsonschema import ValidationError as SchemaViolation
+    from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 50
 """More than this are counted, not listed."""
@@ -125,14 +126,24 @@ def _model_problems(
     error: ValidationError, places: dict[str, tuple[int, int]]
 ) -> Iterator[Problem]:
     """Yield what pydantic, stricter than the schema, does not let through (1.0 for 1)."""
-    for entry in error.errors(include_url=False):
+    entries = error.errors(include_url=False)
+    # Where an element of a list is wrong, that the list is no text is of the other alternative.
+    named = [entry for entry in entries if not isinstance(entry["input"], list)]
+    for entry in named or entries:
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, BrokenRules):
             yield from _located(cause.problems, places)
             continue
         pointer = _nearest(functools.reduce(join, entry["loc"], ""), places)
-        text = f"{show(entry['input'])} is not allowed: {entry['msg']}."
+        text = f"{show(entry['input'])} is not allowed{_instead(entry)}."
         yield Problem(text, pointer, *places.get(pointer, (0, 0)))
+
+
+def _instead(entry: ErrorDetails) -> str:
+    value = entry["input"]
+    if isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}, without a decimal point"
+    return f": {entry['msg']}"
 
 
 def _nearest(pointer: str, places: dict[str, tuple[int, int]]) -> str:

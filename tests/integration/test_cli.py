@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.capture import Cost
+from dynprof.cli.demo import lost
 from dynprof.config import template_text
 from dynprof.journal import Journal
 from dynprof.layout import Layout
@@ -96,6 +98,25 @@ def test_the_demo_tells_its_story(backend: str, tmp_path: Path) -> None:
     assert name in done.stdout
     (manifest,) = tmp_path.glob("prof_config/step_*/info/rank_0.info.json")
     assert json.loads(manifest.read_text())["complete"]
+
+
+def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
+    """A file in the place of its directory is named, without a traceback."""
+    (tmp_path / "file").touch()
+    done = dynprof("demo", "--backend", "python", "--dir", str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert f"The demo failed: [Errno 20] Not a directory: '{tmp_path}/file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra_ms", "said"),
+    [(-3.1, "too little to tell"), (1.9, "too little to tell"), (150.2, "150.20 ms")],
+)
+def test_the_demo_claims_no_cost_below_what_was_measured(extra_ms: float, said: str) -> None:
+    """A scatter of the steps that hides the cost is said, instead of 0.00 ms."""
+    cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
+    assert lost(cost).startswith(said)
 
 
 def test_version() -> None:

@@ -226,8 +226,22 @@ def test_a_rank_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert done.stdout.strip().endswith("report.html")
 
 
+def test_a_folder_to_write_to(tmp_path: Path) -> None:
+    """The page goes into a folder that is there, under its own name."""
+    trace = tmp_path / "a.trace.json"
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5}
+    trace.write_text(json.dumps({"traceEvents": [event]}))
+    there = tmp_path / "pages"
+    there.mkdir()
+    done = report(str(trace), "--output", str(there))
+    assert (done.returncode, done.stdout.strip()) == (0, str(there / "report.html"))
+    assert (there / "report.html").is_file()
+
+
 def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
-    """No trace, another JSON: with exit code 2, and no report."""
+    """No folder, no trace, another JSON: with exit code 2, and no report."""
+    done = report(str(tmp_path / "no"))
+    assert (done.returncode, "there is no such file or folder" in done.stderr) == (2, True)
     assert report(str(tmp_path)).returncode == 2
     (tmp_path / "a.trace.json").write_text('{"a": 1}')
     done = report(str(tmp_path))

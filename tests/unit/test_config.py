@@ -101,6 +101,15 @@ def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
     assert parse_config(json.dumps(old).encode()).config.active == 1
 
 
+@pytest.mark.parametrize("document", ['{"active": 5.0}', '{"ranks": [5.0]}'])
+def test_a_whole_number_with_a_point_is_said_what_to_write(document: str) -> None:
+    """JSON Schema lets 5.0 pass for a whole number; the job does not, and says 5."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(document.encode())
+    (problem,) = caught.value.problems
+    assert problem.text == "5.0 is not allowed; write 5, without a decimal point."
+
+
 def test_all_problems_are_reported_at_once() -> None:
     """Slips, unknown keys, wrong values and wrong types come in one report, in file order."""
     problems = problems_of(

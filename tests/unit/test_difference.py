@@ -87,6 +87,14 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
         assert "\x1b[2J" not in done.stdout
 
 
+def test_large_counts_are_written_out(tmp_path: Path) -> None:
+    """30,000 calls in a step are no 3e+04; what is no whole number keeps four digits."""
+    paths = [write(tmp_path / f"{n}.trace.json", 1, n, ms=0.01) for n in (3, 30_000)]
+    done = run([*DYNPROF, "diff", *map(str, paths)], env={**os.environ, "COLUMNS": "120"})
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("aten::mm"))
+    assert row[2:4] == ["3", "30,000"]
+
+
 @pytest.mark.parametrize("width", [40, 80, 0])
 def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
     """No line is wider, a long name is one line; a pipe has it whole. Steps are no operators."""

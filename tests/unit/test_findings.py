@@ -183,6 +183,11 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     host = str(Breakdown(capture(tmp_path, HEALTHY)))
     assert "Operators of the host run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: data loading 1%; 99% lies outside these.")
+    python = capture(tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)])
+    assert str(Breakdown(python)).endswith(
+        "Python functions run or wait for 90% of it, and 10% lies outside of recorded calls."
+    )
+    assert found(python)["time.sleep takes the most"].detail == "1 of them in a step takes 60 ms."
     empty = tmp_path / "b.trace.json"
     empty.write_text('{"traceEvents": []}')
     assert str(Breakdown(Capture(empty))) == "The capture holds no event with a duration."

@@ -77,6 +77,8 @@ def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
 def _prepared(output: Path | None, folder: Path) -> Path:
     """Return where the report goes; the folder is there."""
     if output:
+        if output.is_dir():
+            return output / REPORT
         make_dir(output.absolute().parent)
         return output
     own_folder(folder)
