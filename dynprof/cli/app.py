@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Callable
 from typing import Annotated
 
@@ -21,11 +22,17 @@ from dynprof.cli.validate import validate
 from dynprof.cli.view import view
 from dynprof.version import __version__
 
+NARROW = 60
+"""On fewer columns the framed tables of the help would cut the names of options: it goes plain."""
+_COLUMNS = shutil.get_terminal_size().columns
+
 app = typer.Typer(
     name="dynprof",
     help="Profile the next N steps of a training job that is already running.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None if _COLUMNS < NARROW else "rich",
+    context_settings={"terminal_width": _COLUMNS} if _COLUMNS < NARROW else None,
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     init, validate, arm, cancel, status, log, analyse, report, top, diff, view, demo,

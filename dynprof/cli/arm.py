@@ -18,6 +18,7 @@ from dynprof.cli.places import (
     UNREADABLE,
     Directory,
     directory_of,
+    elsewhere,
     fail,
     health,
     live,
@@ -42,6 +43,7 @@ Wait = Annotated[
 Timeout = Annotated[
     float | None,
     typer.Option(
+        min=0,
         metavar="S",
         help="With --wait: at most so long.",
     ),
@@ -85,6 +87,8 @@ def _save(
     wait: bool,
     timeout: float | None,
 ) -> None:
+    if timeout is not None and not wait:
+        raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
     raw, before = _changed(path, asked, resets)
     if not before:
@@ -104,12 +108,15 @@ def _save(
     if not config.cancel:
         _tell_what_is_asked(watching, inherited(config, asked))
     if wait:
-        follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
-        try:
-            code = follower.follow(watching, timeout)
-        except KeyboardInterrupt:
-            fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
+        code = _follow(Follower(path, hashlib.sha256(raw).hexdigest(), before), watching, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)
+
+
+def _follow(follower: Follower, watching: list[Status], timeout: float | None) -> int:
+    try:
+        return follower.follow(watching, timeout)
+    except KeyboardInterrupt:
+        fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
 
 
 def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
@@ -142,7 +149,8 @@ def _changed(
     except UnicodeError:
         fail(f"{path}: half of a surrogate pair is no character; nothing was changed", INVALID)
     except FileNotFoundError:
-        fail(f"{path}: there is no such file; dynprof init makes one", UNREADABLE)
+        hint = elsewhere(path.parent) or "; dynprof init makes one"
+        fail(f"{path}: there is no such file{hint}", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}", err=True)

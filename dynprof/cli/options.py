@@ -82,7 +82,7 @@ class Setting:
         """Return what stands in the file for what the command line says; None where it does not.
 
         Raises:
-            typer.BadParameter: It is switched on and off.
+            typer.BadParameter: It is switched on and off, or a pair has no key or no value.
         """
         given = arguments.get(self.key)
         if self.kind is bool:
@@ -95,8 +95,7 @@ class Setting:
 
     def _value(self, given: Any) -> Any:
         if self.kind is dict:
-            pairs = (text.partition("=") for text in given)
-            return {key: _json_or_text(value) for key, _, value in pairs}
+            return dict(map(_pair, given))
         if self.kind is list:
             parts = [part.strip() for part in given.split(",")]
             return [int(part) if part.isdigit() else part for part in parts]
@@ -143,7 +142,7 @@ def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
     """Return the settings given on the command line, by their place in the file.
 
     Raises:
-        typer.BadParameter: One is switched on and off.
+        typer.BadParameter: One is switched on and off, or a pair has no key or no value.
     """
     found = {setting.path: setting.given_in(given) for setting in settings()}
     return {path: value for path, value in found.items() if value is not None}
@@ -171,6 +170,13 @@ def _plain(annotation: Any) -> Any:
     if origin is typing.Literal:
         return type(typing.get_args(annotation)[0])
     return origin or annotation
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r} is no pair; write a key, = and a value")
+    return key, _json_or_text(value)
 
 
 def _json_or_text(text: str) -> Any:

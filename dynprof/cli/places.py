@@ -49,7 +49,13 @@ def nobody(directory: Path) -> str:
         how = "stopped" if last.state == "stopped" else "was last heard of"
         return f"{text}; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at " \
             f"{local(last.heartbeat)}"  # fmt: skip
-    return f"{text}; no job has called dp.init() on it yet"
+    return f"{text}; no job has called dp.init() on it yet{elsewhere(directory)}"
+
+
+def elsewhere(directory: Path) -> str:
+    """Return, for the end of a sentence, where one level below a config lies; empty for nowhere."""
+    found = sorted(path.parent for path in directory.glob(f"*/{CONFIG_NAME}"))
+    return f"; there is a config in {', '.join(map(str, found[:3]))}" if found else ""
 
 
 def say(text: object, *, err: bool = False) -> None:

@@ -15,7 +15,7 @@ from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
 from dynprof.plan import Refusal, Standing, plan
-from dynprof.plural import counted
+from dynprof.plural import counted, listed
 from dynprof.snapshot import Status, load_status
 
 
@@ -47,8 +47,11 @@ def validate(
         say(f"{path}: well formed, but a job would refuse it")
         raise typer.Exit(INVALID)
     say(f"{path}: valid; asks for {_wish(parsed.config)}")
-    if not live(path.parent):
+    there = live(path.parent)
+    if not there:
         say(nobody(path.parent))
+    elif not parsed.config.cancel and not any(s.rank in parsed.config.asked_ranks for s in there):
+        say(f"none that is there is asked ({listed('rank', [s.rank for s in there])})")
 
 
 def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:

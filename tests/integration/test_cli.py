@@ -72,9 +72,12 @@ def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     assert done.returncode == 1
     assert "line 2, column 2, /start_step: step 400 has begun already" in done.stdout
     assert "(rank 0 on node7)" in done.stdout
+    config.write_text('{"ranks": "7"}')
+    done = dynprof("validate", str(config))
+    assert (done.returncode, "none that is there is asked (rank 0)" in done.stdout) == (0, True)
     config.write_text('{"activities": ["CPU", "CUDA"]}')
     done = dynprof("validate", str(config))
-    assert done.returncode == 0
+    assert (done.returncode, "is asked" in done.stdout) == (0, False)
     assert "CUDA is left out: backend torch on this machine has CPU only." in done.stdout
 
 

@@ -160,6 +160,39 @@ def test_there_is_no_config(tmp_path: Path) -> None:
     assert (code, "there is no such file; dynprof init makes one" in errors) == (2, True)
 
 
+def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
+    """Whoever gives the run's directory is told where below it the config lies."""
+    assert dynprof("init", tmp_path / "prof_config")[0] == 0
+    code, _, errors = dynprof("arm", tmp_path, "--active", 1)
+    assert (code, f"there is a config in {tmp_path / 'prof_config'}" in errors) == (2, True)
+    code, output, errors = dynprof("status", tmp_path)
+    assert (code, f"there is a config in {tmp_path / 'prof_config'}" in output + errors) == (
+        3,
+        True,
+    )
+    assert not (tmp_path / "profiler_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--metadata", "who"), "'who' is no pair; write a key, = and a value"),
+        (("--metadata", "=me"), "'=me' is no pair"),
+        (("--timeout", 3), "--timeout is for --wait; give both, or neither"),
+        (("--wait", "--timeout", -3), "Invalid value for '--timeout'"),
+    ],
+)
+def test_options_that_mean_nothing_change_nothing(
+    tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    """What would be dropped without a word is refused, and the config stays as it is."""
+    dynprof("init", tmp_path)
+    config = (tmp_path / "profiler_config.json").read_text()
+    code, _, errors = dynprof("arm", tmp_path, *options)
+    assert (code, said in errors) == (2, True), errors
+    assert (tmp_path / "profiler_config.json").read_text() == config
+
+
 def test_status_of_all_ranks(tmp_path: Path) -> None:
     """One line a rank: alive, dead and stopped; the last problem and the last capture."""
     (tmp_path / "a").mkdir()

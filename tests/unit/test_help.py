@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from dynprof.cli import app
 from dynprof.cli.options import NOT_OFFERED, SECTIONS, changes, settings
 from dynprof.cli.panels import BRIEFS
+from tests.processes import DYNPROF, run
 
 COMMANDS = [str(info.callback.__name__) for info in app.registered_commands if info.callback]
 
@@ -30,6 +32,16 @@ def test_nothing_is_cut(command: str, width: int) -> None:
     lines = shown(command, width)
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
+
+
+def test_on_forty_columns_the_options_keep_their_names() -> None:
+    """Where frames would cut the names of options, the help is plain, and no wider either."""
+    done = run([*DYNPROF, "arm", "--help"], env={**os.environ, "COLUMNS": "40"})
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 40
+    names = {line.split()[0] for line in lines if line.lstrip().startswith("--")}
+    assert {f"--{setting.key.replace('_', '-')}" for setting in settings()} <= names
+    assert "…" not in done.stdout
 
 
 def test_every_setting_is_offered_once() -> None:
