@@ -106,6 +106,8 @@ class Loop:
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
         with self.turns.take() as mine:
+            if mine:
+                self._stranded.look()
             if mine and self._open:
                 if self._open.movable:
                     self._cut(self._open, reason)

@@ -241,10 +241,10 @@ class Session:
 
     def stop(self) -> None:
         """Close the open window early; from another thread, at the next step."""
-        if self._loop.owns_window():
-            self._loop.close_now("stopped by the script")
-        elif self._loop.open_window:
+        if self._loop.open_window and not self._loop.owns_window():
             self.inbox.order_close("stopped by the script")
+        else:
+            self._loop.close_now("stopped by the script")
 
     def set_step(self, step: int) -> None:
         """Set the number of the step that is running; an open window closes first."""
