@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import Counter
@@ -17,7 +18,7 @@ from dynprof.stranded import Stranded
 from dynprof.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dynprof.backends import Backend, Recording
@@ -97,23 +98,17 @@ class Loop:
         Args:
             a_step_ended: False where the script asks in the middle of a step.
         """
-        with self.turns.take() as mine:
-            if mine:
-                if error := self._wall.attempt("a step", lambda: self._turn(a_step_ended)):
-                    self._give_up(error)
-                self._settle()
+        with self._in_turn() as mine:
+            if mine and (error := self._wall.attempt("a step", lambda: self._turn(a_step_ended))):
+                self._give_up(error)
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
-        with self.turns.take() as mine:
-            if mine:
-                self._stranded.look()
-            if mine and self._open:
-                if self._open.movable:
-                    self._cut(self._open, reason)
-                else:
-                    self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
-                self._settle()
+        with self._in_turn() as mine:
+            if mine and self._open and self._open.movable:
+                self._cut(self._open, reason)
+            elif mine and self._open:
+                self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
             elif self._open:  # a signal handler asks, in the midst of a turn
                 self._inbox.order_close(reason)
 
@@ -122,14 +117,21 @@ class Loop:
 
         Where only another thread may, it does so at its next step.
         """
+        with self._in_turn() as mine:
+            if mine and self._open and self._open.movable:
+                self._cut(self._open, _RIVAL)
+            elif self._open:
+                self._inbox.order_close(_RIVAL)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[bool]:
+        """Take a turn, if it can be had: end first what this thread may, and say what is due."""
         with self.turns.take() as mine:
             if mine:
                 self._stranded.look()
-            if mine and self._open and self._open.movable:
-                self._cut(self._open, _RIVAL)
+            yield mine
+            if mine:
                 self._settle()
-            elif self._open:
-                self._inbox.order_close(_RIVAL)
 
     def _cut(self, current: OpenWindow, reason: str) -> None:
         """Close the window in the middle of its step, or at the end of that if need be."""
@@ -150,7 +152,6 @@ class Loop:
             self._inbox.knock()
 
     def _turn(self, a_step_ended: bool) -> None:
-        self._stranded.look()
         if self._open and a_step_ended:
             self._end_step(self._open)
         if not self._open:
@@ -205,7 +206,8 @@ class Loop:
         try:
             if not self._inbox.claim(request):
                 return  # replaced or cancelled meanwhile; the next step looks again
-            if problem := self._too_late(request):
+            failures, step = self._failures.get(request.plan.backend, 0), self._inbox.step
+            if problem := why_too_late(request, step, self.free_disk_mb, failures):
                 self._journal.refusal(request.number, [str(problem)])
             else:
                 self._open_window(request, backend)
@@ -221,10 +223,6 @@ class Loop:
             return obstacle
         free = request.plan.start_step is None and not request.at_once
         return backend.hesitation(request.plan.activities) if free else None
-
-    def _too_late(self, request: Request) -> Problem | None:
-        failures = self._failures[request.plan.backend]
-        return why_too_late(request, self._inbox.step, self.free_disk_mb, failures)
 
     def _open_window(self, request: Request, backend: Backend) -> None:
         began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
