@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,23 +71,55 @@ class PythonBackend:
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> PythonRecording:  # noqa: ARG002
         """Switch the tracing of calls on."""
-        from viztracer import VizTracer
-
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
-        tracer = VizTracer(
+        tracer = _TRACERS.take()
+        tracer.process_name = f"rank {rank.number}"
+        tracer.start()
+        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
+        companions = Companions(companions_for(plan.config.experimental))
+        return PythonRecording(tracer, {"distributedInfo": place}, companions)
+
+
+class _Tracers:
+    """VizTracers that nobody uses: each window takes one and gives it back.
+
+    Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
+    process, and VizTracer ends the process that has no more of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Any] = []
+
+    def take(self) -> Any:
+        """Return one that records nothing yet."""
+        from viztracer import VizTracer
+
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
+        return VizTracer(
             tracer_entries=MAX_EVENTS,
             verbose=0,
             ignore_frozen=True,
             exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
             file_info=False,  # leaves the source code of the job out of the trace
             register_global=False,
-            process_name=f"rank {rank.number}",
         )
-        tracer.start()
-        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        companions = Companions(companions_for(plan.config.experimental))
-        return PythonRecording(tracer, {"distributedInfo": place}, companions)
+
+    def give_back(self, tracer: Any) -> None:
+        """Forget what one has recorded, for the next window."""
+        tracer.clear()
+        self._free.append(tracer)
+
+
+_TRACERS = _Tracers()
+
+
+def _stop(tracer: Any) -> None:
+    """Switch tracing off, also for threads that begin later, which VizTracer leaves on."""
+    tracer.stop()
+    if threading.getprofile() == tracer.threadtracefunc:
+        threading.setprofile(None)  # type: ignore[arg-type]
 
 
 class PythonRecording:
@@ -118,7 +152,7 @@ class PythonRecording:
     def stop(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
-        self._tracer.stop()
+        _stop(self._tracer)
 
     def save(self, path: Path) -> Saved:
         """Write the events as a Chrome trace.
@@ -128,12 +162,14 @@ class PythonRecording:
         a pause in between.
         """
         tracer, self._tracer = self._tracer, None
-        tracer.dump(str(path), sanitize_function_name=True)
-        tracer.clear()
+        facts = {**self._facts, "baseTimeNanoseconds": tracer.get_base_time()}
+        try:
+            tracer.dump(str(path), sanitize_function_name=True)
+        finally:
+            _TRACERS.give_back(tracer)
         end = _end_of(path)
         if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
             raise BackendError("VizTracer could not write the whole trace")
-        facts = {**self._facts, "baseTimeNanoseconds": tracer.get_base_time()}
         if b'"overflow":true' in end:
             lost = f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
             return Saved(lost=(lost,), facts=facts)
@@ -152,15 +188,15 @@ class PythonRecording:
     def leave_child(self) -> None:
         """Switch tracing off in a forked child."""
         if self._tracer is not None:
-            self._tracer.stop()
+            _stop(self._tracer)
             self._tracer.clear()
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
-            tracer.stop()
-            tracer.clear()
+            _stop(tracer)
+            _TRACERS.give_back(tracer)
 
     def _end_step(self) -> None:
         step, self._step = self._step, None
@@ -174,7 +210,9 @@ class PythonRecording:
 
 
 def _other_profiler() -> str | None:
-    """Return what traces this thread already; two would take each other's place."""
+    """Return what traces here already; two would take each other's place."""
+    if threading.getprofile() is not None:
+        return "threading.setprofile"
     if sys.version_info >= (3, 12):
         return sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
     return None if sys.getprofile() is None else "sys.setprofile"

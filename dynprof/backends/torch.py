@@ -10,6 +10,7 @@ import contextlib
 import json
 import platform
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
@@ -99,7 +100,7 @@ class TorchBackend:
 
         if KINETO.script_has_it or KINETO.has_window or _is_on_here(torch):
             raise BackendError(OCCUPIED)
-        if plan.config.with_stack and sys.getprofile():
+        if plan.config.with_stack and (sys.getprofile() or threading.getprofile()):
             text = "with_stack would take the place of the job's own sys.setprofile()"
             raise BackendError(f"{text}; ask without it")
         session = ScriptsClaim() if plan.script else KINETO
