@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.libtorch import records_everywhere
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class KinetoSession:
         self._ours = threading.local()
         self._left.clear()
         self._owner: object = None
-        self._open = False
+        self._open = self._started = False
         self._closed, self._collected = threading.Event(), threading.Event()
         self._closed.set()
         self._collected.set()
@@ -88,7 +89,9 @@ class KinetoSession:
     @property
     def script_has_it(self) -> bool:
         """Whether a profiler of the script's own is prepared or running."""
-        return any(thread.is_alive() for thread in self._claims)
+        if any(thread.is_alive() for thread in tuple(self._claims)):
+            return True
+        return bool(not self._started and records_everywhere())  # its thread may have ended
 
     @property
     def has_window(self) -> bool:
@@ -121,6 +124,7 @@ class KinetoSession:
 
     def start(self, start_trace: Callable[[], None]) -> None:
         """Begin to record, with the session that was taken."""
+        self._started = True
         self._call(start_trace)
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
@@ -138,6 +142,7 @@ class KinetoSession:
         """
         if owner in (None, self._owner):
             self._open, self.give_way, self._owner = False, None, None
+            self._started = False
             self._closed.set()
         self._drop_left()
 
@@ -155,9 +160,9 @@ class KinetoSession:
         """Wait while a thread collects the events of the last recording."""
         self._collected.wait(timeout_s)
 
-    def release(self) -> None:
-        """Note that what this thread began as a profiler of the script's has ended."""
-        self._claims.discard(threading.current_thread())
+    def release(self, thread: threading.Thread | None = None) -> None:
+        """Note that what a thread, or this one, began as a profiler of the script's has ended."""
+        self._claims.discard(thread or threading.current_thread())
 
     def _call(self, function: Callable[[], None]) -> None:
         self._ours.calling = True
@@ -215,19 +220,20 @@ class KinetoSession:
     def _ending(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            of_all_threads = records_everywhere() is not False
             try:
                 return function(*args, **kwargs)
             finally:
                 if not self._is_ours:
-                    self._end_claim()
+                    self._end_claim(of_all_threads)
 
         return call
 
-    def _end_claim(self) -> None:
+    def _end_claim(self, of_all_threads: bool) -> None:
         thread = threading.current_thread()
         if thread in self._claims:
             self._claims.discard(thread)
-        else:  # a profiler of all threads, which any of them may stop
+        elif of_all_threads:  # any of them may stop it
             self._claims.clear()
         self._drop_left()
 

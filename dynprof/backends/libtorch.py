@@ -255,6 +255,20 @@ class Taken:
             self._functions.free(result)
 
 
+def records_everywhere() -> bool | None:
+    """Return whether a profiler of all threads is on; None where that cannot be asked."""
+    get = _get()
+    return bool(get(True)) if get else None
+
+
+@functools.cache
+def _get() -> Any:
+    try:
+        return _function(ctypes.PyDLL(str(library())), "get", ctypes.c_void_p, ctypes.c_bool)
+    except (OSError, AttributeError):
+        return None
+
+
 def library() -> Path:
     """Return the library that exports the functions."""
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.backends.kineto import KINETO
@@ -21,8 +22,12 @@ class ScriptsClaim:
     give_way: Callable[[], None] | None = None
     lost = False
 
+    def __init__(self) -> None:
+        self._thread = threading.current_thread()
+
     def prepare(self, profiler: profile, owner: object) -> None:  # noqa: ARG002
         """Take the session; waits while another recording's events are collected."""
+        self._thread = threading.current_thread()
         profiler._prepare_trace()
 
     def start(self, start_trace: Callable[[], None]) -> None:
@@ -35,9 +40,9 @@ class ScriptsClaim:
 
     def close(self, owner: object = None) -> None:  # noqa: ARG002
         """Note that the recording has ended."""
-        KINETO.release()
+        KINETO.release(self._thread)
 
     def hand_over(self) -> None:
         """Leave the session to a thread that collects its events."""
-        KINETO.release()
+        KINETO.release(self._thread)
         KINETO.hand_over()
