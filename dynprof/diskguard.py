@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, DynprofError
 from dynprof.layout import free_disk_mb
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ class DiskGuard:
         """
         self.check()
         done = threading.Event()
-        thread = threading.Thread(target=self._poll, args=(done,), name="dynprof-disk", daemon=True)
+        thread = own_thread(self._poll, "dynprof-disk", done)
         with contextlib.suppress(RuntimeError):  # the interpreter is ending: nothing to watch with
             thread.start()
         try:
@@ -69,9 +70,13 @@ class DiskGuard:
         while not done.wait(POLL_S):
             if self._too_little():
                 self._cut = True
-                for path in self._folder.iterdir():
-                    with contextlib.suppress(OSError):
-                        os.truncate(path, 0)
+                self._cut_files()
+
+    def _cut_files(self) -> None:
+        with contextlib.suppress(OSError):  # the folder may have been removed
+            for path in self._folder.iterdir():
+                with contextlib.suppress(OSError):
+                    os.truncate(path, 0)
 
     def _too_little(self) -> bool:
         return free_disk_mb(self._folder) < self._least_mb

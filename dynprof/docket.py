@@ -53,7 +53,7 @@ class Docket:
 
     def __init__(self) -> None:
         self._answers: dict[int, Answer] = {}
-        self._lock = threading.RLock()  # a signal handler may ask while it is held
+        self._lock = threading.RLock()  # a signal handler may call status() while it is held
 
     @property
     def answers(self) -> tuple[Answer, ...]:

@@ -52,6 +52,10 @@ def step() -> None:
         inbox.on_due()
 
 
+step._torchdynamo_disable = True  # type: ignore[attr-defined]
+"""Tells torch.compile to leave it alone: traced, each number of a step would be compiled anew."""
+
+
 def init(
     path: str | os.PathLike[str],
     *,

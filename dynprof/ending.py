@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
+
+from dynprof.stderr import say
 
 if TYPE_CHECKING:
     from dynprof.export import Exporter
@@ -68,7 +69,7 @@ class Ending:
             return
         text = f"a capture is being saved; the process waits for it, up to {self._wait_s:g} s"
         self._journal.info(text)
-        print(f"dynprof: {text}. Ctrl-C gives it up.", file=sys.stderr, flush=True)
+        say(f"{text}. Ctrl-C gives it up.")
         if not self._exporter.wait(self._wait_s - quiet_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
 
@@ -77,4 +78,4 @@ class Ending:
             text = f"saving is given up: {reason}"
             self._journal.tell(manifest.request.number, "failed", text)
             self._journal.remember(last_error=text)
-            print(f"dynprof: {text}.", file=sys.stderr, flush=True)
+            say(f"{text}.")

@@ -19,6 +19,7 @@ from dynprof.layout import open_private, write_atomic, write_if_absent
 from dynprof.leftovers import occupied
 from dynprof.packing import pack
 from dynprof.switching import brisk_switching
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class Exporter:
         self._idle.set()
         self._publishing = threading.Lock()
         self._given_up = False
-        self._thread = threading.Thread(target=self._run, name="dynprof-export", daemon=True)
+        self._thread = own_thread(self._run, "dynprof-export")
 
     @property
     def busy(self) -> bool:

@@ -17,6 +17,7 @@ import json
 import os
 import pwd
 import runpy
+import signal
 import stat
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -106,6 +107,8 @@ class _Homes:
 
 def _start() -> None:
     """Run the module that the command line names."""
+    if hasattr(signal, "pthread_sigmask"):  # started by a thread that leaves them to the job
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, known, module, *arguments = sys.argv
     told = json.loads(known)
     sys.path += [entry for entry in told["path"] if entry not in sys.path]

@@ -22,6 +22,7 @@ from dynprof.layout import FILE_MODE, Layout
 from dynprof.regular import descriptor_of
 from dynprof.snapshot import HEARTBEAT_S
 from dynprof.statusfile import StatusFile
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +59,13 @@ class Journal:
         self.remembered: dict[str, Any] = {}
         self.docket = Docket()
         self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
-        self._remembering = threading.RLock()  # a signal handler may come meanwhile
+        self._remembering = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
         self._handler: logging.Handler | None = None
-        self._thread = threading.Thread(target=self._run, name="dynprof-journal", daemon=True)
+        self._thread = own_thread(self._run, "dynprof-journal")
 
     def start(self) -> None:
         """Open the log and begin to write.

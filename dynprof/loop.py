@@ -99,8 +99,8 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         with self._in_turn() as mine:
-            if mine and (error := self._wall.attempt("a step", lambda: self._turn(a_step_ended))):
-                self._give_up(error)
+            if mine:
+                self._wall.attempt_or("a step", lambda: self._turn(a_step_ended), self._give_up)
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
@@ -129,9 +129,11 @@ class Loop:
         with self.turns.take() as mine:
             if mine:
                 self._stranded.look()
-            yield mine
-            if mine:
-                self._settle()
+            try:
+                yield mine
+            finally:
+                if mine:
+                    self._settle()
 
     def _cut(self, current: OpenWindow, reason: str) -> None:
         """Close the window in the middle of its step, or at the end of that if need be."""
@@ -139,8 +141,7 @@ class Loop:
             self._inbox.order_close(reason)
         else:
             current.note_cut()
-            if error := self._wall.attempt("closing", lambda: self._close(reason)):
-                self._give_up(error)
+            self._wall.attempt_or("closing", lambda: self._close(reason), self._give_up)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""

@@ -11,6 +11,7 @@ import psutil
 from dynprof.clock import SystemClock
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable
 
     from dynprof.backends import Backend
@@ -42,7 +43,9 @@ class Process:
     backends: tuple[Backend, ...]
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
-    _learning: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _learning: contextlib.AbstractContextManager[bool] = field(
+        default_factory=threading.RLock, repr=False
+    )
 
     def learn_rank(self) -> bool:
         """Ask which rank this is while nobody has said: process groups come up late.

@@ -26,6 +26,7 @@ from dynprof.loop import Loop
 from dynprof.reception import Reception
 from dynprof.snapshot import Status
 from dynprof.statusfile import remove_stale
+from dynprof.threads import own_thread
 from dynprof.version import __version__
 from dynprof.wall import Wall
 from dynprof.watch import Watcher, WatchMode
@@ -116,7 +117,7 @@ class Session:
         self._exporter.start()
         self._watcher.start()
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
-            threading.Thread(target=self._clear_up, name="dynprof-clear", daemon=True).start()
+            own_thread(self._clear_up, "dynprof-clear").start()
         offers = self._process.offers()
         self._journal.remember(profilers=offers)
         layout, rank = self._process.layout, self._process.rank
@@ -159,7 +160,7 @@ class Session:
         try:
             self._ended.set()
             self._watcher.stop()
-            self._ending.wind_down(reason)
+            self._wall.attempt("the end", lambda: self._ending.wind_down(reason))
         finally:
             self._stopped = True
             self._wall.attempt("analysis", self._analyses.end)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
-from dynprof.errors import DynprofError, describe
+from dynprof.errors import BackendError, DynprofError, describe
+from dynprof.interruptions import came_from_a_signal
+from dynprof.stderr import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ class StderrNotes:
 
     def error(self, text: str) -> None:
         """Print it."""
-        print(f"dynprof: {text}", file=sys.stderr, flush=True)
+        say(text)
 
 
 class Wall:
@@ -53,10 +54,12 @@ class Wall:
         """
         try:
             action()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # The one broad except of the package: whatever fails behind this wall costs a
             # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
             # a training loop's own exceptions are none of our business and pass.
+            if came_from_a_signal(error):
+                raise
             text = f"{doing} failed: {describe(error)}"
             self._journal.remember(last_error=text)
             if text != self._last.get(doing):  # what fails once a second must not fill the log
@@ -65,6 +68,21 @@ class Wall:
             return error
         self._last.pop(doing, None)
         return None
+
+    def attempt_or(
+        self, doing: str, action: Callable[[], object], amend: Callable[[Exception], object]
+    ) -> None:
+        """Run ``action``, and ``amend`` where it fails or is interrupted.
+
+        Ctrl-C passes, and what the script's signal handlers raise; but the script may catch it
+        and go on, and nothing half done may be left to it.
+        """
+        error: Exception | None = BackendError(f"{doing} was interrupted")
+        try:
+            error = self.attempt(doing, action)
+        finally:
+            if error:
+                amend(error)
 
 
 def _at_length(text: str, error: Exception) -> str:

@@ -26,6 +26,7 @@ from watchdog.observers import Observer
 
 from dynprof.edits import SETTLE_S, Edit, EditDetector, Reading, read
 from dynprof.switching import brisk_switching
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,8 @@ class Watcher:
         self._observer: BaseObserver | None = None
         self._observed: tuple[int, int] | None = None
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dynprof-watch", daemon=True)
+        self._begun = threading.Event()
+        self._thread = own_thread(self._run, "dynprof-watch")
 
     @property
     def mode(self) -> WatchMode:
@@ -134,8 +136,8 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to watch; events are on when this returns."""
-        self._tend_observer()
         self._thread.start()
+        self._begun.wait()
 
     def stop(self) -> None:
         """End the threads."""
@@ -146,6 +148,10 @@ class Watcher:
         self._drop_observer()
 
     def _run(self) -> None:
+        try:  # here, because the observer's threads leave signals to the job as this one does
+            self._attempt("watching the config", self._tend_observer)
+        finally:
+            self._begun.set()
         while not self._stopping.is_set():
             self._wake.wait(self._patience_s())
             self._wake.clear()

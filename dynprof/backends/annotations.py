@@ -10,12 +10,13 @@ Ranges that Python does not see, of C++ alone or of ``_RecordFunctionFast``, can
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class OpenAnnotations:
@@ -82,10 +83,19 @@ def _nothing() -> None:
     """Undo nothing."""
 
 
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Keep torch's modes of the script, which count or forbid operators, from seeing the body."""
+    import torch
+
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield
+
+
 def _end(record: Any) -> None:
     import torch
 
-    with torch._C.DisableTorchFunctionSubclass():
+    with unseen():
         torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 

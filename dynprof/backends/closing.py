@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.libtorch import DetachedClose, find
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.errors import BackendError
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ class LowPriorityThread:
             RuntimeError: No thread can be started.
         """
         if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="dynprof-collect", daemon=True)
+            thread = own_thread(self._serve, "dynprof-collect")
             thread.start()
             self._thread = thread
 

@@ -91,7 +91,8 @@ class KinetoSession:
         """Whether a profiler of the script's own is prepared or running."""
         if any(thread.is_alive() for thread in tuple(self._claims)):
             return True
-        return bool(not self._started and records_everywhere())  # its thread may have ended
+        ours = self._started or self.collecting
+        return bool(not ours and records_everywhere())  # its thread may have ended
 
     @property
     def has_window(self) -> bool:
@@ -109,13 +110,12 @@ class KinetoSession:
         Raises:
             BackendError: A profiler of the script's own has just begun, on another thread.
         """
-        self._owner, self.lost, self._open = owner, False, True
-        self._closed.clear()
-        if self.script_has_it:  # looked for once it can see us: one of two sees the other
-            self.close()
-            raise BackendError(OCCUPIED)
         done = False
         try:
+            self._owner, self.lost, self._open = owner, False, True
+            self._closed.clear()
+            if self.script_has_it:  # looked for once it can see us: one of two sees the other
+                raise BackendError(OCCUPIED)
             self._call(profiler._prepare_trace)
             done = True
         finally:

@@ -119,7 +119,7 @@ def _stop(tracer: Any) -> None:
     """Switch tracing off, also for threads that begin later, which VizTracer leaves on."""
     tracer.stop()
     if threading.getprofile() == tracer.threadtracefunc:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 class PythonRecording:

@@ -1,8 +1,9 @@
 """Does the detached close work with this build of torch? Asked once a build, in a fresh process.
 
 ``dynprof.backends.selftest LIBRARY`` records a few operators, closes the recording in the
-detached way and reads the trace back; it exits with 0 only if everything is in it. If a call
-goes wrong, that process crashes, not a training job.
+detached way, reads the trace back, and says what it found. If a call goes wrong, that process
+crashes, not a training job. Its exit code means nothing: a job that ignores SIGCHLD, or waits for
+any child, leaves none to be read.
 
 Kept for other processes is only what the test itself found out. A process that crashed, was
 killed or could not start says nothing of the build: a limit on memory aborts it just so. Whoever
@@ -19,12 +20,11 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from dynprof.backends.libtorch import find, library
 from dynprof.backends.torch_features import experimental_config, has
@@ -32,8 +32,11 @@ from dynprof.errors import BackendError
 from dynprof.interpreter import command, environment
 from dynprof.layout import write_atomic
 from dynprof.regular import open_regular
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
+    import threading
+
     from dynprof.backends.libtorch import Taken
 
 STEPS = 3
@@ -41,8 +44,6 @@ UNFINISHED = "has not ended"
 PATIENCE_S = 180.0
 RETRY_S = 600.0
 """After so long a request has the test made again that came to no end."""
-FOUND_OUT = 3
-"""The exit code for what the test itself found out."""
 MAX_BYTES = 1 << 16
 
 
@@ -80,7 +81,7 @@ class SelfTest:
         """Look for the answer of this build, in the background; once, unless that was hindered."""
         if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
             self._began_s = time.monotonic()
-            self._thread = threading.Thread(target=self._ask, name="dynprof-selftest", daemon=True)
+            self._thread = own_thread(self._ask, "dynprof-selftest")
             self._thread.start()
 
     def _ask(self) -> None:
@@ -124,18 +125,16 @@ def ask_fresh_interpreter() -> Verdict:
             command("dynprof.backends.selftest", str(library()), packages=("torch",)),
             env=environment(CUDA_VISIBLE_DEVICES=""),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=PATIENCE_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return Verdict(f"its self-test took longer than {PATIENCE_S:.0f} s")
-    if done.returncode == 0:
-        return Verdict("", lasts=True)
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), lasts=True)
     said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
-    answer = f"its self-test ended with code {done.returncode}: {said[0][:200]}"
-    return Verdict(answer, lasts=done.returncode == FOUND_OUT)
+    return Verdict(f"its self-test ended with code {done.returncode}: {said[0][:200]}")
 
 
 def cache_file() -> Path:
@@ -187,15 +186,17 @@ def main() -> None:
     """Record, close, read back.
 
     Raises:
-        SystemExit: Something is missing from the trace.
+        SystemExit: It was asked about another build.
     """
     os.nice(5)  # at 19 a busy machine kept it waiting for a minute and more
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
     if [str(library())] != sys.argv[1:]:
         raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
+    missing = ""
     for everywhere in (False, True)[: 1 + has("profile_all_threads")]:
         if missing := _record(everywhere=everywhere):
-            _say(missing)
+            break
+    print(json.dumps({"verdict": missing and f"its self-test says: {missing}"}))
 
 
 def _record(*, everywhere: bool) -> str:
@@ -231,12 +232,6 @@ def _read_back(taken: Taken, *, with_memory: bool) -> str:
         collected.result()
         pool.submit(taken.write, path).result()
         return what_is_missing(path, with_memory=with_memory)
-
-
-def _say(words: str) -> NoReturn:
-    """End with what was found out."""
-    print(words, file=sys.stderr)
-    raise SystemExit(FOUND_OUT)
 
 
 def what_is_missing(path: Path, *, with_memory: bool = True) -> str:

@@ -51,6 +51,7 @@ class TorchBackend:
 
     def __init__(self, *, for_script: bool = False, detaches: bool = True) -> None:
         self._for_script, self._detaches = for_script, detaches
+        self._made: TorchRecording | None = None
 
     def offer(self) -> Offer:
         """Offer CPU, and the devices that this process can see."""
@@ -98,6 +99,7 @@ class TorchBackend:
     def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
+        self._discard_strayed()
         if KINETO.script_has_it or KINETO.has_window or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         if plan.config.with_stack and (sys.getprofile() or threading.getprofile()):
@@ -120,10 +122,17 @@ class TorchBackend:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
+            self._made = None if plan.script else recording
             recording.prepare()
             end_settings_thread()
             undo.pop_all()
         return recording
+
+    def _discard_strayed(self) -> None:
+        """Discard the last recording if Ctrl-C kept it from the window that it was made for."""
+        made, self._made = self._made, None
+        if made and not made.arrived:
+            discard(made)
 
 
 def _is_on_here(torch: Any) -> bool:

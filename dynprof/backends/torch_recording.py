@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.annotations import ANNOTATIONS
+from dynprof.backends.annotations import ANNOTATIONS, unseen
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from dynprof.backends.scripts_claim import ScriptsClaim
     from dynprof.companions import Companion
 
+_LONGEST_TAIL = 1 << 13
+"""Of a trace: its last member is its own path."""
+
 
 class TorchRecording:
     """One window of ``torch.profiler``.
@@ -47,6 +50,9 @@ class TorchRecording:
         closing: Which of the two, and why so, in words.
         companions: What records beside it.
         all_threads: Whether it records all threads; any of them may stop it then.
+
+    Attributes:
+        arrived: Whether a window has it, which sees to its end.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class TorchRecording:
         all_threads: bool = False,
     ) -> None:
         self.bound_to_thread = not all_threads
+        self.arrived = False
         self.closing = closing
         self.companions = companions
         self._profiler, self._session = profiler, session
@@ -87,6 +94,7 @@ class TorchRecording:
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before a profiler of the script's own begins."""
         self._session.give_way = give_way
+        self.arrived = True
 
     def obstacle(self) -> str | None:
         """Wait where closing would leave a part of it behind, or read an operator half-way."""
@@ -112,7 +120,8 @@ class TorchRecording:
         self._end_step()
         if number is not None:
             step = record_function(f"ProfilerStep#{number}")
-            step.__enter__()
+            with unseen():
+                step.__enter__()
             self._step = step
 
     def stop(self) -> None:
@@ -135,6 +144,8 @@ class TorchRecording:
             profiler.export_chrome_trace(str(path))
         if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
             raise BackendError("libkineto could not write the trace")
+        if not _is_whole(path):  # it does not look whether its last writing succeeds
+            raise BackendError("libkineto could not write the whole trace")
         if not self.bound_to_thread:
             UNFINISHED.read(path)
         return Saved()
@@ -195,8 +206,8 @@ class TorchRecording:
 
     def _stop_in_place(self, profiler: Any) -> None:
         """Let torch collect the events, on this thread."""
-        self._state = "stopped"
         with no_fork():
+            self._state = "stopped"
             self._stop_tracing_calls()
             if not self.bound_to_thread:
                 with contextlib.suppress(BackendError):  # as torch does it, where it must
@@ -290,7 +301,16 @@ class TorchRecording:
     def _end_step(self) -> None:
         step, self._step = self._step, None
         if step is not None:
-            step.__exit__(None, None, None)
+            with unseen():
+                step.__exit__(None, None, None)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a trace ends with the last member that libkineto writes."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST_TAIL))
+        tail = file.read()
+    return b'"traceName"' in tail and tail.rstrip().endswith(b"}")
 
 
 def _collect(taken: Taken) -> None:

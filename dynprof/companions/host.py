@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dynprof.companions.base import Companion
+from dynprof.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,7 +43,7 @@ class HostSampler(Companion):
         self._found: list[Event] = []
         self._totals: dict[str, tuple[int, Gauge]] = {}
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dynprof-host", daemon=True)
+        self._thread = own_thread(self._run, "dynprof-host")
 
     def start(self) -> None:
         """Start the thread."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from dynprof.caution import caution
 from dynprof.errors import CaptureError
 from dynprof.export import Export, Exporter
 from dynprof.layout import Layout
+from dynprof.stderr import say
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _wait_at_exit(exporter: Exporter) -> None:
     if exporter is not _exporter:
         return  # a forked child has none: what is being saved is its parent's
     if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.give_up("the process ended")):
-        print(f"dynprof: {manifest.reason}", file=sys.stderr, flush=True)
+        say(manifest.reason)
 
 
 def _forget_in_child() -> None:

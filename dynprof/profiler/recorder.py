@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from dynprof.profiler.recorded import Recorded
 from dynprof.profiler.window import Window
 from dynprof.rank import find_rank
 from dynprof.request import Request
+from dynprof.stderr import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -241,7 +241,7 @@ def _release_dead() -> None:
 def _abandon_all() -> None:
     """Let go of what is open at the end of the process; torch would crash over it."""
     for recorder in list(_recording):
-        print("dynprof: a profile was never stopped; it is lost", file=sys.stderr, flush=True)
+        say("a profile was never stopped; it is lost")
         recorder.discard()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.backends import selftest
-from dynprof.backends.selftest import FOUND_OUT, SelfTest, Verdict, cache_file, remembered_verdict
+from dynprof.backends.selftest import SelfTest, Verdict, cache_file, remembered_verdict
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -24,6 +24,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where an answer would be kept; none is yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return cache_file()
+
+
+WORKS = """print('{"verdict": ""}')"""
 
 
 def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -48,7 +51,7 @@ def test_what_hindered_it_is_not_kept(
     instead(monkeypatch, code)
     assert remembered_verdict() == Verdict(f"its self-test ended with {words}")
     assert not cache.exists()
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
 
 
@@ -64,10 +67,10 @@ def test_a_process_that_takes_too_long_is_not_kept(
 
 def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Also that it does not work; nobody else can read or write there."""
-    instead(monkeypatch, f"print('it is not there', file=sys.stderr); sys.exit({FOUND_OUT})")
-    verdict = Verdict(f"its self-test ended with code {FOUND_OUT}: it is not there", lasts=True)
+    instead(monkeypatch, """print('{"verdict": "it is not there"}')""")
+    verdict = Verdict("it is not there", lasts=True)
     assert remembered_verdict() == verdict
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     assert remembered_verdict() == verdict
     assert cache.parent.stat().st_mode & 0o077 == 0
 
@@ -79,7 +82,7 @@ def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> 
     asked.begin()
     wait_for("the answer", lambda: asked.answer)
     assert "its self-test could not run: [Errno 2]" in str(asked.answer)
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     asked.begin()
     assert asked.answer  # not yet: the machine may still be as it was
     monkeypatch.setattr(selftest, "RETRY_S", 0.0)
@@ -93,7 +96,7 @@ def test_an_answer_that_cannot_be_kept_is_used(
     """Where the disk is full, or the home is no directory."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
 
 
@@ -125,7 +128,7 @@ def test_a_planted_answer_is_not_taken(
 ) -> None:
     """It would switch the detached close on; it is asked for anew, and put in its place."""
     plant(cache, how)
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
     assert json.loads(cache.read_text())["verdict"] == ""
     assert not cache.is_symlink()
@@ -135,6 +138,6 @@ def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cach
     """Nor is anything written into their folder."""
     plant(cache, "a file")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    instead(monkeypatch, "")
+    instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
     assert "planted" in cache.read_text()
