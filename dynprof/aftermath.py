@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dynprof.capture import Manifest
     from dynprof.journal import Journal
 
+WHOLE = "analysed"
+"""The last word of one that succeeded; a job that ignores SIGCHLD is told no exit code."""
 MAX_WORDS = 2000
 """Characters kept of what a failing analysis says."""
 
@@ -72,7 +74,8 @@ class Aftermath:
         self._words.seek(0)
         said = self._words.read()[-MAX_WORDS:].decode(errors="replace").strip()
         self._words.close()
-        return "" if code == 0 else said.rpartition("\n")[2] or f"it ended with code {code}"
+        last = said.rpartition("\n")[2]
+        return "" if last == WHOLE else last or f"it ended with code {code}"
 
 
 def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
@@ -130,13 +133,16 @@ class Analyses:
             self._begin_next()
 
     def end(self) -> None:
-        """Begin all that wait: they go on when this process ends.
+        """Begin all that wait, one after the other: they go on when this process ends.
 
         Raises:
             OSError: No process can be started.
         """
-        while self._waiting:
-            self._begin_next()
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for asked in dict.fromkeys(arguments for _, arguments in waiting):
+            first, *more = [trace for trace, arguments in waiting if arguments == asked]
+            Aftermath.begin(first, *map(str, more), *asked)
 
     def _begin_next(self) -> None:
         trace, arguments = self._waiting.popleft()

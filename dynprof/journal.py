@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.docket import Docket
 from dynprof.layout import FILE_MODE, Layout
-from dynprof.regular import descriptor_of
+from dynprof.regular import descriptor_of, descriptor_of_own
 from dynprof.snapshot import HEARTBEAT_S
 from dynprof.statusfile import StatusFile
 from dynprof.threads import own_thread
@@ -184,15 +184,20 @@ class _LogFile(RotatingFileHandler):
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True)
 
     def _open(self) -> Any:
-        follow = self._layout.follow_symlinks
-        return open(
-            self.baseFilename,
-            "a",
-            encoding="utf-8",
-            opener=lambda path, usual: descriptor_of(
-                path, usual, FILE_MODE, follow_symlinks=follow
-            )[0],
-        )
+        opener = self._follow_to if self._layout.follow_symlinks else _open_own
+        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+
+    @staticmethod
+    def _follow_to(path: str, flags: int) -> int:
+        return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
+
+    def doRollover(self) -> None:  # noqa: N802
+        """Begin a new file; where an old one cannot be moved, the newest lines count."""
+        try:
+            super().doRollover()
+        except OSError:  # a directory stands in its place, say
+            with self._open() as file:
+                file.truncate(0)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, first opening the file anew if it was removed."""
@@ -210,6 +215,10 @@ class _LogFile(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drop the line: there is no better place to say so, and training goes on."""
+
+
+def _open_own(path: str, flags: int) -> int:
+    return descriptor_of_own(Path(path), flags, FILE_MODE)
 
 
 class _LineFormatter(logging.Formatter):

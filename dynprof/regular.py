@@ -29,7 +29,12 @@ class NotRegularError(OSError):
 
 
 def descriptor_of(
-    path: str | Path, flags: int = os.O_RDONLY, mode: int = 0, *, follow_symlinks: bool = False
+    path: str | Path,
+    flags: int = os.O_RDONLY,
+    mode: int = 0,
+    *,
+    follow_symlinks: bool = False,
+    folder: int | None = None,
 ) -> tuple[int, os.stat_result]:
     """Open a regular file; return its descriptor, and what the system says of it.
 
@@ -38,6 +43,7 @@ def descriptor_of(
         flags: As :func:`os.open` takes them.
         mode: The permissions of a new one.
         follow_symlinks: Open it through a symbolic link.
+        folder: The descriptor of the folder that ``path`` is relative to.
 
     Raises:
         NotRegularError: Something else stands there.
@@ -45,14 +51,16 @@ def descriptor_of(
     """
     if follow_symlinks:
         with contextlib.suppress(FileNotFoundError):
-            _check(path, os.stat(path))  # noqa: PTH116 - opening a device may already do something
+            # Opening a device may already do something.
+            _check(path, os.stat(path, dir_fd=folder))
     else:
         flags |= _NO_LINK
     try:
-        descriptor = os.open(path, flags | _ALWAYS, mode)
+        descriptor = os.open(path, flags | _ALWAYS, mode, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
-            _check(path, os.stat(path, follow_symlinks=follow_symlinks))  # noqa: PTH116
+            facts = os.stat(path, dir_fd=folder, follow_symlinks=follow_symlinks)
+            _check(path, facts)
         raise
     try:
         facts = os.fstat(descriptor)
@@ -67,6 +75,28 @@ def _check(path: str | Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
         kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "a device")
         raise NotRegularError(errno.EINVAL, f"{kind} stands in the place of the file", str(path))
+
+
+def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
+    """Open or create a file to be appended to, for which nobody else may have put another.
+
+    Its folder is opened once, and is no link; a file that has a second name elsewhere, which may
+    be one of the job's user's own, is given up for a new one.
+
+    Raises:
+        NotRegularError: Something else stands there.
+        OSError: It cannot be opened.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_LINK)
+    try:
+        descriptor, facts = descriptor_of(path.name, flags, mode, folder=folder)
+        if facts.st_nlink > 1:
+            os.close(descriptor)
+            os.unlink(path.name, dir_fd=folder)
+            descriptor, _ = descriptor_of(path.name, flags | os.O_EXCL, mode, folder=folder)
+        return descriptor
+    finally:
+        os.close(folder)
 
 
 def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:

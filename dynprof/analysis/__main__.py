@@ -1,4 +1,4 @@
-"""``python -m dynprof.analysis TRACE``: what the training process starts beside itself."""
+"""``python -m dynprof.analysis TRACE...``: what the training process starts beside itself."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ from dynprof.errors import DynprofError
 
 
 def main() -> None:
-    """Analyse a trace at the lowest priority.
+    """Analyse traces at the lowest priority.
 
     Raises:
         SystemExit: With the reason why it could not be done.
     """
     parser = argparse.ArgumentParser(prog="python -m dynprof.analysis")
-    parser.add_argument("trace", type=Path)
+    parser.add_argument("trace", type=Path, nargs="+", help="one after the other")
     parser.add_argument("--only", choices=["memory"], help="leave the rest out")
     parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
     asked = parser.parse_args()
     os.nice(asked.nice)
-    if asked.trace.is_symlink():  # what was saved is none; somebody has put it there since
-        sys.exit(f"{asked.trace} is a symbolic link, which is not followed")
+    failures = [reason for trace in asked.trace if (reason := _analyse(trace, asked.only))]
+    if failures:
+        sys.exit("\n".join(failures))
+    print("analysed", file=sys.stderr)  # its exit code may get lost
+
+
+def _analyse(trace: Path, only: str | None) -> str:
+    """Analyse one trace; return why it could not be done."""
+    if trace.is_symlink():  # what was saved is none; somebody has put it there since
+        return f"{trace} is a symbolic link, which is not followed"
     try:
-        for made in draw_memory(asked.trace) if asked.only else analyse_trace(asked.trace):
+        for made in draw_memory(trace) if only else analyse_trace(trace):
             print(made)
     except (DynprofError, OSError) as error:
-        sys.exit(str(error))
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class Fake:
     """An analysis whose end the test decides."""
 
     trace: Path
+    more: tuple[str, ...] = ()
     ended: str | None = None
 
     def outcome(self) -> str | None:
@@ -42,8 +43,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     """Begin nothing; return what would have been begun."""
     found: list[Fake] = []
 
-    def begin(trace: Path, *_: str) -> Fake:
-        found.append(Fake(trace))
+    def begin(trace: Path, *more: str) -> Fake:
+        found.append(Fake(trace, more))
         return found[-1]
 
     monkeypatch.setattr(aftermath.Aftermath, "begin", begin)
@@ -67,12 +68,23 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
 
 
 def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
-    """They go on without it."""
+    """They go on without it, one after the other: a hundred at once would take all memory."""
     analyses = Analyses(Notes())  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
         analyses.begin(Path(name), ())
     analyses.end()
-    assert [one.trace.name for one in begun] == ["a", "b", "c"]
+    assert [(one.trace.name, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
+
+
+def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
+    """Each that failed is named."""
+    paths = [tmp_path / "a.trace.json", tmp_path / "b.trace.json"]
+    for path in paths:
+        path.write_text("{}")
+    began = Aftermath.begin(paths[0], str(paths[1]))
+    began.outcome(wait=True)
+    with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
+        analyse_now(paths[0], (str(paths[1]),))
 
 
 def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:

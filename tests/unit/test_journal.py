@@ -103,6 +103,57 @@ def test_a_removed_log_comes_back(tmp_path: Path) -> None:
     assert "two" in office.layout.log.read_text()
 
 
+def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) -> None:
+    """A file of the job's user's own may lie there under the log's name."""
+    office = Office(tmp_path)
+    office.layout.log.parent.mkdir()
+    own = tmp_path / "own"
+    own.write_text("mine\n")
+    office.layout.log.hardlink_to(own)
+    office.journal.start()
+    office.journal.info("here")
+    office.journal.stop()
+    assert own.read_text() == "mine\n"
+    assert office.layout.log.read_text().endswith("here\n")
+
+
+def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written through it, though it was checked before."""
+    office, elsewhere = Office(tmp_path / "root"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "root").mkdir()
+
+    def swap(_: Layout, path: Path) -> None:
+        if path == office.layout.log.parent and not path.is_symlink():
+            path.rmdir() if path.exists() else None
+            path.symlink_to(elsewhere)
+
+    monkeypatch.setattr(Layout, "make_dir", swap)
+    office.journal.start()
+    office.journal.info("here")
+    office.journal.stop()
+    assert list(elsewhere.glob("*.log")) == []
+
+
+def test_a_directory_in_the_place_of_an_old_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins anew, and the newest lines are there."""
+    monkeypatch.setattr("dynprof.journal.LOG_BYTES", 300)
+    office = Office(tmp_path)
+    office.layout.log.parent.mkdir()
+    for number in (1, 2, 3):
+        office.layout.log.with_name(f"{office.layout.log.name}.{number}").mkdir()
+    office.journal.start()
+    for number in range(20):
+        office.journal.info(f"line {number}")
+    office.journal.stop()
+    assert "line 19" in office.layout.log.read_text()
+    assert office.layout.log.stat().st_size <= 300
+
+
 def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: Path) -> None:
     """Lines that cannot be written are dropped; the status goes on."""
     office = Office(tmp_path)
