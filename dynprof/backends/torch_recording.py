@@ -103,6 +103,7 @@ class TorchRecording:
     def start(self) -> None:
         """Keep what happens from here on."""
         self._insist()
+        self.arrived = True
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
         with no_fork():
             self._session.start(self._profiler.start_trace)
