@@ -141,11 +141,11 @@ class Loop:
             self._inbox.order_close(reason)
         else:
             current.note_cut()
-            self._wall.attempt_or("closing", lambda: self._close(reason), self._give_up)
+            self._wall.attempt_or("closing", lambda: self._close(current, reason), self._give_up)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
-        return self._open is not None and self._open.thread is threading.current_thread()
+        return bool(self._open and self._open.thread is threading.current_thread())
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
@@ -175,7 +175,7 @@ class Loop:
         finished = current.window.end_step(now_s)
         reason = "" if finished else self._order_or_limit(current)
         if finished or reason:
-            self._close(reason)
+            self._close(current, reason)
         else:
             current.window.begin_step(current.step)
 
@@ -256,11 +256,8 @@ class Loop:
         scratch = functools.partial(self._process.layout.make_scratch, place)
         return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
-    def _close(self, reason: str) -> None:
+    def _close(self, current: OpenWindow, reason: str) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
-        current = self._open
-        if current is None:
-            return
         began_s = self._clock.now_s()
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3

@@ -18,6 +18,7 @@ from dynprof.backends.kineto import KINETO
 from dynprof.backends.libtorch import find
 from dynprof.backends.moments import why_not_now
 from dynprof.backends.quiescence import let_others_leave
+from dynprof.backends.raw_trace import is_whole
 from dynprof.backends.unfinished import UNFINISHED
 from dynprof.errors import BackendError
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from dynprof.backends.libtorch import DetachedClose, Taken
     from dynprof.backends.scripts_claim import ScriptsClaim
     from dynprof.companions import Companion
-
-_LONGEST_TAIL = 1 << 13
-"""Of a trace: its last member is its own path."""
 
 
 class TorchRecording:
@@ -145,7 +143,7 @@ class TorchRecording:
             profiler.export_chrome_trace(str(path))
         if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
             raise BackendError("libkineto could not write the trace")
-        if not _is_whole(path):  # it does not look whether its last writing succeeds
+        if not is_whole(path):  # it does not look whether its last writing succeeds
             raise BackendError("libkineto could not write the whole trace")
         if not self.bound_to_thread:
             UNFINISHED.read(path)
@@ -209,7 +207,8 @@ class TorchRecording:
         """Let torch collect the events, on this thread."""
         with no_fork():
             self._state = "stopped"
-            self._stop_tracing_calls()
+            if self._traces_calls:
+                stop_tracing_calls()
             if not self.bound_to_thread:
                 with contextlib.suppress(BackendError):  # as torch does it, where it must
                     find().settle_all()
@@ -217,12 +216,9 @@ class TorchRecording:
                 let_others_leave()
             self._session.stop(profiler.stop_trace)
 
-    def _stop_tracing_calls(self) -> None:
+    def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
         if self._traces_calls:
             stop_tracing_calls()
-
-    def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
-        self._stop_tracing_calls()
         if self.bound_to_thread:
             return functions.take_off()
         return functions.take_off_all(at_once=at_once)
@@ -304,14 +300,6 @@ class TorchRecording:
         if step is not None:
             with unseen():
                 step.__exit__(None, None, None)
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a trace ends with the last member that libkineto writes."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST_TAIL))
-        tail = file.read()
-    return b'"traceName"' in tail and tail.rstrip().endswith(b"}")
 
 
 def _collect(taken: Taken) -> None:
