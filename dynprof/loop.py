@@ -271,9 +271,9 @@ class Loop:
 
     def _give_up(self, error: Exception) -> None:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
-        current, self._open = self._open, None
-        if current is None:
+        if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
+        current, self._open = self._open, None
         self._failures[current.backend.name] += 1
         self._stranded.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"

@@ -40,6 +40,11 @@ class Turns:
             self._lock.release()
             self._do_the_rest()
 
+    @property
+    def put_something_off(self) -> bool:
+        """Whether something is to be done after the turn that is being taken."""
+        return self._afterwards is not None
+
     def put_off(self, action: Callable[[], None]) -> bool:
         """Have ``action`` done after the turn that this thread is taking; False if it takes none.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_threads_of_unfinished_events_are_found(tmp_path: Path) -> None:
+def test_the_threads_of_unfinished_events(tmp_path: Path) -> None:
     """However long the trace is, and wherever in it the events lie; as plain JSON tells."""
     chance = random.Random(7)  # noqa: S311
     mine, gone = threading.get_native_id(), 2**30
