@@ -103,6 +103,7 @@ class Analyses:
         self._journal = journal
         self._running: Aftermath | None = None
         self._waiting: deque[tuple[Path, tuple[str, ...]]] = deque()
+        self._left: list[Aftermath] = []
 
     def begin(self, trace: Path, arguments: tuple[str, ...]) -> None:
         """Begin one, or let it wait for its turn.
@@ -142,7 +143,7 @@ class Analyses:
         self._waiting.clear()
         for asked in dict.fromkeys(arguments for _, arguments in waiting):
             first, *more = [trace for trace, arguments in waiting if arguments == asked]
-            Aftermath.begin(first, *map(str, more), *asked)
+            self._left.append(Aftermath.begin(first, *map(str, more), *asked))
 
     def _begin_next(self) -> None:
         trace, arguments = self._waiting.popleft()
