@@ -24,14 +24,14 @@ SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 RUNS = 3
 """Of each reader; the median is shown."""
 READERS = {
-    "dynprof: read into columns": "from dynprof.analysis.trace import load_trace; load_trace(path)",
-    "dynprof: counts and times by operator": "from dynprof.analysis.capture import Capture\n"
+    "dynprof: read into columns": "from dynprof.analysis.reading.trace import load_trace; load_trace(path)",
+    "dynprof: counts and times by operator": "from dynprof.analysis.measures.capture import Capture\n"
     "Capture(path).averages",
-    "dynprof: all tables, one process": "from dynprof.analysis.many import analyse_each\n"
+    "dynprof: all tables, one process": "from dynprof.analysis.runs.many_captures import analyse_each\n"
     "analyse_each([path], ['text'], processes=1)",
-    "dynprof: all tables": "from dynprof.analysis.many import analyse_each\n"
+    "dynprof: all tables": "from dynprof.analysis.runs.many_captures import analyse_each\n"
     "if __name__ == '__main__': analyse_each([path], ['text'])",
-    "dynprof: all tables and the database": "from dynprof.analysis.many import analyse_each\n"
+    "dynprof: all tables and the database": "from dynprof.analysis.runs.many_captures import analyse_each\n"
     "if __name__ == '__main__': analyse_each([path], ['text', 'db'])",
     "json.loads alone": "import json; json.loads(path.read_bytes())",
     "orjson.loads alone": "import orjson; orjson.loads(path.read_bytes())",
@@ -69,7 +69,7 @@ def measure(code: str, path: Path) -> tuple[float, float]:
     script = (
         "import sys, time, warnings; warnings.simplefilter('ignore')\n"
         "from pathlib import Path; path = Path(sys.argv[1])\n"
-        "import dynprof.analysis.captures\n"
+        "import dynprof.analysis.runs.one_capture\n"
         f"began_s = time.perf_counter()\n{code}\n"
         "print('took', time.perf_counter() - began_s)\n"
     )

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.tables import percentile, print_table
 from dynprof.backends import all_backends
 from dynprof.config import template_text
-from dynprof.layout import CONFIG_NAME, Layout
-from dynprof.process import Process
-from dynprof.rank import find_rank
-from dynprof.session import Session
+from dynprof.files.layout import CONFIG_NAME, Layout
+from dynprof.windows.this_process import Process
+from dynprof.process.rank import find_rank
+from dynprof.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dynprof.inbox import Inbox
-    from dynprof.session import Session
-    from dynprof.snapshot import Status
+    from dynprof.requests.inbox import Inbox
+    from dynprof.session.session import Session
+    from dynprof.journal.status import Status
 
 
 class _NoInbox:
@@ -100,9 +100,9 @@ def init(
         text += " the first call; call dynprof.shutdown() in between to watch another directory"
         warnings.warn(text, stacklevel=2)
         return
-    from dynprof.greenlets import why_no_threads
-    from dynprof.opening import Wishes, open_session
-    from dynprof.rank import why_no_rank
+    from dynprof.process.greenlets import why_no_threads
+    from dynprof.session.startup import Wishes, open_session
+    from dynprof.process.rank import why_no_rank
 
     if text := why_no_threads():
         _inbox = _NoInbox(silent=True)
@@ -158,7 +158,7 @@ def set_state(state: dict[str, Any]) -> None:
 def status() -> Status:
     """Return where this process stands: state, step, request, problems, last capture."""
     if _session is None:
-        from dynprof.snapshot import Status
+        from dynprof.journal.status import Status
 
         return Status(state="disabled" if disabled() else "not initialised")
     return _session.status()

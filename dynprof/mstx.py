@@ -12,7 +12,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

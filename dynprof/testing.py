@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Saved
 from dynprof.companions import Companion, Companions
-from dynprof.export import Export, Exporter
-from dynprof.offer import Offer
+from dynprof.captures.exporter import Export, Exporter
+from dynprof.requests.capabilities import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
-    from dynprof.export import Attempt
-    from dynprof.plan import Plan
-    from dynprof.rank import Rank
+    from dynprof.captures.exporter import Attempt
+    from dynprof.requests.plan import Plan
+    from dynprof.process.rank import Rank
 
 
 @dataclass

@@ -6,8 +6,8 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 from dynprof.errors import BackendError, DynprofError, describe
-from dynprof.interruptions import came_from_a_signal
-from dynprof.stderr import say
+from dynprof.process.interruptions import came_from_a_signal
+from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dynprof.config import schema_text
-from dynprof.config.document import settings_markdown
-from dynprof.layout import SCHEMA_NAME
+from dynprof.config.settings_table import settings_markdown
+from dynprof.files.layout import SCHEMA_NAME
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dynprof.config import ExperimentalConfig
 from dynprof.config.experimental import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
 from dynprof.errors import ConfigError, Problem
-from dynprof.regular import read_regular
+from dynprof.files.regular import read_regular
 
 if TYPE_CHECKING:
     import os

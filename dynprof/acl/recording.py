@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 from dynprof.config import ProfilerConfig
-from dynprof.plan import Script
+from dynprof.requests.plan import Script
 from dynprof.profiler.handlers import save_now, worker_here
 from dynprof.profiler.recorder import Recorder
 from dynprof.profiler.schedule import ProfilerAction

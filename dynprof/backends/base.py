@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from dynprof.companions import Companion
-    from dynprof.offer import Offer
-    from dynprof.plan import Plan
-    from dynprof.rank import Rank
+    from dynprof.requests.capabilities import Offer
+    from dynprof.requests.plan import Plan
+    from dynprof.process.rank import Rank
 
     MakeFolder = Callable[[], Path]
     """Makes a folder and returns it."""

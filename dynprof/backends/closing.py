@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.libtorch import DetachedClose, find
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.errors import BackendError
-from dynprof.threads import own_thread
+from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,11 +16,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.memory import MemoryHistory
+from dynprof.backends.memory_history import MemoryHistory
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
-from dynprof.leftovers import occupied
-from dynprof.offer import Offer
+from dynprof.files.leftovers import occupied
+from dynprof.requests.capabilities import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
     from dynprof.config.experimental import ExperimentalConfig
-    from dynprof.plan import Plan
-    from dynprof.rank import Rank
+    from dynprof.requests.plan import Plan
+    from dynprof.process.rank import Rank
 
 MAX_METADATA_CHARS = 4096
 """The vendor drops longer values, and all beyond about 50 KiB."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.offer import Offer
+from dynprof.requests.capabilities import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
-    from dynprof.plan import Plan
-    from dynprof.rank import Rank
+    from dynprof.requests.plan import Plan
+    from dynprof.process.rank import Rank
 
 MAX_EVENTS = 500_000
 """Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""

@@ -17,25 +17,25 @@ from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
-from dynprof.backends.memory import MemoryHistory
+from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.moments import in_backward, why_not_now
-from dynprof.backends.operators import OperatorArguments, ScriptsObserver
-from dynprof.backends.scripts_claim import ScriptsClaim
+from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
+from dynprof.backends.script_session import ScriptsClaim
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
-from dynprof.backends.unfinished import UNFINISHED
+from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.offer import Offer
+from dynprof.requests.capabilities import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
-    from dynprof.plan import Plan
-    from dynprof.rank import Rank
+    from dynprof.requests.plan import Plan
+    from dynprof.process.rank import Rank
 
 
 class TorchBackend:

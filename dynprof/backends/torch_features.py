@@ -10,7 +10,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from dynprof.offer import Lack
+from dynprof.requests.capabilities import Lack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ from dynprof.backends.libtorch import find
 from dynprof.backends.moments import why_not_now
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.backends.raw_trace import is_whole
-from dynprof.backends.unfinished import UNFINISHED
+from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.kineto import KinetoSession
     from dynprof.backends.libtorch import DetachedClose, Taken
-    from dynprof.backends.scripts_claim import ScriptsClaim
+    from dynprof.backends.script_session import ScriptsClaim
     from dynprof.companions import Companion
 
 

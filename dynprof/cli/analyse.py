@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dynprof.analysis.many import Outcome
+    from dynprof.analysis.runs.many_captures import Outcome
 
 
 class ExportType(str, Enum):
@@ -60,9 +60,9 @@ def analyse(
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
-    from dynprof.analysis.captures import traces_in
-    from dynprof.analysis.executors import dask
-    from dynprof.analysis.places import located
+    from dynprof.analysis.runs.one_capture import traces_in
+    from dynprof.analysis.runs.executors import dask
+    from dynprof.analysis.runs.places import located
 
     if (executor is Workers.dask) != (scheduler is not None):
         fail("--executor dask and --scheduler ADDRESS go together", UNREADABLE)
@@ -82,7 +82,7 @@ def _analysed(
     executor: AbstractContextManager[Executor] | None,
 ) -> Outcome:
     """Analyse them, with a progress bar where it takes long."""
-    from dynprof.analysis.many import analyse_each
+    from dynprof.analysis.runs.many_captures import analyse_each
 
     with waiting("analysing", len(traces)) as done:
         return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)

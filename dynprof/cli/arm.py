@@ -26,15 +26,15 @@ from dynprof.cli.places import (
     say,
 )
 from dynprof.config import RankSet, parse_config
-from dynprof.editing import alone, change
+from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
-from dynprof.layout import CONFIG_NAME
+from dynprof.files.layout import CONFIG_NAME
 from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
-    from dynprof.docket import Answer
-    from dynprof.snapshot import Status
+    from dynprof.journal.edit_outcomes import Answer
+    from dynprof.journal.status import Status
 
 Wait = Annotated[
     bool,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dynprof.journal import printable
+from dynprof.journal.journal import printable
 
 GAP = 2
 """Spaces between two columns."""

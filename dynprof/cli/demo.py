@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from dynprof.config import read_source
 from dynprof.errors import CaptureError
-from dynprof.interpreter import command
-from dynprof.journal import LOG_BYTES
-from dynprof.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.process.fresh_interpreter import command
+from dynprof.journal.journal import LOG_BYTES
+from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.plural import counted, spanned
-from dynprof.regular import open_regular, read_regular
-from dynprof.snapshot import Status, load_status
+from dynprof.files.regular import open_regular, read_regular
+from dynprof.journal.status import Status, load_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dynprof.capture import Cost
+    from dynprof.captures.manifest import Cost
 
 PATIENCE_S = 120.0
 EDIT: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
@@ -129,7 +129,7 @@ def _idle_cost() -> dict[str, float]:
 
 
 def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
-    from dynprof.analysis.report.window import report_on
+    from dynprof.analysis.runs.window_report import report_on
 
     manifest = load_manifest(path)  # again: its bill was settled when the job ended
     cost = manifest.cost

@@ -13,7 +13,7 @@ from dynprof.cli.waiting import waiting
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from dynprof.analysis.difference import Growth
+    from dynprof.analysis.measures.difference import Growth
 
 COLUMNS = (
     Column("name", 0, least=22, left=True),
@@ -42,9 +42,9 @@ def diff(
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.captures import newest_in
-    from dynprof.analysis.difference import growths, phase_growths, step_ns, why_not_comparable
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.runs.one_capture import newest_in
+    from dynprof.analysis.measures.difference import growths, phase_growths, step_ns, why_not_comparable
 
     try:
         with waiting("reading"):

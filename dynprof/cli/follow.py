@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dynprof.cli.places import LIVE, LOST, UNSERVED, health, say, statuses
-from dynprof.docket import ON_THE_WAY, Answer
-from dynprof.journal import printable
-from dynprof.snapshot import HEARTBEAT_S, Status
+from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
+from dynprof.journal.journal import printable
+from dynprof.journal.status import HEARTBEAT_S, Status
 
 POLL_S = 0.1
 ANSWER_S = 3 * HEARTBEAT_S

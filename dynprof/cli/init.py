@@ -9,8 +9,8 @@ import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, fail, live, say
 from dynprof.errors import ConfigError
-from dynprof.furnish import furnish
-from dynprof.layout import CONFIG_NAME, make_dir
+from dynprof.config.starter_files import furnish
+from dynprof.files.layout import CONFIG_NAME, make_dir
 from dynprof.plural import counted
 
 

@@ -30,7 +30,7 @@ def report(
 
     Example: dynprof report prof_config --browser
     """
-    from dynprof.analysis.report.window import report_on
+    from dynprof.analysis.runs.window_report import report_on
 
     try:
         with waiting("reading"):

@@ -18,7 +18,7 @@ from dynprof.cli.places import LIVE, NOBODY, Directory, directory_of, fail, heal
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.snapshot import Status
+    from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
 STYLES = {"dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "stopped": "dim"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from dynprof.analysis.operators import Average
+    from dynprof.analysis.measures.operators import Average
 
 LEAST = 22
 """A name of an operator is not shortened to less than this; a column goes instead."""
@@ -45,8 +45,8 @@ def top(
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.captures import newest_in
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.runs.one_capture import newest_in
 
     try:
         trace = newest_in(path)

@@ -13,10 +13,10 @@ import typer
 from dynprof.cli.places import INVALID, UNREADABLE, fail, live, nobody, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
-from dynprof.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
-from dynprof.plan import Refusal, Standing, plan
+from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
+from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.plural import counted, listed
-from dynprof.snapshot import Status, load_status
+from dynprof.journal.status import Status, load_status
 
 
 def validate(

@@ -16,7 +16,7 @@ import typer
 
 from dynprof.cli.places import UNREADABLE, Captures, fail, say
 from dynprof.errors import CaptureError
-from dynprof.regular import open_regular
+from dynprof.files.regular import open_regular
 
 LOOPBACK = "127.0.0.1"
 
@@ -34,7 +34,7 @@ def view(
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
-    from dynprof.analysis.captures import newest_in
+    from dynprof.analysis.runs.one_capture import newest_in
 
     try:
         trace = newest_in(path)

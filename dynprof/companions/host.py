@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dynprof.companions.base import Companion
-from dynprof.threads import own_thread
+from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,7 +5,7 @@ from dynprof.config.model import Limits, ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
-from dynprof.config.source import Source, read_source
+from dynprof.config.reading import Source, read_source
 
 __all__ = [
     "ExperimentalConfig",

@@ -15,7 +15,7 @@ from dynprof.config.jsontext import Document, join, read_json
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.rules import BrokenRules, remarks
 from dynprof.config.schema import config_schema
-from dynprof.config.source import MAX_BYTES
+from dynprof.config.reading import MAX_BYTES
 from dynprof.config.wording import branch_violations, show, unknown_key, violation
 from dynprof.errors import ConfigError, Problem
 from dynprof.plural import counted

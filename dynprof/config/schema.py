@@ -8,7 +8,7 @@ from typing import Any
 
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.model import Limits, ProfilerConfig
-from dynprof.layout import SCHEMA_NAME
+from dynprof.files.layout import SCHEMA_NAME
 
 _SEED_TOP = (
     "prof_dir",

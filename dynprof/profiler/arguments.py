@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
-from dynprof.plan import Script
+from dynprof.requests.plan import Script
 from dynprof.profiler.experimental import _ExperimentalConfig
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 from dynprof.config import ExperimentalConfig
 from dynprof.profiler.names import AiCMetrics, ExportType, ProfilerLevel
 

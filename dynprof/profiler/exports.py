@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 
 if TYPE_CHECKING:
     import os
@@ -65,7 +65,7 @@ class Exports(ABC):
             RuntimeError: Nothing was recorded yet, or without stacks.
             ValueError: There is no such metric.
         """
-        from dynprof.analysis.stacks import write_folded
+        from dynprof.analysis.output.stacks import write_folded
 
         if metric not in STACK_METRICS:
             raise ValueError(f"metric={metric!r} is none of {', '.join(STACK_METRICS)}")

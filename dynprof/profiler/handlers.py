@@ -9,16 +9,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.aftermath import Aftermath, analyse_now, arguments_for
-from dynprof.caution import caution
+from dynprof.captures.analysis_start import Aftermath, analyse_now, arguments_for
+from dynprof.process.script_warnings import caution
 from dynprof.errors import CaptureError
-from dynprof.export import Export, Exporter
-from dynprof.layout import Layout
-from dynprof.stderr import say
+from dynprof.captures.exporter import Export, Exporter
+from dynprof.files.layout import Layout
+from dynprof.process.standard_error import say
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
-    from dynprof.capture import Manifest
+    from dynprof.captures.manifest import Manifest
     from dynprof.profiler.kineto_profile import _KinetoProfile
     from dynprof.profiler.recorded import Recorded
 

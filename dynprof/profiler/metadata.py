@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 
 MAX_CHARS = 4096
 """Of a key or a value."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dynprof.offer import Offer
+    from dynprof.requests.capabilities import Offer
 
 
 class ProfilerActivity(Enum):
@@ -82,7 +82,7 @@ def supported_export_type() -> set[ExportType]:
 
 def _why_none(setting: str) -> str | None:
     from dynprof.config import ExperimentalConfig
-    from dynprof.plan import effects
+    from dynprof.requests.plan import effects
 
     return effects(ExperimentalConfig)[setting].why_none(_offer().backend)
 
@@ -90,7 +90,7 @@ def _why_none(setting: str) -> str | None:
 def _offer() -> Offer:
     """Return what the profiler that would serve now can do."""
     from dynprof.backends import all_backends
-    from dynprof.offer import Offer
+    from dynprof.requests.capabilities import Offer
 
     offers = (backend.offer() for backend in all_backends(for_script=True, detaches=False))
     return next((offer for offer in offers if not offer.missing), Offer("none"))

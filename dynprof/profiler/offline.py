@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
 
@@ -38,8 +38,8 @@ def analyse(
     Raises:
         CaptureError: There is no capture, or some cannot be read; the others were analysed.
     """
-    from dynprof.analysis.captures import traces_in
-    from dynprof.analysis.many import analyse_each
+    from dynprof.analysis.runs.one_capture import traces_in
+    from dynprof.analysis.runs.many_captures import analyse_each
 
     outcome = analyse_each(
         traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
@@ -65,7 +65,7 @@ def _count(asked: object) -> int | None:
 
 
 def _types(asked: object) -> tuple[str, ...] | None:
-    from dynprof.analysis.captures import EXPORT_TYPES
+    from dynprof.analysis.runs.one_capture import EXPORT_TYPES
 
     if asked is None:
         return None

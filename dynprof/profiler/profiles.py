@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.caution import caution
+from dynprof.process.script_warnings import caution
 from dynprof.profiler.handlers import TraceHandler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.schedule import RECORDING, ProfilerAction

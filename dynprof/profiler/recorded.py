@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.aftermath import analyse_now, arguments_for
-from dynprof.caution import caution
+from dynprof.captures.analysis_start import analyse_now, arguments_for
+from dynprof.process.script_warnings import caution
 from dynprof.errors import BackendError
-from dynprof.layout import open_private, trace_stem
-from dynprof.packing import pack
-from dynprof.regular import open_regular
+from dynprof.files.layout import open_private, trace_stem
+from dynprof.captures.trace_packing import pack
+from dynprof.files.regular import open_regular
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
-    from dynprof.capture import Manifest
+    from dynprof.captures.manifest import Manifest
 
 RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedInfo", "metadata"}
 """Members of a trace that a script's metadata may not take the place of."""

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
-from dynprof.bill import OpenWindow, draw_up
-from dynprof.caution import caution
+from dynprof.windows.open_window import OpenWindow, draw_up
+from dynprof.process.script_warnings import caution
 from dynprof.errors import BackendError
-from dynprof.layout import Layout
-from dynprof.plan import Refusal, Standing, plan
-from dynprof.process import Process
+from dynprof.files.layout import Layout
+from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.windows.this_process import Process
 from dynprof.profiler.recorded import Recorded
-from dynprof.profiler.window import Window
-from dynprof.rank import find_rank
-from dynprof.request import Request
-from dynprof.stderr import say
+from dynprof.windows.window import Window
+from dynprof.process.rank import find_rank
+from dynprof.requests.request import Request
+from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.backends import Recording
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
-    from dynprof.plan import Plan, Script
+    from dynprof.requests.plan import Plan, Script
     from dynprof.profiler.schedule import ProfilerAction
 
 

@@ -15,10 +15,10 @@ import atheris
 
 with atheris.instrument_imports(include=["dynprof"]):
     import dynprof.config
-    import dynprof.edits
-    import dynprof.plan
-    import dynprof.reception
-    import dynprof.session
+    import dynprof.requests.edits
+    import dynprof.requests.plan
+    import dynprof.session.edit_handler
+    import dynprof.session.session
 
 from tests.fuzz.harness import Operator
 

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.docket import ON_THE_WAY
-from dynprof.edits import SETTLE_S, EditDetector, read
-from dynprof.journal import _LineFormatter
-from dynprof.snapshot import load_status
+from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.requests.edits import SETTLE_S, EditDetector, read
+from dynprof.journal.journal import _LineFormatter
+from dynprof.journal.status import load_status
 from tests.unit.test_session import Job
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dynprof.capture import Manifest, load_manifest
+from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
-from dynprof.snapshot import Status, load_status
+from dynprof.journal.status import Status, load_status
 from tests.pace import patience_s
 from tests.processes import start
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests import processes
 from tests.integration.running import PYTHON
 

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from dynprof.analysis import tables
-from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import analyse_trace
-from dynprof.analysis.database import API_TYPES, TABLES
-from dynprof.analysis.stacks import folded
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.analysis.output.database import API_TYPES, TABLES
+from dynprof.analysis.output.stacks import folded
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
@@ -251,7 +251,7 @@ def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
 
 POOL = """
 import os, time
-from dynprof.analysis.executors import processes
+from dynprof.analysis.runs.executors import processes
 if __name__ == "__main__":
     with processes(2) as pool:
         pids = {pool.submit(os.getpid).result() for _ in range(2)}

@@ -131,7 +131,7 @@ def test_init_raises_on_what_it_cannot_use(
 def test_a_directory_that_may_not_be_written() -> None:
     """A user without the right to write learns that from ``init()``."""
     script = """
-        import os, dynprof.opening
+        import os, dynprof.session.startup
         os.mkdir("d", 0o555)
         if os.geteuid() == 0:
             os.setgid(65534); os.setuid(65534)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.capture import Cost
+from dynprof.captures.manifest import Cost
 from dynprof.cli.demo import lost
 from dynprof.config import template_text
-from dynprof.journal import Journal
-from dynprof.layout import Layout
-from dynprof.offer import Offer
-from dynprof.snapshot import Status
+from dynprof.journal.journal import Journal
+from dynprof.files.layout import Layout
+from dynprof.requests.capabilities import Offer
+from dynprof.journal.status import Status
 from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.snapshot import Status
+    from dynprof.journal.status import Status
 
 BREAK = "import dynprof.backends.torch as b; b.{where} = lambda *a, **k: {what}"
 

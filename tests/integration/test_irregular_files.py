@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof import editing
-from dynprof.capture import Manifest
-from dynprof.layout import Layout, host_name
-from dynprof.leftovers import OLD_S
+from dynprof.config import editing
+from dynprof.captures.manifest import Manifest
+from dynprof.files.layout import Layout, host_name
+from dynprof.files.leftovers import OLD_S
 from tests import processes
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
@@ -143,8 +143,8 @@ def test_in_the_place_of_a_table(tmp_path: Path, kind: str) -> None:
     table = tmp_path / "analysis" / "rank1.pt" / "parquet" / "collectives.parquet"
     table.unlink()
     plant(table, kind)
-    code = "import sys, pathlib; from dynprof.analysis.many import ranks_of\n"
-    code += "from dynprof.analysis.places import Place; place = pathlib.Path(sys.argv[1])\n"
+    code = "import sys, pathlib; from dynprof.analysis.runs.many_captures import ranks_of\n"
+    code += "from dynprof.analysis.runs.places import Place; place = pathlib.Path(sys.argv[1])\n"
     code += "ranks_of(sorted(place.glob('*.json')), Place(place))"
     text = run(code, tmp_path)
     assert f"analyse them again: [Errno 22] {KINDS[kind]} stands in the place" in text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.analysis.parquet import connection
-from dynprof.interpreter import trusted
+from dynprof.analysis.ranks.parquet import connection
+from dynprof.process.fresh_interpreter import trusted
 from tests import processes
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.integration.test_operators import LOOP
@@ -119,7 +119,7 @@ print(json.dumps([dynprof.__file__, sys.flags.isolated, sys.argv[1:], sys.path])
 """
 PARENT = """
 import subprocess, sys, dynprof
-from dynprof.interpreter import command, environment
+from dynprof.process.fresh_interpreter import command, environment
 subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynprof.backends.memory import MemoryHistory
+from dynprof.backends.memory_history import MemoryHistory
 from dynprof.profiler import profile, tensorboard_trace_handler
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests import processes
 from tests.integration.test_two_profilers import JOB
 
@@ -419,7 +419,7 @@ def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        from dynprof import stranded
+        from dynprof.windows import given_up as stranded
         stranded.WAIT_S = 0.2
         opened, again, over = threading.Event(), threading.Event(), threading.Event()
         def away():
@@ -498,31 +498,31 @@ def test_little_address_space_closes_in_place(tmp_path: Path) -> None:
 
 
 CALLS = """
-dynprof.layout.Layout.make_dir
-dynprof.export._claim
-dynprof.export.write_atomic
-dynprof.export.occupied
-dynprof.export.DiskGuard
-dynprof.export.pack
-dynprof.export.open_private
-dynprof.export._save_manifest
-dynprof.export.Exporter.submit
-dynprof.capture.Manifest.save
-dynprof.journal.Journal.tell
-dynprof.loop.draw_up
-dynprof.loop.Export
-dynprof.loop.window_dir_name
-dynprof.profiler.window.Window.end_step
-dynprof.profiler.window.Window.begin_step
-dynprof.profiler.window.Window.close
-dynprof.profiler.window.Window.release
+dynprof.files.layout.Layout.make_dir
+dynprof.captures.exporter._claim
+dynprof.captures.exporter.write_atomic
+dynprof.captures.exporter.occupied
+dynprof.captures.exporter.DiskGuard
+dynprof.captures.exporter.pack
+dynprof.captures.exporter.open_private
+dynprof.captures.exporter._save_manifest
+dynprof.captures.exporter.Exporter.submit
+dynprof.captures.manifest.Manifest.save
+dynprof.journal.journal.Journal.tell
+dynprof.windows.loop.draw_up
+dynprof.windows.loop.Export
+dynprof.windows.loop.window_dir_name
+dynprof.windows.window.Window.end_step
+dynprof.windows.window.Window.begin_step
+dynprof.windows.window.Window.close
+dynprof.windows.window.Window.release
 dynprof.companions.base.Companions.start
 dynprof.companions.base.Companions.stop
 dynprof.companions.base.Companions.save
 dynprof.companions.base.Companions.events
-dynprof.companions.base.Companions.discard+dynprof.profiler.window.Window.end_step
-dynprof.backends.torch_recording.TorchRecording._drop+dynprof.export._claim
-dynprof.loop.Loop._submit+dynprof.profiler.window.Window.close
+dynprof.companions.base.Companions.discard+dynprof.windows.window.Window.end_step
+dynprof.backends.torch_recording.TorchRecording._drop+dynprof.captures.exporter._claim
+dynprof.windows.loop.Loop._submit+dynprof.windows.window.Window.close
 dynprof.backends.torch.TorchBackend.versions
 dynprof.backends.torch.choose_close
 dynprof.backends.torch.end_settings_thread

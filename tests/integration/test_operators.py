@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests import processes
 from tests.integration.running import RunningJob, wait_for
 from tests.processes import DYNPROF, Process

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.trace import load_trace
+from dynprof.analysis.reading.trace import load_trace
 from dynprof.backends.selftest import SELF_TEST
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import BackendError, CaptureError
 from dynprof.profiler import (
     _ExperimentalConfig,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.capture import Manifest, load_manifest
+from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
-from dynprof.snapshot import Status, load_status
+from dynprof.journal.status import Status, load_status
 from tests.integration import test_operators
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.capture import Manifest
+    from dynprof.captures.manifest import Manifest
 
 SAVING = (
     TORCH_JOB

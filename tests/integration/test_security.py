@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests.integration.running import RunningJob, wait_for
 from tests.integration.test_operators import LOOP, dynprof
 

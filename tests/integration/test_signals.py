@@ -20,7 +20,7 @@ def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memo
         tmp_path,
         f"""
         import os, signal
-        from dynprof.profiler.window import Window
+        from dynprof.windows.window import Window
         signal.signal(signal.SIGUSR1, lambda *_: dp.{call}())
         original = Window.end_step
         def interrupted(*args):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests import processes
 from tests.integration.running import read_trace, steps_in
 
@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.capture import Manifest
+    from dynprof.captures.manifest import Manifest
 
 WINDOWS = """
 import itertools, json, os, pathlib, sys, threading, time

@@ -110,7 +110,7 @@ def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None
         tmp_path,
         """
         import signal
-        from dynprof.profiler.window import Window
+        from dynprof.windows.window import Window
         class Preempted(Exception):
             pass
         def handler(number, frame):
@@ -174,7 +174,7 @@ def test_a_standard_error_that_is_gone(tmp_path: Path, stderr: str) -> None:
         tmp_path,
         f"""
         import os, sys
-        from dynprof import ending
+        from dynprof.session import shutdown as ending
         from dynprof.backends.torch_recording import TorchRecording
         ending.QUIET_S = 0.0
         saved, go, real = ending.say, threading.Event(), TorchRecording.save
@@ -385,7 +385,7 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         assert selftest.ask_fresh_interpreter().answer == (
             "its self-test ended with code 0: no words"
         )
-        from dynprof.aftermath import Aftermath
+        from dynprof.captures.analysis_start import Aftermath
         Path("a.trace.json").write_text("{}")
         assert "is no trace" in Aftermath.begin(Path("a.trace.json")).outcome(wait=True)
         """,

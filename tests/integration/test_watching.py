@@ -13,9 +13,10 @@ import psutil
 import pytest
 from watchdog.observers.inotify import InotifyObserver
 
-from dynprof import edits, watch
-from dynprof.edits import Edit, read
-from dynprof.watch import Watcher, WatchMode, choose_mode
+from dynprof.requests import edits
+from dynprof.requests import watcher as watch
+from dynprof.requests.edits import Edit, read
+from dynprof.requests.watcher import Watcher, WatchMode, choose_mode
 from tests.pace import patience_s, slowness
 from tests.processes import run
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.layout import write_atomic
+from dynprof.files.layout import write_atomic
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dynprof.snapshot import Status
+    from dynprof.journal.status import Status
 
 MOST_STEPS = 30_000
 LOOP = """

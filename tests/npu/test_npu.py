@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dynprof.capture import Manifest, load_manifest
+from dynprof.captures.manifest import Manifest, load_manifest
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 from tests.npu.fetch import WHEELS
 

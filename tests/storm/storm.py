@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
 

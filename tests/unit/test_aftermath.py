@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dynprof import aftermath
-from dynprof.aftermath import Aftermath, Analyses, analyse_now
+from dynprof.captures import analysis_start as aftermath
+from dynprof.captures.analysis_start import Aftermath, Analyses, analyse_now
 from dynprof.errors import CaptureError
 
 

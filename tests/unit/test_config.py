@@ -345,7 +345,7 @@ def test_the_model_accepts_only_what_the_schema_accepts(document: dict[str, Any]
 @pytest.mark.parametrize("section", [ProfilerConfig, ExperimentalConfig, Limits])
 def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
     """No key lacks a description for editors, or a word on what each backend makes of it."""
-    from dynprof.plan import effects
+    from dynprof.requests.plan import effects
 
     name = section.__name__
     schema = SCHEMA if section is ProfilerConfig else SCHEMA["$defs"][name]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.capture import Capture
-from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
 from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:

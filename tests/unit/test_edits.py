@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynprof.config import Source
-from dynprof.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
+from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
 from dynprof.errors import ConfigError, Problem
 
 GONE = ConfigError([Problem("the file is gone")])

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof import diskguard
-from dynprof.capture import Cost, Manifest, Request, Steps, load_manifest
-from dynprof.diskguard import DiskGuard
+from dynprof.captures import disk_guard as diskguard
+from dynprof.captures.manifest import Cost, Manifest, Request, Steps, load_manifest
+from dynprof.captures.disk_guard import DiskGuard
 from dynprof.errors import BackendError, CaptureError, DynprofError
-from dynprof.export import Export
-from dynprof.layout import Layout
-from dynprof.packing import CHUNK, pack
+from dynprof.captures.exporter import Export
+from dynprof.files.layout import Layout
+from dynprof.captures.trace_packing import CHUNK, pack
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.breakdown import Breakdown
-from dynprof.analysis.capture import Capture
-from dynprof.analysis.findings import findings
+from dynprof.analysis.measures.breakdown import Breakdown
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.findings.ranking import findings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.analysis.finding import Finding
+    from dynprof.analysis.findings.finding import Finding
 
 MS = 1000
 STEP_MS = 100

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis import frames
-from dynprof.analysis.halves import Half
-from dynprof.analysis.trace import Trace, load_trace
+from dynprof.analysis.reading.two_processes import Half
+from dynprof.analysis.reading.trace import Trace, load_trace
 from dynprof.errors import CaptureError
 from tests.pace import patience_s
 

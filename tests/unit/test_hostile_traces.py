@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dynprof.analysis.capture import Capture
-from dynprof.analysis.captures import analyse_capture
-from dynprof.analysis.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.runs.one_capture import analyse_capture
+from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
 from dynprof.errors import CaptureError
 
 ODD: list[Any] = [

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.cli.log import _Tail
-from dynprof.docket import MOST, Docket
+from dynprof.journal.edit_outcomes import MOST, Docket
 from dynprof.errors import CaptureError
-from dynprof.journal import Journal, printable
-from dynprof.layout import Layout, host_name, pid_namespace
-from dynprof.offer import Offer
-from dynprof.pace import Pace
-from dynprof.snapshot import Status, load_status
+from dynprof.journal.journal import Journal, printable
+from dynprof.files.layout import Layout, host_name, pid_namespace
+from dynprof.requests.capabilities import Offer
+from dynprof.windows.step_times import Pace
+from dynprof.journal.status import Status, load_status
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_directory_in_the_place_of_an_old_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log begins anew, and the newest lines are there."""
-    monkeypatch.setattr("dynprof.journal.LOG_BYTES", 300)
+    monkeypatch.setattr("dynprof.journal.journal.LOG_BYTES", 300)
     office = Office(tmp_path)
     office.layout.log.parent.mkdir()
     for number in (1, 2, 3):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.capture import load_manifest
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
-from dynprof.layout import Layout, free_disk_mb, window_dir_name, write_atomic, write_if_absent
-from dynprof.rank import Rank, find_rank
+from dynprof.files.layout import Layout, free_disk_mb, window_dir_name, write_atomic, write_if_absent
+from dynprof.process.rank import Rank, find_rank
 
 if TYPE_CHECKING:
     from pathlib import Path

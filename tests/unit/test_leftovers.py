@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.leftovers import OLD_S, occupied, remove_leftovers
+from dynprof.files.leftovers import OLD_S, occupied, remove_leftovers
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None
 
 def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     """The lock goes with the process, whatever it dies of."""
-    code = "import sys,os;from pathlib import Path;from dynprof.leftovers import occupied\n"
+    code = "import sys,os;from pathlib import Path;from dynprof.files.leftovers import occupied\n"
     code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     done = run([sys.executable, "-c", code, folder])
     assert done.returncode == -9

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dynprof.config import ProfilerConfig
-from dynprof.offer import Lack, Offer
-from dynprof.plan import Plan, Refusal, Script, Standing, plan
+from dynprof.requests.capabilities import Lack, Offer
+from dynprof.requests.plan import Plan, Refusal, Script, Standing, plan
 
 TORCH = Offer("torch", ("CPU", "CUDA"))
 PYTHON = Offer("python", ("CPU",))

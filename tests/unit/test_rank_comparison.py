@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dynprof.analysis import many
-from dynprof.analysis.captures import traces_in
-from dynprof.analysis.many import analyse_each
-from dynprof.analysis.parquet import connection
-from dynprof.analysis.ranks import Ranks
+from dynprof.analysis.runs.one_capture import traces_in
+from dynprof.analysis.runs.many_captures import analyse_each
+from dynprof.analysis.ranks.parquet import connection
+from dynprof.analysis.ranks.comparison import Ranks
 
 MS = 1000.0
 STEPS = 5

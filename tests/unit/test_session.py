@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.capture import Manifest, load_manifest
-from dynprof.edits import Edit
+from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.requests.edits import Edit
 from dynprof.errors import BackendError, Problem
-from dynprof.layout import Layout
-from dynprof.process import Process
-from dynprof.rank import SCRIPT, UNKNOWN, Rank
-from dynprof.session import Session
+from dynprof.files.layout import Layout
+from dynprof.windows.this_process import Process
+from dynprof.process.rank import SCRIPT, UNKNOWN, Rank
+from dynprof.session.session import Session
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dynprof.export import Attempt
+    from dynprof.captures.exporter import Attempt
 
 
 class Job:
@@ -384,7 +384,7 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device", str(path), len(text))
 
-    monkeypatch.setattr("dynprof.capture.write_atomic", full)
+    monkeypatch.setattr("dynprof.captures.manifest.write_atomic", full)
     job.edit(active=1)
     job.step(2)
     status = job.session.status()
@@ -705,7 +705,7 @@ def test_a_refused_edit_does_not_touch_a_waiting_one(
 ) -> None:
     """The full disk of another prof_dir is not that of the request that waits."""
     job.edit(start_step=3)
-    monkeypatch.setattr("dynprof.reception.free_disk_mb", lambda _: 10.0)
+    monkeypatch.setattr("dynprof.session.edit_handler.free_disk_mb", lambda _: 10.0)
     job.edit(prof_dir="elsewhere", start_step=3)
     job.step(4)
     assert job.manifests()[0].complete

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dynprof.docket import ON_THE_WAY
+from dynprof.journal.edit_outcomes import ON_THE_WAY
 from tests.unit.test_session import Job
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.switching import BRISK_S, brisk_switching
+from dynprof.process.thread_switching import BRISK_S, brisk_switching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.backends.quiescence import let_others_leave, tasks
-from dynprof.backends.unfinished import Unfinished
+from dynprof.backends.unfinished_operators import Unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path

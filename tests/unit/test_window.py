@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynprof.profiler import ProfilerAction, schedule
-from dynprof.profiler.window import Window
+from dynprof.windows.window import Window
 from dynprof.testing import FakeBackend, FakeRecording
 
 NONE, WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.breakdown import ms
-from dynprof.analysis.findings import findings
-from dynprof.analysis.memory import memory_timeline
-from dynprof.analysis.nesting import ROOT
+from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.memory import memory_timeline
+from dynprof.analysis.measures.nesting import ROOT
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from dynprof.analysis.breakdown import Breakdown
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.ranks import Ranks
-    from dynprof.capture import Manifest
+    from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.captures.manifest import Manifest
 
 SLOWED = 1.15
 """Recording that makes a step so many times as long is worth a warning."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.report.contents import contents
 from dynprof.errors import CaptureError
-from dynprof.layout import write_atomic
+from dynprof.files.layout import write_atomic
 
 if TYPE_CHECKING:
-    from dynprof.analysis.capture import Capture
-    from dynprof.analysis.ranks import Ranks
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.ranks.comparison import Ranks
 
 REPORT = "report.html"
 """What the file is called."""

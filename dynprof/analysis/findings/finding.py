@@ -1,0 +1,57 @@
+"""Something that costs a step time, and how much of a step it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.capture import Capture
+
+LEAST = 0.03
+"""A finding is worth a line from this share of a step on."""
+LARGE = 0.25
+"""From this share of a step on, one operator or one phase is worth naming."""
+SMALL_NS = 10_000
+"""Starting an operator or a kernel takes the host about this long."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to look at.
+
+    Attributes:
+        title: What it is, in a few words.
+        share: What it takes, from 0 to 1.
+        detail: The figures, in a sentence.
+        advice: What to try.
+        of: What it takes that share of.
+        weight: How bad it is; the share of a step that is as bad.
+    """
+
+    title: str
+    share: float
+    detail: str
+    advice: str
+    of: str = "a step"
+    weight: float = -1
+
+    @property
+    def badness(self) -> float:
+        """How bad it is, for sorting."""
+        return self.share if self.weight < 0 else self.weight
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.detail} {self.advice}"
+
+
+def how_many(capture: Capture, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
+    """Return how many spans begin in a step, in the mean."""
+    start, count = capture.trace.spans["start"][chosen], 0
+    for _, begin, length in capture.marked:
+        count += int(((start >= begin) & (start < begin + length)).sum())
+    return count / max(1, steps.count)

@@ -1,0 +1,165 @@
+"""What takes a step's time on the host, and what takes most of it anywhere.
+
+Where a device works, what the host does costs only the time in which the device is idle meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.breakdown import COLLECTING, COMPILERS, COMPILING, IDLE, Breakdown, ms
+from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
+from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.measures.nesting import own_time
+from dynprof.analysis.measures.operators import FRAMES, OPERATORS
+from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.plural import counted
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.reading.intervals import Cover
+
+_MANY_OPERATORS = 500
+_PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
+
+
+def data_loading(capture: Capture, steps: Breakdown) -> Finding:
+    """Look for steps that wait for data."""
+    where = steps.causes[LOADING]
+    time, slowest = steps.cost_of(where), _slowest_frame(capture, where)
+    alone = capture.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
+    return Finding(
+        "The step waits for data",
+        steps.share(time),
+        f"The data loader keeps {steps.a_step} waiting for {ms(time)}{slowest}.",
+        "It runs in the training process: num_workers takes it out of the way."
+        if alone
+        else "Try more workers (num_workers), prefetch_factor and persistent_workers=True, and do "
+        "less for each sample.",
+    )
+
+
+def _slowest_frame(capture: Capture, where: Cover) -> str:
+    """Return which Python function has the most time of its own while a cover lasts."""
+    trace, calls = capture.trace, capture.calls
+    begins, ends = where
+    start = trace.spans["start"][calls.span]
+    place = np.searchsorted(begins, start, side="right") - 1
+    inside = trace.category(FRAMES)[calls.span] & (place >= 0)
+    inside[inside] = start[inside] < ends[place[inside]]
+    if not inside.any():
+        return ""
+    own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
+    times = np.bincount(trace.spans["name"][calls.span[inside]], weights=own)
+    worst = int(times.argmax())
+    return f", {times[worst] / max(1, times.sum()):.0%} of it in {trace.tables['name'][worst]}"
+
+
+def garbage(capture: Capture, steps: Breakdown) -> Finding:
+    """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
+    time = steps.cost_of(steps.causes[COLLECTING])
+    count = how_many(capture, steps, capture.trace.category("gc"))
+    return Finding(
+        "Garbage collection",
+        steps.share(time),
+        f"Python collects garbage {counted(count, 'time')} in {steps.a_step}, for {ms(time)}.",
+        "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
+        "gc.collect() every so many steps, on all ranks in the same one.",
+    )
+
+
+def compiling(_: Capture, steps: Breakdown) -> Finding:
+    """Look for compilations by torch.compile inside the recorded steps."""
+    time = steps.cost_of(steps.causes[COMPILING])
+    return Finding(
+        "Recompilation",
+        steps.share(time),
+        f"torch.compile compiles inside the recorded steps, for {ms(time)} of {steps.a_step}.",
+        "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
+        "Python values that are compiled in.",
+    )
+
+
+def between_operators(capture: Capture, steps: Breakdown) -> Finding | None:
+    """Look for time in which Python runs and no operator does, for no other reason."""
+    if not steps.on_host or not capture.trace.category(OPERATORS).any():
+        return None
+    time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
+    stacks = capture.trace.category(FRAMES).any()
+    look = "See in the flame graph" if stacks else "Record with_stack to see"
+    return Finding(
+        "Python between the operators",
+        steps.share(time),
+        f"No operator and no collective runs for {ms(time)} of {steps.a_step}.",
+        f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
+    )
+
+
+def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
+    """Look for operators that take hardly longer than their dispatch."""
+    trace, found = capture.trace, capture.operators
+    own = found.own[trace.category(OPERATORS)[found.span]]
+    count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
+    if not steps.on_host or count < _MANY_OPERATORS or not len(small):
+        return None
+    time = float(small.sum()) / max(1, steps.count)
+    return Finding(
+        "Many small operators",
+        steps.share(time),
+        f"Of {counted(count, 'operator')} in {steps.a_step} {len(small) / len(own):.0%} take less "
+        f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
+        "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
+    )
+
+
+def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
+    """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
+    work = (kind for kind in capture.kinds if kind.core != "COMMUNICATION")
+    kind = next((kind for kind in work if COMPILERS not in kind.name), None)
+    count = max(1, steps.count)
+    if kind is None or steps.share(kind.total / count) < LARGE:
+        return None
+    of_them = f"of them in {steps.a_step}"
+    return Finding(
+        f"{kind.name} takes the most",
+        steps.share(kind.total / count),
+        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
+        f"{ms(kind.total / count)}.",
+        _advice_on(kind.name, shapes=len(capture.trace.tables["dims"]) > 1),
+    )
+
+
+def _advice_on(name: str, *, shapes: bool) -> str:
+    if any(part in name.lower() for part in _PRODUCTS):
+        where = "in operator_details.csv" if shapes else "with record_shapes"
+        return (
+            f"Look {where} for sizes that are small, odd or not multiples of 8; try torch.autocast "
+            "with bfloat16."
+        )
+    return "Search for it in the flame graph: is each call needed, and could one do for many?"
+
+
+def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
+    """Look for an optimizer that takes a large part of the step."""
+    time = steps.cost_of(where_phase(capture, OPTIMIZER))
+    if steps.share(time) < LARGE:
+        return None
+    return Finding(
+        "The optimizer takes long",
+        steps.share(time),
+        f"It takes {ms(time)} of {steps.a_step}.",
+        "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
+    )
+
+
+def checkpoint(_: Capture, steps: Breakdown) -> Finding:
+    """Look for checkpoints that are written inside the step."""
+    time = steps.cost_of(steps.causes[CHECKPOINT])
+    return Finding(
+        "Checkpoints hold the step up",
+        steps.share(time),
+        f"Saving takes {ms(time)} of {steps.a_step} in the mean.",
+        "Try torch.distributed.checkpoint.async_save, or save less often.",
+    )

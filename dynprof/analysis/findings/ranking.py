@@ -1,0 +1,28 @@
+"""What costs a step time that it need not cost, the worst first, and what to try about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis import findings_device as device
+from dynprof.analysis import findings_host as host
+from dynprof.analysis.findings.finding import LEAST
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.findings.finding import Finding
+
+_RULES = (
+    host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
+    host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
+    device.idle_device, device.synchronisations, device.allocator, device.pageable_copies,
+    device.memory,
+)  # fmt: skip
+"""Each looks for one thing."""
+
+
+def findings(capture: Capture, steps: Breakdown) -> list[Finding]:
+    """Return what was found, the worst first."""
+    found = [finding for rule in _RULES if (finding := rule(capture, steps))]
+    return sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)

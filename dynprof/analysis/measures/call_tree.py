@@ -1,0 +1,86 @@
+"""Operators and Python frames by the path that leads to them, whenever they ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.nesting import ROOT, own_time
+from dynprof.analysis.measures.operators import CALLS, OPERATORS, started_on_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.operators import Calls
+    from dynprof.analysis.measures.steps import Marked
+    from dynprof.analysis.reading.trace import Trace
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """Every path of frames and operators once, each after what it lies in.
+
+    Attributes:
+        name: Places in the trace's names of the last of each path.
+        parent: Places here of what each lies in; -1 for none.
+        own_ns: Time without that of what lies in it.
+    """
+
+    name: list[int]
+    parent: list[int]
+    own_ns: list[int]
+
+
+def call_tree(
+    trace: Trace, calls: Calls, steps: Sequence[Marked], *, on_device: bool = False
+) -> CallTree:
+    """Return the paths of all threads together that ran an operator, within the steps.
+
+    A thread that runs none waits, mostly; a frame that begins before or after the steps, or lasts
+    beyond them, is there because the profiler was switched on and off.
+
+    Args:
+        trace: The trace.
+        calls: Its operators and frames.
+        steps: The steps.
+        on_device: Count what operators started on a device, not what they took of the host.
+    """
+    chosen, parent = _working(trace, calls)
+    begin = min((step[1] for step in steps), default=0)
+    end = max((step[1] + step[2] for step in steps), default=0)
+    if on_device:
+        counted = trace.category(OPERATORS, CALLS)[chosen]
+        time_ns = np.zeros(len(chosen), np.int64)
+        ids = trace.spans["external_id"][chosen[counted]]
+        time_ns[counted] = started_on_device(trace, ids)
+    else:
+        start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
+        lasts = np.minimum(start + length, end) - np.maximum(start, begin)
+        time_ns = own_time(np.maximum(lasts, 0), parent)
+    known: dict[tuple[int, int], int] = {}
+    path: list[int] = []
+    for own, outer in zip(trace.spans["name"][chosen].tolist(), parent.tolist(), strict=True):
+        above = ROOT if outer == ROOT else path[outer]
+        path.append(known.setdefault((above, own), len(known)))
+    total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
+    return CallTree(
+        name=[own for _, own in known],
+        parent=[above for above, _ in known],
+        own_ns=total.astype(np.int64).tolist(),
+    )
+
+
+def _working(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the spans of threads that ran operators, and the places of what each lies in."""
+    thread = trace.spans["thread"]
+    working = np.unique(thread[trace.category(OPERATORS, CALLS)])
+    kept = np.isin(thread[calls.span], working)
+    if not len(working) or kept.all():
+        return calls.span, calls.parent
+    places = np.cumsum(kept) - 1
+    parent = calls.parent[kept]
+    return calls.span[kept], np.where(parent == ROOT, ROOT, places[parent])

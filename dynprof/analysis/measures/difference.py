@@ -1,0 +1,96 @@
+"""Two captures against each other: what grew, by count and by time, in each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.phases import mean_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.analysis.measures.capture import Capture
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How one name changed from the first capture to the second, in each step.
+
+    Attributes:
+        name: Of operators of the host, of kernels of a device, or of a phase.
+        where: ``host``, ``device`` or ``phase``.
+        count: How many ran in a step of the first, and of the second.
+        time_ns: Their own time in a step of the first, and of the second.
+    """
+
+    name: str
+    where: str
+    count: tuple[float, float]
+    time_ns: tuple[float, float]
+
+    @property
+    def cost_ns(self) -> float:
+        """What it costs each step more, in ns; below 0 where it costs less."""
+        return self.time_ns[1] - self.time_ns[0]
+
+
+def step_ns(capture: Capture) -> float:
+    """Return the mean duration of a step, in ns."""
+    lengths = [length for _, _, length in capture.marked]
+    return sum(lengths) / max(1, len(lengths))
+
+
+def why_not_comparable(one: Capture, other: Capture) -> list[str]:
+    """Say what makes the numbers of two captures mean different things."""
+    theirs = _recorded(other)
+    return [
+        f"only the {'first' if there else 'second'} has {what}"
+        for what, there in _recorded(one).items()
+        if there != theirs[what]
+    ]
+
+
+def _recorded(capture: Capture) -> dict[str, bool]:
+    """Return what of the things that change the other numbers was recorded."""
+    trace = capture.trace
+    return {
+        "the host's Python frames": bool(trace.category("python_function").any()),
+        "shapes of operators": len(trace.tables["dims"]) > 1,
+        "memory events": len(trace.memory["time"]) > 0,
+        "a device": bool(trace.category("kernel").any()),
+        "calls of Python in the place of operators": bool(trace.category("fee").any()),
+        "marked steps": any(number is not None for number, _, _ in capture.marked),
+    }
+
+
+def growths(one: Capture, other: Capture) -> list[Growth]:
+    """Return every name that changed, what costs a step most first."""
+    work = [{row[:2]: row[2:] for row in step_work(capture)} for capture in (one, other)]
+    found = []
+    for name, where in dict.fromkeys((*work[0], *work[1])):
+        (count, time), (count_after, time_after) = (w.get((name, where), (0, 0)) for w in work)
+        if (count, time) != (count_after, time_after):
+            found.append(Growth(name, where, (count, count_after), (time, time_after)))
+    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
+
+
+def phase_growths(one: Capture, other: Capture) -> list[Growth]:
+    """Return the phases of the host that changed, what costs a step most first."""
+    before, after = (mean_phases(capture) for capture in (one, other))
+    found = [
+        Growth(name, "phase", (1, 1), (before[name], after[name]))
+        for name in before
+        if before[name] != after[name]
+    ]
+    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
+
+
+def step_work(capture: Capture) -> Iterator[tuple[str, str, float, float]]:
+    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step."""
+    steps = max(1, len(capture.marked))
+    for average in capture.work:
+        yield average.name, "host", average.count / steps, average.own / steps
+    for kind in capture.kinds:
+        if kind.core != "HOST":
+            yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -1,0 +1,98 @@
+"""Tensor memory over time, from the allocations and releases in a trace."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.files.layout import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.trace import Trace
+
+_DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "npu"}
+"""Torch's numbers of device types; an NPU is its PrivateUse1."""
+_KNOWN = {
+    True: "Counted from the beginning of the recording: what was allocated before is not known.",
+    False: "As the device's allocator counts it.",
+}
+_WIDTH, _HEIGHT = 1000, 240
+"""Of a drawing, in pixels."""
+
+Timeline = dict[str, tuple["NDArray[np.int64]", "NDArray[np.int64]"]]
+
+
+def device_label(kind: int, number: int) -> str:
+    """Return what torch calls a device, such as ``cuda:0``."""
+    name = _DEVICES.get(kind, f"device type {kind}")
+    return name if number < 0 else f"{name}:{number}"
+
+
+def memory_timeline(trace: Trace) -> Timeline:
+    """Return, by device, times in ns since the first event and allocated bytes from then on."""
+    memory, found = trace.memory, Timeline()
+    if not len(memory["time"]):
+        return found
+    begin = memory["time"][0]
+    devices = np.stack([memory["device_type"], memory["device_id"]])
+    for kind, number in np.unique(devices, axis=1).T.tolist():
+        here = (devices[0] == kind) & (devices[1] == number)
+        found[device_label(kind, number)] = memory["time"][here] - begin, memory["total"][here]
+    return found
+
+
+def write_memory_timeline(trace: Trace, folder: Path, title: str) -> Iterator[Path]:
+    """Write the points as json and a drawing of them as html; nothing without memory events."""
+    timeline = memory_timeline(trace)
+    if not timeline:
+        return
+    points = {
+        device: {"time_ns": times.tolist(), "allocated_bytes": totals.tolist()}
+        for device, (times, totals) in timeline.items()
+    }
+    path = folder / "memory_timeline.json"
+    write_atomic(path, json.dumps(points))
+    yield path
+    page = folder / "memory_timeline.html"
+    write_atomic(page, _page(title, timeline))
+    yield page
+
+
+def _page(title: str, timeline: Timeline) -> str:
+    drawings = "".join(_drawing(device, *line) for device, line in timeline.items())
+    return (
+        f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title>"
+        "<style>body{font:14px sans-serif;margin:2em}svg{background:#f6f6f6}"
+        "path{fill:#7aa6d8;stroke:#2b5f9e}</style>"
+        f"<h1>Allocated tensor memory: {html.escape(title)}</h1>{drawings}\n"
+    )
+
+
+def _drawing(device: str, times: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
+    """Return one device's line as SVG, with the highest value of each pixel's width."""
+    span, peak = max(int(times[-1]), 1), max(int(totals.max()), 1)
+    columns = times * (_WIDTH - 1) // span
+    highest = np.zeros(_WIDTH, np.int64)
+    np.maximum.at(highest, columns, totals)
+    last = np.zeros(_WIDTH, np.int64)
+    last[columns] = totals
+    known = np.zeros(_WIDTH, bool)
+    known[columns] = True
+    held = np.maximum.accumulate(np.where(known, np.arange(_WIDTH), 0))
+    highest = np.where(known, highest, last[held])
+    levels = _HEIGHT - highest * _HEIGHT // peak
+    line = " ".join(f"L{x} {y}" for x, y in enumerate(levels.tolist()))
+    return (
+        f"<h2>{html.escape(device)}</h2><p>{_KNOWN[device == 'cpu']}</p>"
+        f"<p>0 to {peak / 1e6:,.3f} MB (up), over {span / 1e6:,.1f} ms (to the right)</p>"
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}"><path d="M0 {_HEIGHT} {line} '
+        f'L{_WIDTH} {_HEIGHT} Z"/></svg>'
+    )

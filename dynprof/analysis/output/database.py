@@ -1,0 +1,220 @@
+"""The vendor's SQLite database: names, columns and types are those of its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS
+from dynprof.analysis.reading.columns import Table
+from dynprof.analysis.output.tables import COMPONENT, shapes_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.measures.capture import Capture
+
+INTEGER, TEXT = "INTEGER", "TEXT"
+TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "STRING_IDS": (("id", INTEGER), ("value", TEXT)),
+    "PYTORCH_API": (
+        ("startNs", TEXT), ("endNs", TEXT), ("globalTid", INTEGER), ("connectionId", INTEGER),
+        ("name", INTEGER), ("sequenceNumber", INTEGER), ("fwdThreadId", INTEGER),
+        ("inputDtypes", INTEGER), ("inputShapes", INTEGER), ("callchainId", INTEGER),
+        ("type", INTEGER),
+    ),
+    "CONNECTION_IDS": (("id", INTEGER), ("connectionId", INTEGER)),
+    "PYTORCH_CALLCHAINS": (("id", INTEGER), ("stack", INTEGER), ("stackDepth", INTEGER)),
+    "ENUM_API_TYPE": (("id", INTEGER), ("name", TEXT)),
+    "MEMORY_RECORD": (
+        ("component", INTEGER), ("timestamp", INTEGER), ("totalAllocated", INTEGER),
+        ("totalReserved", INTEGER), ("totalActive", INTEGER), ("streamPtr", INTEGER),
+        ("deviceId", INTEGER),
+    ),
+    "OP_MEMORY": (
+        ("name", INTEGER), ("size", INTEGER), ("allocationTime", INTEGER),
+        ("releaseTime", INTEGER), ("activeReleaseTime", INTEGER), ("duration", INTEGER),
+        ("activeDuration", INTEGER), ("allocationTotalAllocated", INTEGER),
+        ("allocationTotalReserved", INTEGER), ("allocationTotalActive", INTEGER),
+        ("releaseTotalAllocated", INTEGER), ("releaseTotalReserved", INTEGER),
+        ("releaseTotalActive", INTEGER), ("streamPtr", INTEGER), ("deviceId", INTEGER),
+    ),
+    "STEP_TIME": (("id", INTEGER), ("startNs", INTEGER), ("endNs", INTEGER)),
+    "GC_RECORD": (("startNs", INTEGER), ("endNs", INTEGER), ("globalTid", INTEGER)),
+    "RANK_DEVICE_MAP": (("rankId", INTEGER), ("deviceId", INTEGER)),
+    "HOST_INFO": (("hostUid", TEXT), ("hostName", TEXT)),
+    "META_DATA": (("name", TEXT), ("value", TEXT)),
+}  # fmt: skip
+Rows = Iterable[tuple[Any, ...]]
+API_TYPES = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
+"""The vendor's numbers of what an api is: operators, and Python frames as ``trace``."""
+_OPERATOR, _FRAME, _MARK = 50001, 50003, 50004
+NONE = 4294967295
+"""What the vendor writes where there is no value."""
+
+
+def write_database(capture: Capture, path: Path) -> None:
+    """Write the database of a capture; tables with nothing to say are not in it.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    strings = Table()
+    chains: dict[str, int] = Table()
+    tables: dict[str, Rows] = {
+        "PYTORCH_API": _apis(capture, strings, chains),
+        "CONNECTION_IDS": _connections(capture),
+        "MEMORY_RECORD": _memory_records(capture, strings),
+        "OP_MEMORY": _operator_memory(capture, strings),
+        "STEP_TIME": _steps(capture),
+        "GC_RECORD": _collections(capture),
+        "RANK_DEVICE_MAP": [(capture.rank, _device(capture))],
+        "HOST_INFO": [("", capture.host)],
+        "META_DATA": [(key, json.dumps(value)) for key, value in capture.metadata.items()],
+        "ENUM_API_TYPE": list(API_TYPES.items()),
+    }
+    tables["PYTORCH_CALLCHAINS"] = _callchains(chains, strings)
+    tables["STRING_IDS"] = _strings(strings)
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA journal_mode=OFF")
+        database.execute("PRAGMA synchronous=OFF")
+        for name, rows in tables.items():  # in this order: the last two hold what others named
+            _fill(database, name, rows)
+
+
+def _fill(database: sqlite3.Connection, name: str, rows: Rows) -> None:
+    """Write a table, unless it is empty."""
+    ahead = iter(rows)
+    first = next(ahead, None)
+    if first is None:
+        return
+    columns = TABLES[name]
+    described = ", ".join(f"{column} {kind}" for column, kind in columns)
+    database.execute(f"CREATE TABLE {name} ({described})")
+    places = ", ".join("?" * len(columns))
+    database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - names of ours
+
+
+def _global_threads(capture: Capture) -> list[int]:
+    """Return the vendor's number of each thread: its process in the high half."""
+    found = []
+    for pid, tid in capture.trace.tables["thread"]:
+        numbers = [n if isinstance(n, int) else abs(hash(n)) & 0x7FFFFFFF for n in (pid, tid)]
+        found.append((numbers[0] & 0x7FFFFFFF) << 32 | (numbers[1] & 0xFFFFFFFF))
+    return found
+
+
+def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> Rows:
+    trace, base = capture.trace, capture.base_ns
+    threads, names = _global_threads(capture), trace.tables["name"]
+    dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t in trace.tables["dims"]]
+    kinds = [
+        _FRAME if c == "python_function" else _MARK if c == LABELS else _OPERATOR
+        for c in trace.tables["category"]
+    ]
+    stacks = capture.call_stacks
+    chain_of = {int(s): stacks(i) for i, s in enumerate(capture.operators.span.tolist())}
+    chosen = np.flatnonzero(trace.category(OPERATORS, LABELS, CALLS, "python_function"))
+    columns = ("start", "length", "thread", "name", "sequence", "dims", "category")
+    rows = zip(chosen.tolist(), *(trace.spans[c][chosen].tolist() for c in columns), strict=True)
+    for place, start, length, thread, name, sequence, shape, category in rows:
+        types, shapes = dims[shape]
+        stack = chain_of.get(place)
+        began = base + start
+        yield (
+            str(began),
+            str(began + length),
+            threads[thread],
+            place,
+            strings[names[name]],
+            sequence if sequence >= 0 else NONE,
+            NONE,
+            types,
+            shapes,
+            chains[stack] if stack else NONE,
+            kinds[category],
+        )
+
+
+def _connections(capture: Capture) -> list[tuple[Any, ...]]:
+    """Return which operators started what on a device, by the correlation of the launches."""
+    spans = capture.trace.spans
+    wanted = capture.trace.category("kernel") & (spans["external_id"] > 0)
+    launches = zip(
+        spans["external_id"][wanted].tolist(), spans["correlation"][wanted].tolist(), strict=True
+    )
+    by_id = {}
+    for place in np.flatnonzero(capture.trace.category(OPERATORS)).tolist():
+        by_id[int(spans["external_id"][place])] = place
+    return [(by_id[operator], launch) for operator, launch in launches if operator in by_id]
+
+
+def _strings(strings: Table) -> Rows:
+    for text, number in strings.items():
+        yield number, text
+
+
+def _callchains(chains: dict[str, int], strings: Table) -> Rows:
+    for stack, number in chains.items():
+        for depth, frame in enumerate(stack.split(";\r\n")):
+            yield number, strings[frame], depth
+
+
+def _memory_records(capture: Capture, strings: Table) -> Rows:
+    memory, base = capture.trace.memory, capture.base_ns
+    component = strings[COMPONENT]
+    columns = zip(
+        *(memory[c].tolist() for c in ("time", "total", "reserved", "device_id")), strict=True
+    )
+    return ((component, base + t, a, r, a, NONE, d) for t, a, r, d in columns)
+
+
+def _operator_memory(capture: Capture, strings: Table) -> Rows:
+    base = capture.base_ns
+    for made in capture.allocations:
+        released = None if made.released is None else base + made.released
+        lasted = None if made.released is None else made.released - made.allocated
+        then, after = made.total_then, made.total_after
+        _, _, number = made.device.partition(":")
+        yield (
+            strings[made.operator],
+            made.size,
+            base + made.allocated,
+            released,
+            released,
+            lasted,
+            lasted,
+            then,
+            made.reserved_then,
+            then,
+            after,
+            made.reserved_after,
+            after,
+            NONE,
+            int(number) if number else -1,
+        )
+
+
+def _steps(capture: Capture) -> list[tuple[Any, ...]]:
+    base = capture.base_ns
+    steps = capture.marked
+    return [(n, base + b, base + b + length) for n, b, length in steps if n is not None]
+
+
+def _collections(capture: Capture) -> list[tuple[Any, ...]]:
+    trace, base = capture.trace, capture.base_ns
+    chosen = np.flatnonzero(trace.category("gc"))
+    threads = _global_threads(capture)
+    columns = (trace.spans[c][chosen].tolist() for c in ("start", "length", "thread"))
+    return [(base + s, base + s + n, threads[t]) for s, n, t in zip(*columns, strict=True)]
+
+
+def _device(capture: Capture) -> int:
+    device = capture.first_device
+    return device if isinstance(device, int) else -1

@@ -1,0 +1,28 @@
+"""Which files a capture has nothing to say in, and why: they are not written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.operators import ON_DEVICE
+from dynprof.analysis.measures.steps import collectives
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.capture import Capture
+
+
+def left_out(capture: Capture) -> dict[str, str]:
+    """Return why files are not written, by what they are."""
+    trace = capture.trace
+    reasons = {
+        "operator_details.csv": (len(capture.operators.span), "no operator was recorded"),
+        "kernel_details.csv": (trace.category(*ON_DEVICE).any(), "no device worked"),
+        "memory_record.csv, operator_memory.csv, memory_timeline": (
+            len(trace.memory["time"]),
+            "no allocation was recorded; profile_memory does",
+        ),
+        "communication.json": (len(collectives(trace)), "no collective was recorded"),
+        "profiler_metadata.json": (len(capture.metadata), "the config has no metadata"),
+        "profiler_info": (capture.manifest is not None, "no manifest lies beside the trace"),
+    }
+    return {name: why for name, (there, why) in reasons.items() if not there}

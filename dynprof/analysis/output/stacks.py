@@ -1,0 +1,86 @@
+"""Folded stacks: a line for each path of frames and operators, with the time spent in its last."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.output.files import whole
+from dynprof.analysis.measures.nesting import ROOT
+from dynprof.files.layout import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_UNSAFE = str.maketrans(" ;\t\n", "____")
+"""What separates frames and counts in the format."""
+
+
+def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
+    """Write the folded stacks of a trace, in microseconds.
+
+    Args:
+        trace: The trace.
+        path: Where to.
+        on_device: Count what operators started on a device, not what they took of the host.
+
+    Raises:
+        CaptureError: It is no trace.
+    """
+    _write(path, folded(Capture(trace), on_device=on_device))
+
+
+def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
+
+
+def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """Return folded stacks as speedscope's file format has them."""
+    frames: dict[str, int] = {}
+    samples, weights = [], []
+    for stack, microseconds in lines:
+        samples.append([frames.setdefault(name, len(frames)) for name in stack.split(";")])
+        weights.append(microseconds)
+    profile = {
+        "type": "sampled",
+        "name": title,
+        "unit": "microseconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": title,
+        "shared": {"frames": [{"name": name} for name in frames]},
+        "profiles": [profile],
+    }
+
+
+def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write the stacks folded, and for speedscope; yield the paths."""
+    lines = list(folded(capture))
+    path = folder / "stacks.folded"
+    _write(path, lines)
+    yield path
+    flame = folder / "stacks.speedscope.json"
+    write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
+    yield flame
+
+
+def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield each path once, outermost frame first, with its own microseconds."""
+    tree = capture.tree
+    if on_device:
+        tree = call_tree(capture.trace, capture.calls, capture.marked, on_device=True)
+    stacks: list[str] = []
+    for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
+        text = capture.trace.tables["name"][name].translate(_UNSAFE)
+        stacks.append(text if outer == ROOT else f"{stacks[outer]};{text}")
+        if own >= 1000:
+            yield stacks[-1], own // 1000

@@ -1,0 +1,267 @@
+"""The vendor's csv tables: file names and headers are those of its ``ASCEND_PROFILER_OUTPUT``.
+
+Times are in microseconds with three digits, exactly the nanoseconds of the trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.output.files import whole
+from dynprof.analysis.measures.kernels import core_of, waits
+from dynprof.analysis.measures.memory import device_label
+from dynprof.analysis.measures.operators import LABELS, ON_DEVICE, STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.capture import Capture
+
+OPERATOR_DETAILS = (
+    "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",
+    "Device Self Duration(us)", "Device Total Duration(us)",
+    "Device Self Duration With AICore(us)", "Device Total Duration With AICore(us)",
+)  # fmt: skip
+KERNEL_DETAILS = (
+    "Device_id", "Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)",
+    "Wait Time(us)", "Block Num",
+)  # fmt: skip
+OP_STATISTIC = (
+    "Device_id", "OP Type", "Core Type", "Count", "Total Time(us)", "Min Time(us)",
+    "Avg Time(us)", "Max Time(us)", "Ratio(%)",
+)  # fmt: skip
+STEP_TRACE_TIME = (
+    "Device_id", "Step", "Computing", "Communication(Not Overlapped)", "Overlapped",
+    "Communication", "Free", "Stage", "Bubble",
+    "Communication(Not Overlapped and Exclude Receive)", "Preparing",
+)  # fmt: skip
+MEMORY_RECORD = (
+    "Component", "Timestamp(us)", "Total Allocated(MB)", "Total Reserved(MB)",
+    "Total Active(MB)", "Stream Ptr", "Device Type",
+)  # fmt: skip
+OPERATOR_MEMORY = (
+    "Name", "Size(KB)", "Allocation Time(us)", "Release Time(us)", "Active Release Time(us)",
+    "Duration(us)", "Active Duration(us)", "Allocation Total Allocated(MB)",
+    "Allocation Total Reserved(MB)", "Allocation Total Active(MB)",
+    "Release Total Allocated(MB)", "Release Total Reserved(MB)", "Release Total Active(MB)",
+    "Stream Ptr", "Device Type",
+)  # fmt: skip
+COMPONENT = "PTA"
+"""What the vendor calls torch's own allocator."""
+_KB, _MB = 1024, 1024 * 1024
+
+Row = tuple[Any, ...]
+Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
+"""Header and rows of each file."""
+
+
+def us(nanoseconds: int) -> str:
+    """Return a time in microseconds, exactly."""
+    if abs(nanoseconds) < 1 << 50:  # so far a float has more digits than are shown
+        return f"{nanoseconds / 1000:.3f}"
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+def operator_tables(capture: Capture) -> Tables:
+    """Return what there is to say of operators, kernels and steps."""
+    return {
+        "operator_details.csv": (OPERATOR_DETAILS, _operator_details(capture)),
+        "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(capture)),
+        "op_statistic.csv": (OP_STATISTIC, _op_statistic(capture)),
+        "step_trace_time.csv": (STEP_TRACE_TIME, _step_trace_time(capture)),
+    }
+
+
+def memory_tables(capture: Capture) -> Tables:
+    """Return what there is to say of memory."""
+    return {
+        "memory_record.csv": (MEMORY_RECORD, _memory_record(capture)),
+        "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(capture)),
+    }
+
+
+def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
+    """Write the tables that have something to say; yield their paths."""
+    for name, (header, rows) in tables.items():
+        path = folder / name
+        if _write(path, header, rows):
+            yield path
+
+
+def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
+    """Write a table unless it is empty; return whether it was written."""
+    ahead = iter(rows if isinstance(rows, Ready) else (tuple(map(cell, row)) for row in rows))
+    first = next(ahead, None)
+    if first is None:
+        return False
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"{','.join(row)}\r\n" for row in chain([header, first], ahead))
+    return True
+
+
+class Ready:
+    """Rows of text as csv has it: what is made of whole columns, for the tables that are long."""
+
+    def __init__(self, columns: Iterable[Sequence[str]]) -> None:
+        self._rows = zip(*columns, strict=True)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+
+def cell(value: object) -> str:
+    """Return what csv writes for a value."""
+    text = str(value)
+    if any(mark in text for mark in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]:
+    """Return a column's numbers as text; each is made once, as they come again and again."""
+    values, places = np.unique(numbers, return_inverse=True)
+    made = np.empty(len(values), object)
+    made[:] = [text(value) for value in values.tolist()]
+    found: list[str] = made[places].tolist()
+    return found
+
+
+def _operator_details(capture: Capture) -> Ready:
+    trace, found = capture.trace, capture.operators
+    names, dims = trace.tables["name"], trace.tables["dims"]
+    steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
+    kept = np.flatnonzero(~steps[found.span])
+    chosen, stacks = found.span[kept], capture.call_stacks
+    quoted: dict[str, str] = {}
+    calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
+    device = [_column(times[kept], us) for times in (found.device_own, found.device_total)]
+    return Ready(
+        (
+            _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
+            _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
+            calls,
+            _column(found.own[kept], us),
+            _column(found.total[kept], us),
+            *device,
+            *device,
+        )
+    )
+
+
+def shapes_text(dims: bytes) -> str:
+    """Return shapes as the vendor writes them, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
+    try:
+        shapes = json.loads(dims or b"[]")
+    except ValueError:
+        shapes = None
+    if not isinstance(shapes, list):
+        return dims.decode(errors="replace")
+    return ";".join(_shape_text(shape) for shape in shapes)
+
+
+def _shape_text(shape: Any) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    nested = bool(shape) and isinstance(shape[0], list)
+    return (";" if nested else ",").join(_shape_text(part) for part in shape)
+
+
+def _kernel_details(capture: Capture) -> Iterator[Row]:
+    trace = capture.trace
+    chosen = np.flatnonzero(trace.category(*ON_DEVICE))
+    names, categories = trace.tables["name"], trace.tables["category"]
+    columns = (
+        *(trace.spans[c][chosen] for c in ("device", "name", "category", "start", "length")),
+    )
+    rows = zip(*(column.tolist() for column in (*columns, waits(trace, chosen))), strict=True)
+    for device, name, category, start, length, wait in rows:
+        core = core_of(categories[category], names[name])
+        moment = us(capture.base_ns + start)
+        yield device, names[name], names[name], core, moment, us(length), us(wait), 0
+
+
+def _op_statistic(capture: Capture) -> Iterator[Row]:
+    device = capture.first_device
+    for kind in capture.kinds:
+        average = us(round(kind.total / kind.count))
+        times = (us(kind.total), us(kind.shortest), average, us(kind.longest))
+        yield device, kind.name, kind.core, kind.count, *times, f"{kind.ratio:.3f}"
+
+
+def _step_trace_time(capture: Capture) -> Iterator[Row]:
+    for step in capture.steps:
+        alone = us(step.communication - step.overlapped)
+        yield (
+            step.device_id,
+            "" if step.number is None else step.number,
+            us(step.computing),
+            alone,
+            us(step.overlapped),
+            us(step.communication),
+            us(step.free),
+            us(step.stage),
+            us(0),
+            alone,
+            us(step.preparing),
+        )
+
+
+def _memory_record(capture: Capture) -> Ready:
+    memory, count = capture.trace.memory, len(capture.trace.memory["time"])
+    total, reserved = (_column(memory[name], _mb) for name in ("total", "reserved"))
+    both = list(zip(memory["device_type"].tolist(), memory["device_id"].tolist(), strict=True))
+    device = {pair: cell(device_label(*pair).upper()) for pair in set(both)}
+    return Ready(
+        (
+            [COMPONENT] * count,
+            _column(capture.base_ns + memory["time"], us),
+            total,
+            reserved,
+            total,
+            [""] * count,
+            [device[pair] for pair in both],
+        )
+    )
+
+
+def _mb(size: int) -> str:
+    return str(size / _MB)
+
+
+def _operator_memory(capture: Capture) -> Ready:
+    base, made = capture.base_ns, capture.allocations
+    released = ["" if one.released is None else us(base + one.released) for one in made]
+    lasted = ["" if one.released is None else us(one.released - one.allocated) for one in made]
+    total, reserved = _mbs(one.total_then for one in made), _mbs(one.reserved_then for one in made)
+    after = _mbs(one.total_after for one in made)
+    return Ready(
+        (
+            [cell(one.operator) for one in made],
+            [str(one.size / _KB) for one in made],
+            [us(base + one.allocated) for one in made],
+            released,
+            released,
+            lasted,
+            lasted,
+            total,
+            reserved,
+            total,
+            after,
+            _mbs(one.reserved_after for one in made),
+            after,
+            [""] * len(made),
+            [cell(one.device.upper()) for one in made],
+        )
+    )
+
+
+def _mbs(sizes: Iterable[int | None]) -> list[str]:
+    return ["" if size is None else _mb(size) for size in sizes]

@@ -1,0 +1,86 @@
+"""The vendor's json files beside its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dynprof.analysis.output.files import whole
+from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.analysis.measures.steps import collectives
+from dynprof.files.layout import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.steps import Marked
+
+
+def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write the json files that have something to say; yield their paths."""
+    view = folder / "trace_view.json"
+    with opened(capture.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
+        _copy(source, sink)
+    yield view
+    contents = {
+        "communication.json": _communication(capture),
+        f"profiler_info_{capture.rank}.json": _profiler_info(capture),
+        "profiler_metadata.json": capture.metadata,
+    }
+    for name, content in contents.items():
+        if content:
+            path = folder / name
+            write_atomic(path, json.dumps(content, indent=1) + "\n")
+            yield path
+
+
+def _copy(source: Readable, sink: BinaryIO) -> None:
+    """Copy a trace, as far as it is whole."""
+    with contextlib.suppress(Torn):
+        while chunk := source.read(1 << 20):
+            sink.write(chunk)
+
+
+def _communication(capture: Capture) -> dict[str, Any]:
+    """Return the collectives of each step: kernels on a device, spans of gloo on the host."""
+    trace, spans = capture.trace, capture.trace.spans
+    steps = capture.marked
+    found: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
+    for place in collectives(trace).tolist():
+        begin, length = int(spans["start"][place]), int(spans["length"][place])
+        step = _step_at(steps, begin)
+        kinds = found.setdefault(f"step{step}", {"p2p": {}, "collective": {}})
+        name = trace.name(place)
+        kind = "p2p" if "send" in name.lower() or "recv" in name.lower() else "collective"
+        seen[name] += 1
+        kinds[kind][f"{name}@{seen[name]}"] = {
+            "Communication Time Info": {
+                "Start Timestamp(us)": (capture.base_ns + begin) / 1000,
+                "Elapse Time(ms)": length / 1e6,
+            }
+        }
+    return found
+
+
+def _step_at(steps: list[Marked], time: int) -> str:
+    for number, begin, length in steps:
+        if begin <= time < begin + length:
+            return "" if number is None else str(number)
+    return ""
+
+
+def _profiler_info(capture: Capture) -> dict[str, Any]:
+    if capture.manifest is None:
+        return {}
+    config = dict(capture.manifest.request.config)
+    inner = config.pop("experimental_config", {})
+    return {
+        "config": {"common_config": config, "experimental_config": inner},
+        "rank_id": capture.rank,
+        "dynprof": capture.manifest.model_dump(mode="json", exclude={"request"}),
+    }

@@ -1,0 +1,300 @@
+"""The ranks of one window side by side: whose steps take how long, and who keeps whom waiting.
+
+All ranks of a collective leave it together, so that its ends tell how far their clocks are apart;
+its begins, on one clock, tell who came last. Reads the Parquet tables of each rank, and holds no
+trace: thousands of ranks fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
+from dynprof.analysis.output.tables import us
+from dynprof.errors import CaptureError
+from dynprof.plural import counted
+from dynprof.files.regular import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from dynprof.analysis.output.tables import Tables
+
+STEPS_HEADER = (
+    "Rank", "Step", "Device_id", "Step Time(us)", "Computing(us)", "Communication(us)",
+    "Overlapped(us)", "Free(us)", "Data Loading(us)",
+)  # fmt: skip
+OPERATORS_HEADER = (
+    "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
+    "Own Time of Median(us)", "Difference(us)",
+)  # fmt: skip
+MOST_NAMED = 3
+OFTEN = 0.2
+"""Who comes last to a smaller share of its collectives is not called a straggler."""
+LATE_NS = 1_000_000
+"""Who comes less than this after the median is not called late: clocks and threads scatter."""
+
+_SHARED = """
+CREATE TEMP TABLE shared AS
+WITH members AS (
+    SELECT "group", count(DISTINCT rank) AS ranks FROM collectives GROUP BY "group"
+), agreeing AS (
+    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1 AS alike
+    FROM collectives JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
+), prefix AS (
+    SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
+    FROM agreeing GROUP BY "group"
+)
+SELECT c.* FROM collectives c JOIN prefix USING ("group") WHERE place < length
+"""
+"""The collectives of each process group, from its first on, that are the same on all members."""
+_CLOCKS = """
+CREATE TEMP TABLE clocks AS
+WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group")
+SELECT one."group", one.rank, quantile_disc(one.end_ns - other.end_ns, 0.5) AS ahead_ns
+FROM first JOIN shared other USING ("group", rank)
+    JOIN shared one ON one."group" = other."group" AND one.place = other.place
+GROUP BY one."group", one.rank
+"""
+"""How far each member's clock is ahead of that of the first one in the group."""
+_LAST = """
+CREATE TEMP TABLE last AS
+WITH arrivals AS (
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns
+    FROM shared JOIN clocks USING ("group", rank)
+), behind AS (
+    SELECT "group", place, rank, came_ns
+        - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
+    FROM arrivals
+)
+SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
+FROM behind GROUP BY "group", place HAVING max(behind_ns) > $late
+"""
+"""Who came last to each collective, and by how much after the median member."""
+_OWN = """
+CREATE TEMP TABLE own AS
+SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM steps GROUP BY rank
+"""
+"""The mean time of a step that each rank does not spend in collectives alone."""
+_STRAGGLERS = """
+WITH taken AS (SELECT rank, count(*) AS of FROM shared GROUP BY rank)
+SELECT rank, count(*) AS times, any_value(of), quantile_disc(behind_ns, 0.5),
+    any_value(own_ns), (SELECT quantile_disc(own_ns, 0.5) FROM own)
+FROM last JOIN own USING (rank) JOIN taken USING (rank)
+GROUP BY rank HAVING times >= $often * any_value(of)
+ORDER BY times DESC, sum(behind_ns) DESC, rank
+"""
+_BESIDE = """
+WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
+    middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
+SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
+    coalesce(slow.own_ns, 0), coalesce(middle.own_ns, 0)
+FROM slow FULL JOIN middle USING (name, place)
+ORDER BY abs(coalesce(slow.own_ns, 0) - coalesce(middle.own_ns, 0)) DESC, name
+"""
+_STEPS = """
+SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped_ns, free_ns,
+    data_loading_ns
+FROM steps ORDER BY rank, step
+"""
+_MATCHED = """
+SELECT (SELECT count(*) FROM shared), count(*) FROM collectives
+"""
+_MEANS = """
+SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
+FROM steps GROUP BY rank ORDER BY rank
+"""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others wait for.
+
+    Attributes:
+        rank: Its number.
+        last: In how many collectives it came last, and late.
+        of: How many it took part in, of those that can be compared.
+        behind_ns: By how much it came after the median rank, in the middle of those, in ns.
+        own_ns: Its mean step time without communication that nothing hides.
+        others_ns: The same of the median rank.
+    """
+
+    rank: int
+    last: int
+    of: int
+    behind_ns: int
+    own_ns: int
+    others_ns: int
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
+            f"{self.behind_ns / 1e6:.1f} ms after the median rank; its own work takes "
+            f"{self.own_ns / 1e6:.1f} ms a step, the median rank's {self.others_ns / 1e6:.1f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class RankMean:
+    """The mean step of one rank; times in ns.
+
+    Attributes:
+        rank: Its number.
+        length: How long they took.
+        computing: For how long kernels, or operators of the host, computed.
+        communication: For how long collectives ran.
+        overlapped: For how long both did.
+    """
+
+    rank: int
+    length: float
+    computing: float
+    communication: float
+    overlapped: float
+
+    @property
+    def waiting(self) -> float:
+        """Communication that nothing hides."""
+        return self.communication - self.overlapped
+
+
+class Ranks:
+    """Several ranks of one window.
+
+    Args:
+        files: Where each table of :data:`RANK_TABLES` lies, one file a capture, the newest last.
+
+    Attributes:
+        older: How many captures are left out, as newer ones are of the same ranks.
+
+    Raises:
+        CaptureError: A table cannot be read.
+    """
+
+    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+        import duckdb
+
+        self._database = connection()
+        try:
+            self._places = self._newest(files[STEPS])
+            newest = sorted(set(self._places.values()))
+            for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
+                chosen = _names([files[name][place] for place in newest or [0]])
+                self._database.read_parquet(chosen).create(name)
+        except (duckdb.Error, OSError) as error:
+            raise CaptureError(
+                f"what was made of ranks before cannot be read, analyse them again: {error}"
+            ) from error
+        self.older = len(files[STEPS]) - len(newest)
+        self._database.execute(_SHARED)
+        self._database.execute(_CLOCKS)
+        self._database.execute(_LAST, {"late": LATE_NS})
+        self._database.execute(_OWN)
+
+    def _newest(self, files: Sequence[Path]) -> dict[int, int]:
+        """Return the place of the last file of each rank."""
+        names = _names(files)
+        rows = self._database.read_parquet(names, filename=True)
+        found = rows.project("rank, filename").distinct().fetchall()
+        places = {name: place for place, name in enumerate(names)}
+        ranks = sorted((places[name], rank) for rank, name in found)
+        return dict(sorted((rank, place) for place, rank in ranks))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def means(self) -> list[RankMean]:
+        """Return the mean step of each rank."""
+        return [RankMean(*row) for row in self._rows(_MEANS)]
+
+    def stragglers(self) -> list[Straggler]:
+        """Return the ranks that others often wait for, the one that came last most often first."""
+        return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS, {"often": OFTEN})]
+
+    def words(self) -> list[str]:
+        """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
+        matched, total = self._rows(_MATCHED)[0]
+        said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
+        if not said and matched:
+            said = ["no rank keeps the others waiting"]
+        if matched < total:
+            said.append(
+                f"{matched:,} of {counted(total, 'collective is', 'collectives are')} the same on "
+                "all ranks of their group from the first on; of the others nobody knows who waits "
+                "for whom"
+            )
+        elif not total:
+            said = ["no collective was recorded, so nobody knows who waits for whom"]
+        world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
+        if world_size > len(self):
+            missing = world_size - len(self)
+            said.append(f"missing here: {missing:,} of {counted(world_size, 'rank')}")
+        if self.older:
+            said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
+        return said
+
+    def slowest(self) -> int:
+        """Return the rank that others wait for most, else the one with the most own work."""
+        if found := self.stragglers():
+            return found[0].rank
+        query = "SELECT rank FROM own ORDER BY own_ns DESC, rank LIMIT 1"
+        return int(self._rows(query)[0][0])
+
+    def place_of(self, rank: int) -> int:
+        """Return the place among the files of the one that holds a rank."""
+        return self._places[rank]
+
+    def median(self) -> int:
+        """Return the rank in the middle by its own work."""
+        ranked = [row[0] for row in self._rows("SELECT rank FROM own ORDER BY own_ns, rank")]
+        return int(ranked[(len(ranked) - 1) // 2])
+
+    def beside(
+        self, slowest: int, median: int
+    ) -> list[tuple[str, str, float, float, float, float]]:
+        """Return, of two ranks, names and places, counts and own ns in a step, the first's first.
+
+        What differs most comes first.
+        """
+        return self._rows(_BESIDE, {"slowest": slowest, "median": median})
+
+    def tables(self) -> Tables:
+        """Return a row for each step of each rank, and for each operator of two of them."""
+        return {
+            "ranks.csv": (STEPS_HEADER, self._step_rows()),
+            "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
+        }
+
+    def _step_rows(self) -> list[tuple[Any, ...]]:
+        found = self._rows(_STEPS)
+        return [(r, "" if s < 0 else s, device, *map(us, rest)) for r, s, device, *rest in found]
+
+    def _operator_rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                name,
+                place,
+                f"{more:g}",
+                f"{less:g}",
+                us(round(own)),
+                us(round(other)),
+                us(round(own - other)),
+            )
+            for name, place, more, less, own, other in self.beside(self.slowest(), self.median())
+        ]
+
+    def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, values).fetchall()
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return their names for DuckDB, which would wait at a FIFO.
+
+    Raises:
+        OSError: One is no regular file, or cannot be read.
+    """
+    for path in files:
+        open_regular(path).close()
+    return [str(path) for path in files]

@@ -1,0 +1,198 @@
+"""Columns on disk: every event of a trace, and what a rank is compared by with the others."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.measures.difference import step_work
+from dynprof.analysis.output.files import own_folder, whole
+from dynprof.analysis.measures.phases import NAMES
+from dynprof.analysis.measures.steps import collectives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from duckdb import DuckDBPyConnection
+
+    from dynprof.analysis.measures.capture import Capture
+
+FOLDER = "parquet"
+EVENTS, STEPS, COLLECTIVES, OPERATORS = "events", "steps", "collectives", "operators"
+"""Names of the tables, which are those of the files too."""
+RANK_TABLES = (STEPS, COLLECTIVES, OPERATORS)
+"""What ranks are compared by."""
+_EVENTS = """
+SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
+    nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
+    nullif(device, -1) AS device, nullif(stream, -1) AS stream,
+    nullif(correlation, -1) AS correlation
+FROM spans s JOIN names n ON n.id = s.name JOIN categories c ON c.id = s.category
+    JOIN threads t ON t.id = s.thread
+"""
+
+Columns = dict[str, Any]
+"""Of one length; NumPy arrays."""
+
+
+def write_events(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write every event of a capture; yield the path.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    own_folder(folder / FOLDER)
+    with connection() as database:
+        yield _copy(database, parquet_file(folder, EVENTS), _events(database, capture))
+
+
+def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
+    """Write what a rank is compared by; yield the paths.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    own_folder(folder / FOLDER)
+    tables = {
+        STEPS: _steps(capture),
+        COLLECTIVES: _collectives(capture),
+        OPERATORS: _operators(capture),
+    }
+    with connection() as database:
+        for name, columns in tables.items():
+            database.register("found", columns)
+            yield _copy(database, parquet_file(folder, name), _typed(columns))
+
+
+def parquet_file(folder: Path, table: str) -> Path:
+    """Return where a table lies below the folder of what is made from a trace."""
+    return folder / FOLDER / f"{table}.parquet"
+
+
+def connection() -> DuckDBPyConnection:
+    """Return a database in memory that takes one processor and asks nothing of the network."""
+    import duckdb
+
+    spill = f"dynprof-{secrets.token_hex(8)}"  # else .tmp where one works, which may be planted
+    database = duckdb.connect(
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(Path(tempfile.gettempdir()) / spill),
+        }
+    )
+    database.execute("SET enable_progress_bar = false")
+    return database
+
+
+def _typed(columns: Columns) -> str:
+    """Return the query for all of them; a column of texts is one where it is empty too."""
+    return "FROM found SELECT " + ", ".join(
+        f'"{name}"::VARCHAR AS "{name}"' if column.dtype == object else f'"{name}"'
+        for name, column in columns.items()
+    )
+
+
+def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
+    """Write what a query finds."""
+    import duckdb
+
+    with whole(path) as temporary:
+        target = str(temporary).replace("'", "''")
+        try:
+            database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+        except duckdb.Error as error:
+            raise OSError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _events(database: DuckDBPyConnection, capture: Capture) -> str:
+    """Return the query for all events with a duration."""
+    trace = capture.trace
+    times = {
+        "start_ns": trace.spans["start"] + capture.base_ns,
+        "duration_ns": trace.spans["length"],
+    }
+    database.register("spans", {**trace.spans, **times})
+    for view, table in (("names", "name"), ("categories", "category")):
+        values = _texts(trace.tables[table])
+        database.register(view, {"id": np.arange(len(values)), "value": values})
+    threads = trace.tables["thread"]
+    both = {
+        name: _texts([str(t[part]) for t in threads]) for part, name in enumerate(("pid", "tid"))
+    }
+    database.register("threads", {"id": np.arange(len(threads)), **both})
+    return _EVENTS
+
+
+def phase_column(phase: str) -> str:
+    """Return what the column of a phase is called."""
+    return f"{phase.replace(' ', '_')}_ns"
+
+
+def _steps(capture: Capture) -> Columns:
+    """Return a row for each step on each device; phases are those of the host."""
+    phases = dict(zip(capture.marked, capture.phases, strict=True))
+    steps = capture.steps
+    mine = [phases[step.number, step.begin, step.length] for step in steps]
+    times = ("length", "computing", "communication", "overlapped", "free")
+    return {
+        "rank": np.full(len(steps), capture.rank),
+        "world_size": np.full(len(steps), capture.world_size),
+        "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
+        "device": _texts([str(step.device_id) for step in steps]),
+        **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
+        **{phase_column(name): _whole([one[name] for one in mine]) for name in NAMES},
+    }
+
+
+def _collectives(capture: Capture) -> Columns:
+    """Return the collectives of each process group in order; times are those since the epoch."""
+    trace, chosen = capture.trace, collectives(capture.trace)
+    groups = [b" ".join(group).decode(errors="replace") for group in trace.tables["group"]]
+    group = trace.spans["group"][chosen]
+    begins = capture.base_ns + trace.spans["start"][chosen]
+    return {
+        "rank": np.full(len(chosen), capture.rank),
+        "group": _texts([groups[code] for code in group.tolist()]),
+        "place": _places(group),
+        "name": _texts([*map(trace.name, chosen.tolist())]),
+        "begin_ns": begins,
+        "end_ns": begins + trace.spans["length"][chosen],
+    }
+
+
+def _operators(capture: Capture) -> Columns:
+    """Return the count and the own time of each operator and kernel in a step."""
+    rows = list(step_work(capture))
+    return {
+        "rank": np.full(len(rows), capture.rank),
+        "name": _texts([row[0] for row in rows]),
+        "place": _texts([row[1] for row in rows]),
+        "count": np.array([row[2] for row in rows], np.float64),
+        "own_ns": np.array([row[3] for row in rows], np.float64),
+    }
+
+
+def _places(group: Any) -> Any:
+    """Return the place of each among those of its group."""
+    place = np.zeros(len(group), np.int64)
+    for code in np.unique(group):
+        mine = group == code
+        place[mine] = np.arange(mine.sum())
+    return place
+
+
+def _texts(values: list[str]) -> Any:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def _whole(values: list[int]) -> Any:
+    return np.array(values, np.int64)

@@ -1,0 +1,155 @@
+"""A trace file cut into pieces of whole events, so that it is never held as one.
+
+Reads what Kineto and VizTracer write, pretty or compact, plain or gzipped; also what was cut off
+in the middle, up to there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FRAME = 16 << 20
+"""Bytes of a piece, about."""
+_TAIL = 256 << 10
+"""The end of the list of events is looked for in this much of the file's end."""
+_LONGEST_HEAD = 64 << 20
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
+"""Between two events. Not in a string: a quote in one has a backslash before it."""
+
+
+class TraceFile:
+    """A trace on disk.
+
+    Args:
+        path: Where it lies.
+
+    Attributes:
+        members: The members of the JSON object before its events, and after them once
+            :meth:`frames` has ended.
+        torn: Where and how the file ends too early; empty where it does not.
+        size: Its bytes, uncompressed, as far as they were read.
+
+    Raises:
+        CaptureError: It is no trace.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.members: dict[str, Any] = {}
+        self.torn = ""
+        self.size = 0
+        self._path = path
+        with opened(path) as file:
+            self.members = self._head(file)[0]
+
+    def frames(self, *, whole: bool = False) -> Iterator[bytes]:
+        """Yield the events, as many pieces of JSON objects with commas between them.
+
+        Args:
+            whole: As one piece: slower, but sure where lists in an event look like events.
+        """
+        with opened(self._path) as file:
+            _, rest = self._head(file)
+            while True:
+                chunk = self._read(file, FRAME)
+                rest += chunk
+                if len(chunk) < FRAME // 2:
+                    break
+                cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
+                if cut:
+                    yield rest[:cut]
+                    rest = rest[cut:].lstrip(b", \r\n\t")
+            yield from self._ending(rest, whole=whole)
+
+    def _read(self, file: Readable, size: int) -> bytes:
+        """Read up to ``size`` bytes, fewer only at the end of the file or where it is torn."""
+        parts: list[bytes] = []
+        missing = size
+        while missing and (part := self._part(file, missing)):
+            parts.append(part)
+            missing -= len(part)
+        self.size += size - missing
+        return b"".join(parts)
+
+    def _part(self, file: Readable, size: int) -> bytes:
+        try:
+            return file.read(size)
+        except (Torn, OSError) as error:
+            self.torn = f"the compressed file is torn after {self.size:,} bytes: {error}"
+            return b""
+
+    def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
+        """Return the members before the events, and what was read of the latter."""
+        self.size = 0
+        text = self._read(file, 1 << 16)
+        if text.lstrip()[:1] == b"[":
+            return {}, text.lstrip()[1:]
+        place, error = 0, "it has no traceEvents"
+        while True:
+            match = _EVENTS.search(text, place)
+            if match is None:
+                chunk = self._read(file, 1 << 20)
+                if not chunk or len(text) > _LONGEST_HEAD:
+                    raise CaptureError(f"{self._path} is no trace: {error}")
+                text += chunk
+                continue
+            try:
+                before = text[: match.start()].rstrip().rstrip(b",")
+                return json.loads(before + b"}", strict=False), text[match.end() :]
+            except ValueError as found:  # it stands inside another member; look on
+                place, error = match.end(), str(found)
+
+    def _ending(self, rest: bytes, *, whole: bool) -> Iterator[bytes]:
+        """Yield the last events; note what comes after them."""
+        cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
+        if cut:
+            yield rest[:cut]
+        text = rest[cut:].lstrip(b", \r\n\t").decode("utf-8", "replace")
+        decoder, place, end = json.JSONDecoder(strict=False), 0, 0
+        while text[place : place + 1] not in ("]", ""):
+            try:
+                _, place = decoder.raw_decode(text, place)
+            except ValueError:
+                break
+            end = place
+            place = _skip(text, place, ", \r\n\t")
+        yield text[:end].encode()
+        self._after(text[_skip(text, end, ", \r\n\t") :])
+
+    def _after(self, text: str) -> None:
+        """Read the members behind the events; what follows instead says that it is torn."""
+        if not text.startswith("]"):
+            self.torn = self.torn or f"the file ends inside an event, after {self.size:,} bytes"
+            return
+        rest = text[1:].strip()
+        if rest in ("", "}"):
+            return
+        try:
+            self.members |= json.loads("{" + rest.lstrip(","), strict=False)
+        except ValueError:
+            self.torn = self.torn or "the file ends after its events"
+
+
+def _last_boundary(text: bytes, since: int) -> int:
+    """Return the end of the last event that another one follows; 0 where there is none."""
+    found = 0
+    for match in _BETWEEN.finditer(text, max(0, since)):
+        found = match.start() + 1
+    if not found and since > 0:
+        return _last_boundary(text, 0)
+    return found
+
+
+def _skip(text: str, place: int, characters: str) -> int:
+    while place < len(text) and text[place] in characters:
+        place += 1
+    return place

@@ -1,0 +1,127 @@
+"""One frame of a trace as columns; what many processes may work on at once."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.reading.events import NONE, Args, Event, ExactEvent, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[np.int64]]
+
+TABLES = ("name", "category", "thread", "dims", "group")
+"""Columns that hold places in a table of what they stand for."""
+_NO_ARGS = Args()
+_MOST = 1 << 63
+
+
+class Table(dict[Any, int]):
+    """Gives every value that it is asked for a place, from 0."""
+
+    def __missing__(self, value: Any) -> int:
+        place = self[value] = len(self)
+        return place
+
+
+@dataclass
+class Piece:
+    """What was read of a frame.
+
+    Attributes:
+        spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
+        memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
+        tables: What the columns of that name stand for.
+    """
+
+    spans: Columns = field(default_factory=dict)
+    memory: Columns = field(default_factory=dict)
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def digest(frame: bytes, *, exact: bool) -> Piece:
+    """Return the columns of a frame.
+
+    Args:
+        frame: Events, with commas between them.
+        exact: Their times need more digits than a float has.
+    """
+    events = decode(frame, ExactEvent if exact else Event)
+    try:
+        return _digested(events)
+    except (ArithmeticError, ValueError):  # a number that 64 bits do not hold
+        return _digested([event for event in events if _fit(event)])
+
+
+def _digested(events: list[Event]) -> Piece:
+    tables = {name: Table() for name in TABLES}
+    spans = [e for e in events if e.ph == "X"]
+    memory = [e for e in events if e.name == "[memory]" and e.args is not None]
+    return Piece(
+        spans=_spans(spans, tables),
+        memory=_memory(memory, tables),
+        tables={name: list(table) for name, table in tables.items()},
+    )
+
+
+def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
+    return np.fromiter(values, np.int64, count)
+
+
+def _fit(event: Event) -> bool:
+    """Return whether 64 bits hold the times and numbers of an event; mend its arguments if not."""
+    try:
+        times = (event.start_ns(), event.length_ns())
+    except (ValueError, OverflowError, ArithmeticError):  # not a number, infinite
+        return False
+    if event.args is not None:
+        for name in Args.__struct_fields__:
+            value = getattr(event.args, name)
+            if isinstance(value, int) and not -_MOST <= value < _MOST:
+                setattr(event.args, name, NONE)
+    return all(-_MOST <= time < _MOST for time in times)
+
+
+def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
+    count = len(events)
+    names, categories, threads = tables["name"], tables["category"], tables["thread"]
+    dims, groups = tables["dims"], tables["group"]
+    args = [e.args or _NO_ARGS for e in events]
+    columns = {
+        "start": _column((e.start_ns() for e in events), count),
+        "length": _column((e.length_ns() for e in events), count),
+        "name": _column((names[e.name] for e in events), count),
+        "category": _column((categories[e.cat] for e in events), count),
+        "thread": _column((threads[e.pid, e.tid] for e in events), count),
+        "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
+        "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
+    }
+    for name in _NUMBERS:
+        get = operator.attrgetter(name)
+        columns[name] = _column(map(get, args), count)
+    return columns
+
+
+_NUMBERS = ("external_id", "sequence", "device", "stream", "correlation")
+
+
+def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
+    count, threads = len(events), tables["thread"]
+    args = [e.args or _NO_ARGS for e in events]
+    return {
+        "time": _column((e.start_ns() for e in events), count),
+        "thread": _column((threads[e.pid, e.tid] for e in events), count),
+        "bytes": _column((a.bytes for a in args), count),
+        "total": _column((a.total for a in args), count),
+        "reserved": _column((a.reserved for a in args), count),
+        "address": _column((a.address for a in args), count),
+        "device_type": _column((a.device_type for a in args), count),
+        "device_id": _column((a.device_id for a in args), count),
+    }

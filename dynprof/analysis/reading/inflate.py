@@ -1,0 +1,96 @@
+"""A trace's bytes, uncompressed, up to where a torn file ends."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from dynprof.errors import CaptureError
+from dynprof.files.regular import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_MAGIC = b"\x1f\x8b"
+_CHUNK = 1 << 16
+_GZIP = 31
+"""zlib's number for a gzip header and trailer."""
+
+
+class Torn(Exception):  # noqa: N818 - it says what a file is
+    """The compressed file ends too early, or is damaged; all before was returned."""
+
+
+class Readable(Protocol):
+    """Gives bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes; none at the end."""
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Readable]:
+    """Give a trace's bytes, uncompressed.
+
+    Raises:
+        CaptureError: It cannot be read.
+    """
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error}") from error
+    with file:
+        packed = file.read(2) == _MAGIC
+        file.seek(0)
+        yield _Inflated(file) if packed else file
+
+
+class _Inflated:
+    """The content of a gzip file, of several members too.
+
+    Python's own reader keeps what it decompressed of a torn file to itself.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._ready = b""
+        self._make, self._errors = _inflater()
+        self._inflate = self._make()
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes; none at the end.
+
+        Raises:
+            Torn: The file ends too early, or is damaged.
+        """
+        while not self._ready and self._more():
+            pass
+        part, self._ready = self._ready[:size], self._ready[size:]
+        return part
+
+    def _more(self) -> bool:
+        """Decompress some more; False at the end."""
+        ended = self._inflate.eof
+        packed = (self._inflate.unused_data if ended else b"") or self._file.read(_CHUNK)
+        if ended:
+            if not packed.startswith(_MAGIC):
+                return False  # the end, or padding behind it
+            self._inflate = self._make()
+        elif not packed:
+            raise Torn("it ends too early")
+        try:
+            self._ready = self._inflate.decompress(packed)
+        except self._errors as error:
+            raise Torn(str(error)) from error
+        return True
+
+
+def _inflater() -> tuple[Any, Any]:
+    """Return what makes isal's decompressor, or Python's own where isal is not built for."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return (lambda: zlib.decompressobj(wbits=_GZIP)), zlib.error
+    return (lambda: isal_zlib.decompressobj(wbits=_GZIP)), isal_zlib.error

@@ -1,0 +1,143 @@
+"""A whole trace as columns."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.intervals import cover
+from dynprof.analysis.reading.columns import TABLES, Piece, Table, digest
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.two_processes import Half
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.columns import Columns
+
+
+@dataclass
+class Trace:
+    """What a trace holds; times in whole ns, since its base time.
+
+    Attributes:
+        members: The members of its JSON object beside the events.
+        spans: Columns of the events with a duration, in the order of their begin, longer ones
+            first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims``,
+            ``group`` and the numbers that Kineto writes; -1 where an event has none.
+        memory: Columns of allocations and releases, in the order of time.
+        tables: What the columns of those names stand for.
+        torn: Where and how the file ends too early; empty where it does not.
+        size: Its bytes, uncompressed.
+    """
+
+    members: dict[str, Any]
+    spans: Columns
+    memory: Columns
+    tables: dict[str, list[Any]]
+    torn: str
+    size: int
+
+    def category(self, *names: str) -> NDArray[np.bool_]:
+        """Return which spans are of one of these categories, in lower case."""
+        found = [i for i, name in enumerate(self.tables["category"]) if name.lower() in names]
+        return np.isin(self.spans["category"], found)
+
+    def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return which spans have a name that passes a test, which is asked once for each name."""
+        passed = np.array([test(name) for name in self.tables["name"]], bool)
+        return passed[self.spans["name"]]
+
+    def when(self, chosen: NDArray[Any]) -> Cover:
+        """Return when any of these spans lasts."""
+        start = self.spans["start"][chosen]
+        return cover(start, start + self.spans["length"][chosen])
+
+    def name(self, span: int) -> str:
+        """Return the name of a span."""
+        return str(self.tables["name"][self.spans["name"][span]])
+
+
+def load_trace(path: Path, half: Half | None = None) -> Trace:
+    """Read a trace.
+
+    Args:
+        path: Where it lies.
+        half: Leads to a process that reads the same trace at the same time; each does half of it.
+
+    Raises:
+        CaptureError: It is none, or cannot be read.
+    """
+    import msgspec
+
+    with half or contextlib.nullcontext():
+        file = TraceFile(path)
+        exact = "baseTimeNanoseconds" not in file.members
+        pieces = _in_halves(file, half, exact=exact) if half else _digested(file, exact=exact)
+    if pieces is not None:
+        return _joined(file, pieces)
+    try:
+        return _joined(file, [digest(frame, exact=exact) for frame in file.frames(whole=True)])
+    except msgspec.MsgspecError as error:
+        raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def _digested(file: TraceFile, *, exact: bool, part: slice = slice(None)) -> list[Piece] | None:
+    """Return pieces; None after a cut inside an event, where a list in it looks like events."""
+    import msgspec
+
+    try:
+        found = itertools.islice(file.frames(), part.start, None, part.step)
+        return [digest(frame, exact=exact) for frame in found]
+    except msgspec.MsgspecError:
+        return None
+
+
+def _in_halves(file: TraceFile, half: Half, *, exact: bool) -> list[Piece] | None:
+    own = _digested(file, exact=exact, part=slice(half.number, None, 2))
+    theirs = half.swap(own)
+    if own is None or theirs is None:
+        return None
+    both = (own, theirs) if half.number == 0 else (theirs, own)
+    return [piece for pair in itertools.zip_longest(*both) for piece in pair if piece is not None]
+
+
+def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
+    tables = {name: Table() for name in TABLES}
+    for piece in pieces:
+        for name, table in tables.items():
+            places = np.array([table[value] for value in piece.tables[name]], np.int64)
+            for columns in (piece.spans, piece.memory):
+                if places.size and name in columns:
+                    columns[name] = places[columns[name]]
+    pieces = pieces or [digest(b"", exact=False)]
+    spans = _concatenated(piece.spans for piece in pieces)
+    memory = _concatenated(piece.memory for piece in pieces)
+    order = np.lexsort((-spans["length"], spans["start"]))
+    return Trace(
+        members=file.members,
+        spans={name: column[order] for name, column in spans.items()},
+        memory=_sorted_by_time(memory),
+        tables={name: list(table) for name, table in tables.items()},
+        torn=file.torn,
+        size=file.size,
+    )
+
+
+def _concatenated(parts: Iterable[Columns]) -> Columns:
+    columns = list(parts)
+    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+
+
+def _sorted_by_time(memory: Columns) -> Columns:
+    order = np.argsort(memory["time"], kind="stable")
+    return {name: column[order] for name, column in memory.items()}

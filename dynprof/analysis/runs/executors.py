@@ -1,0 +1,132 @@
+"""Where traces are analysed: in processes of this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import queue
+import subprocess
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
+from typing import IO, TYPE_CHECKING, Any
+
+from dynprof.errors import CaptureError
+from dynprof.process.fresh_interpreter import command, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MISSING = "a Dask cluster needs dask: pip install 'dynprof[dask]'"
+
+
+class Inline(Executor):
+    """Does the work at once, in this process."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return the future of what was done."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+class Workers(Executor):
+    """Does the work in fresh interpreters of dynprof's own, as many as asked for.
+
+    Those of multiprocessing look for modules in the working directory, where anybody may have put
+    some, and import the caller's script.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count)  # one waits for each
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return the future of what one of them will do."""
+        return self._threads.submit(self._do, (function, args, kwargs))
+
+    def end(self) -> None:
+        """End them, also in the middle of what they do."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._all:
+            process.kill()
+        self._threads.shutdown()
+        for process in self._all:
+            process.communicate()
+
+    def _do(self, task: tuple[Any, ...]) -> Any:
+        process = self._one()
+        try:
+            _send(process, task)
+            problem, result = pickle.load(_pipe(process.stdout))  # noqa: S301 - our own process
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            raise ChildProcessError(f"with code {process.wait()}") from None
+        self._idle.put(process)
+        if problem:
+            raise ChildProcessError(problem)
+        return result
+
+    def _one(self) -> subprocess.Popen[bytes]:
+        with contextlib.suppress(queue.Empty):
+            return self._idle.get_nowait()
+        process = subprocess.Popen(
+            command("dynprof.analysis.runs.worker"),
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._all.append(process)
+        _send(process, bytes(multiprocessing.current_process().authkey))  # for what Half holds
+        return process
+
+
+def _send(process: subprocess.Popen[bytes], what: object) -> None:
+    pipe = _pipe(process.stdin)
+    pipe.write(ForkingPickler.dumps(what))
+    pipe.flush()
+
+
+def _pipe(end: IO[bytes] | None) -> IO[bytes]:
+    if end is None:
+        raise BrokenPipeError
+    return end
+
+
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """Give so many processes of this machine; with one, the work is done here."""
+    if count <= 1:
+        yield Inline()
+        return
+    workers = Workers(count)
+    try:
+        yield workers
+    finally:
+        workers.end()  # all is done, or nobody wants it any more
+
+
+@contextlib.contextmanager
+def dask(scheduler: str) -> Iterator[Executor]:
+    """Give the workers of a Dask cluster; dynprof is installed there too.
+
+    Args:
+        scheduler: The address, such as ``tcp://10.0.0.1:8786``, or the scheduler's file.
+
+    Raises:
+        CaptureError: Dask is not installed, or the cluster cannot be reached.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise CaptureError(_MISSING) from error
+    named = {"scheduler_file": scheduler} if scheduler.endswith(".json") else {"address": scheduler}
+    try:
+        client = Client(**named)
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"no Dask scheduler answers at {scheduler}: {error}") from error
+    with client:
+        yield client.get_executor(pure=False)

@@ -1,0 +1,210 @@
+"""Several traces at once: a broken one does not keep the others, and ranks are compared."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from concurrent.futures import as_completed
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.runs.one_capture import (
+    MEMORY,
+    OPERATORS,
+    PARTS,
+    RANK,
+    analyse_capture,
+    folder_of,
+)
+from dynprof.analysis.runs.executors import processes as processes_here
+from dynprof.analysis.output.files import FOLDER
+from dynprof.analysis.reading.two_processes import Half
+from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.runs.places import place_of
+from dynprof.analysis.ranks.comparison import Ranks
+from dynprof.analysis.output.tables import write_tables
+from dynprof.errors import DynprofError, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from concurrent.futures import Executor, Future
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from dynprof.analysis.runs.places import Place
+
+LARGE = 30 << 20
+"""Bytes of a trace, uncompressed, from which on a second process is worth its start."""
+_PACKED = 12
+"""By how much a trace is smaller when it is packed, about."""
+
+
+_HALVES = ((OPERATORS,), (MEMORY, RANK))
+"""They take about as long."""
+
+
+_Task = tuple["Path", tuple[str, ...], Half | None]
+"""A trace, what is to be made of it, and who shares the work."""
+
+
+@dataclass
+class Outcome:
+    """What became of several traces.
+
+    Attributes:
+        made: The files that were written.
+        problems: Why a trace could not be analysed, by its path.
+        torn: Where and how a trace ends too early, by its path; it was analysed so far.
+        left_out: Which traces have nothing to say in a file, by what it is and why.
+        verdicts: What is to be said of the ranks of a window, by its folder.
+    """
+
+    made: list[Path] = field(default_factory=list)
+    problems: dict[Path, str] = field(default_factory=dict)
+    torn: dict[Path, str] = field(default_factory=dict)
+    left_out: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
+    verdicts: dict[Path, list[str]] = field(default_factory=dict)
+    _analysed: dict[Path, list[Path]] = field(default_factory=dict)
+
+    def note(self, found: _Found) -> None:
+        """Take what became of one trace."""
+        self.made += found.made
+        if found.torn:
+            self.torn[found.trace] = found.torn
+        if found.problem:
+            self.problems[found.trace] = found.problem
+        for reason in found.left_out.items():
+            self.left_out.setdefault(reason, []).append(found.trace)
+        if found.ranked:
+            self._analysed.setdefault(found.trace.parent, []).append(found.trace)
+
+    def compare_ranks(self) -> None:
+        """Write the tables of each folder that holds several ranks, and judge them.
+
+        Where that fails, the folder is a problem.
+        """
+        for folder, traces in self._analysed.items():
+            if len(traces) > 1:
+                try:
+                    self._compare(folder, traces)
+                except (DynprofError, OSError) as error:
+                    self.problems[folder] = describe(error)
+
+    def _compare(self, folder: Path, traces: list[Path]) -> None:
+        with place_of(folder) as place:
+            ranks = ranks_of(traces, place)
+            if len(ranks) > 1:
+                made = write_tables(ranks.tables(), place.base / FOLDER)
+                self.made += map(place.deliver, made)
+                self.verdicts[folder] = ranks.words()
+
+
+def ranks_of(traces: Sequence[Path], place: Place) -> Ranks:
+    """Return the ranks of traces that were analysed, and lie in one place."""
+    traces = oldest_first(traces)
+    return Ranks(
+        {
+            table: [place.fetch(parquet_file(folder_of(trace), table)) for trace in traces]
+            for table in RANK_TABLES
+        }
+    )
+
+
+def oldest_first(traces: Sequence[Path]) -> list[Path]:
+    """Return traces in the order of their last change."""
+    return sorted(traces, key=lambda trace: (trace.stat().st_mtime, str(trace)))
+
+
+@dataclass
+class _Found:
+    """What became of one trace, on its way from another process."""
+
+    trace: Path
+    made: list[Path] = field(default_factory=list)
+    torn: str = ""
+    problem: str = ""
+    ranked: bool = False
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def analyse_each(
+    traces: Sequence[Path],
+    types: Collection[str] | None = None,
+    *,
+    processes: int | None = None,
+    executor: AbstractContextManager[Executor] | None = None,
+    parts: tuple[str, ...] = PARTS,
+    compare: bool = True,
+    on_end: Callable[[Path], None] = lambda _: None,
+) -> Outcome:
+    """Make what can be made from each trace.
+
+    Args:
+        traces: The traces.
+        types: The forms of tables; left out, those that each one's config asks for.
+        processes: How many processes at most; left out, one for each processor.
+        executor: What works instead of processes of this machine.
+        parts: Which of it.
+        compare: Compare the ranks of each folder.
+        on_end: Called when one is done.
+    """
+    outcome = Outcome()
+    most = processes or os.cpu_count() or 1
+    work: list[_Task] = [(trace, parts, None) for trace in traces]
+    if executor is None and parts == PARTS:
+        work = _shared_out(traces, most)
+    with executor or processes_here(min(most, len(work))) as pool:
+        pending = {pool.submit(_analyse, *task, types): task[0] for task in work}
+        left = Counter(pending.values())
+        for done in as_completed(pending):
+            trace = pending[done]
+            outcome.note(_result(done, trace))
+            left[trace] -= 1
+            if not left[trace]:
+                on_end(trace)
+    if compare:
+        outcome.compare_ranks()
+    return outcome
+
+
+def _shared_out(traces: Sequence[Path], processes: int) -> list[_Task]:
+    """Return what each task does: with fewer traces than processes, two share a large one."""
+    found: list[_Task] = []
+    for trace in traces:
+        size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
+        if len(traces) < processes and size > LARGE:
+            ends = multiprocessing.Pipe()
+            halves = enumerate(zip(_HALVES, ends, strict=True))
+            found += [(trace, parts, Half(number, end)) for number, (parts, end) in halves]
+        else:
+            found.append((trace, PARTS, None))
+    return found
+
+
+def _result(done: Future[_Found], trace: Path) -> _Found:
+    """Return what became of a trace, also where the process that had it died."""
+    error = done.exception()
+    if error is None:
+        return done.result()
+    return _Found(trace, problem=f"the process that analysed it ended: {error}")
+
+
+def _analyse(
+    trace: Path, parts: Collection[str], half: Half | None, types: Collection[str] | None
+) -> _Found:
+    found = _Found(trace)
+    try:
+        with place_of(trace.parent) as place:
+            capture = Capture(place.fetch_capture(trace), half)
+            found.torn = capture.trace.torn
+            for path in analyse_capture(capture, types, parts):
+                found.made.append(place.deliver(path))
+            found.ranked = RANK in parts
+            if OPERATORS in parts:
+                found.left_out = left_out(capture)
+    except (DynprofError, OSError) as error:
+        found.problem = describe(error)
+    return found

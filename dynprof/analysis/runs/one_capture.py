@@ -1,0 +1,139 @@
+"""Which captures lie where, and what is made from each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.output.database import write_database
+from dynprof.analysis.output.files import FOLDER, own_folder, whole
+from dynprof.analysis.measures.memory import write_memory_timeline
+from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
+from dynprof.analysis.report import REPORT, write_report
+from dynprof.analysis.output.stacks import write_stacks
+from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
+from dynprof.analysis.output.text_files import write_text_files
+from dynprof.errors import CaptureError
+from dynprof.files.layout import INFO_DIR, trace_stem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+"""What the vendor calls the folder of its tables."""
+EXPORT_TYPES = ("text", "db")
+OPERATORS, MEMORY, RANK = "operators", "memory", "rank"
+PARTS = (OPERATORS, MEMORY, RANK)
+"""Of the work on a trace. Stacks and report go with operators; events and database with memory."""
+_OF_NPUS = "_ascend_pt"
+_ENDINGS = ("trace.json", "trace.json.gz")
+
+
+def traces_in(path: Path) -> list[Path]:
+    """Return the traces in a folder, at any depth, or the one that ``path`` is.
+
+    Raises:
+        CaptureError: There is none.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
+    found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
+    if not found and not path.exists():
+        raise CaptureError(f"{path}: there is no such file or folder")
+    if not found:
+        raise CaptureError(f"{path} holds no trace: {_why_none(path)}")
+    return found
+
+
+def _why_none(path: Path) -> str:
+    if any(p.is_dir() for p in path.rglob(f"*{_OF_NPUS}")):
+        return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
+    return "no file there ends with trace.json[.gz]"
+
+
+def newest_in(path: Path) -> Path:
+    """Return the newest of the traces in a folder.
+
+    Raises:
+        CaptureError: There is none.
+    """
+    return max(traces_in(path), key=lambda trace: trace.stat().st_mtime)
+
+
+def export_types(capture: Capture) -> tuple[str, ...]:
+    """Return the forms of tables that the config of a capture asks for; text unless it says."""
+    config = capture.manifest.request.config if capture.manifest else {}
+    inner = config.get("experimental_config")
+    asked = inner.get("export_type", "text") if isinstance(inner, dict) else "text"
+    named = asked if isinstance(asked, list) else [asked]
+    return tuple(str(kind) for kind in named)
+
+
+def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[Path]:
+    """Make what can be made from a trace; yield the files.
+
+    Args:
+        path: The trace.
+        types: The forms of tables; left out, those that its config asks for.
+
+    Raises:
+        CaptureError: It cannot be read.
+        OSError: The place cannot be written.
+    """
+    yield from analyse_capture(Capture(path), types)
+
+
+def analyse_capture(
+    capture: Capture, types: Collection[str] | None, parts: Collection[str] = PARTS
+) -> Iterator[Path]:
+    """Do the same with a trace that was read.
+
+    Args:
+        capture: The trace.
+        types: The forms of tables; left out, those that its config asks for.
+        parts: Which of it; two processes may share the work on a large trace.
+    """
+    folder = folder_of(capture.path)
+    wanted = export_types(capture) if types is None else types
+    if RANK in parts:
+        yield from write_rank_tables(capture, folder)
+    if OPERATORS in parts or MEMORY in parts:
+        own_folder(folder / OUTPUT)
+    if OPERATORS in parts:
+        if "text" in wanted:
+            yield from write_tables(operator_tables(capture), folder / OUTPUT)
+            yield from write_text_files(capture, folder / OUTPUT)
+        yield from write_stacks(capture, folder)
+        yield write_report(capture, folder / REPORT)
+    if MEMORY in parts:
+        if "text" in wanted:
+            yield from write_tables(memory_tables(capture), folder / OUTPUT)
+        if "db" in wanted:
+            database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
+            with whole(database) as temporary:
+                write_database(capture, temporary)
+            yield database
+        yield from write_events(capture, folder)
+        yield from write_memory_timeline(capture.trace, folder, capture.path.name)
+
+
+def draw_memory(path: Path) -> Iterator[Path]:
+    """Draw the memory of a trace alone; yield the files.
+
+    Raises:
+        CaptureError: It cannot be read.
+        OSError: The place cannot be written.
+    """
+    folder = folder_of(path)
+    own_folder(folder)
+    yield from write_memory_timeline(Capture(path).trace, folder, path.name)
+
+
+def folder_of(path: Path) -> Path:
+    """Return where what is made from a trace lies."""
+    stem = trace_stem(path)
+    if path.suffix == ".gz" and path.with_suffix("").exists():  # the same trace, or another one
+        stem += ".gz"
+    return path.parent / FOLDER / (stem if stem.strip(".") else "trace")

@@ -1,0 +1,92 @@
+"""A report on the newest window below a path: on its one trace, or on the slowest of its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.runs.one_capture import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.output.files import FOLDER, own_folder
+from dynprof.analysis.runs.many_captures import analyse_each, oldest_first, ranks_of
+from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.runs.places import Place
+from dynprof.analysis.report.contents import verdict
+from dynprof.analysis.report.page import REPORT, write_report
+from dynprof.errors import CaptureError
+from dynprof.files.layout import make_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Attributes:
+        path: Where it lies.
+        words: The verdict, and what was found.
+        problems: Why a rank could not be read, by its trace.
+    """
+
+    path: Path
+    words: list[str]
+    problems: dict[Path, str] = field(default_factory=dict)
+
+
+def report_on(path: Path, output: Path | None = None) -> Report:
+    """Write a report.
+
+    Args:
+        path: A trace, or a folder: its newest window is taken.
+        output: Where to; left out, into ``analysis`` beside the trace.
+
+    Raises:
+        CaptureError: There is no trace, or none that can be read.
+        OSError: It cannot be written.
+    """
+    newest = newest_in(path)
+    traces = [trace for trace in traces_in(path) if trace.parent == newest.parent]
+    if len(traces) == 1:
+        return _on_one(newest, output)
+    return _on_ranks(newest, traces, output)
+
+
+def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None = None) -> Report:
+    capture = Capture(trace)
+    target = _prepared(output, folder_of(trace))
+    return Report(write_report(capture, target), verdict(capture), problems or {})
+
+
+def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
+    folder = newest.parent
+    outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
+    ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
+    if not ready:
+        raise CaptureError(next(iter(outcome.problems.values())))
+    ranks = ranks_of(ready, Place(folder))
+    if len(ranks) < 2:
+        return _on_one(ready[-1], output, outcome.problems)
+    capture = Capture(ready[ranks.place_of(ranks.slowest())])
+    target = _prepared(output, folder / FOLDER)
+    words = [*ranks.words(), *verdict(capture)]
+    return Report(write_report(capture, target, ranks), words, outcome.problems)
+
+
+def _prepared(output: Path | None, folder: Path) -> Path:
+    """Return where the report goes; the folder is there."""
+    if output:
+        if output.is_dir():
+            return output / REPORT
+        make_dir(output.absolute().parent)
+        return output
+    own_folder(folder)
+    return folder / REPORT
+
+
+def _compared(trace: Path) -> bool:
+    """Return whether what a rank is compared by was made from the trace as it is."""
+    tables = [parquet_file(folder_of(trace), name) for name in RANK_TABLES]
+    made = [table.stat().st_mtime for table in tables if table.is_file()]
+    return len(made) == len(tables) and min(made) >= trace.stat().st_mtime

@@ -1,0 +1,46 @@
+"""What a process of :class:`dynprof.analysis.runs.executors.Workers` does: one task after another.
+
+Tasks come on its standard input, results go to what was its standard output; whatever prints
+meanwhile, prints to standard error.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+def main() -> None:
+    """Serve until the one who asks is gone, also in the middle of a task."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends who asks, and so this one
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    tasks = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
+    multiprocessing.current_process().authkey = pickle.load(tasks)  # noqa: S301 - from our own
+    with ThreadPoolExecutor(1) as thread:
+        while tasks.peek(1):  # nothing: the other end is closed
+            function, arguments, named = pickle.load(tasks)  # noqa: S301
+            done = thread.submit(function, *arguments, **named)
+            done.add_done_callback(partial(_answer, results))
+        os._exit(0)
+
+
+def _answer(results: BinaryIO, done: Future[object]) -> None:
+    error = done.exception()
+    words = f"{type(error).__name__}: {error}" if error else ""
+    results.write(ForkingPickler.dumps((words, None if error else done.result())))
+    results.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The arguments of operators, beside a recording of torch's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dynprof.companions import Companion
+from dynprof.files.leftovers import occupied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_SCRIPTS = "the script has an ExecutionTraceObserver of its own, and a process has only one"
+
+
+class OperatorArguments(Companion):
+    """Torch's execution trace: every operator with its arguments, as replay tools read it.
+
+    A process has one such observer, and torch crashes over a second. So where the script has one
+    this records nothing, and where it registers one meanwhile, this ends first.
+
+    Args:
+        scratch: A folder for the file, which torch writes while it records.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        from torch.profiler import ExecutionTraceObserver
+
+        self._scratch, self._lock = scratch, contextlib.ExitStack()
+        self._lock.enter_context(occupied(scratch))
+        self._path = scratch / "execution_trace.json"
+        self._ending = threading.RLock()
+        self._observer = ExecutionTraceObserver()
+        self._observer.register_callback(str(self._path))
+        self._lost = ""
+        if self._observer.is_registered and not self._path.exists():  # torch only says that it is
+            self._observer._registered = False
+            self._lost = f"it recorded nothing: {_SCRIPTS}"
+        self._unwrap = _nothing if self._lost else self._wrapped()
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._observer.start()
+
+    def stop(self) -> None:
+        """Write no more, and close the file."""
+        with self._ending:
+            self._unwrap()
+            if self._observer.is_registered:
+                self._observer.stop()
+                self._observer.unregister_callback()
+
+    def _wrapped(self) -> Callable[[], None]:
+        """Wrap the function by which the script would register one; return what undoes it."""
+        module = sys.modules["torch.profiler.profiler"]
+        register = module._add_execution_trace_observer
+
+        @functools.wraps(register)
+        def give_way(path: str) -> Any:
+            self._lost = f"it ends early: {_SCRIPTS}"
+            self.stop()
+            return register(path)
+
+        def unwrap() -> None:
+            if module._add_execution_trace_observer is give_way:
+                module._add_execution_trace_observer = register  # type: ignore[attr-defined]
+
+        module._add_execution_trace_observer = give_way  # type: ignore[attr-defined]
+        return unwrap
+
+    def leave_child(self) -> None:
+        """Write no more into the parent's file."""
+        self._observer.stop()
+
+    def save(self, stem: Path) -> tuple[str, ...]:
+        """Move the file to where it is kept."""
+        try:
+            shutil.move(self._path, stem.with_name(f"{stem.name}.execution_trace.json"))
+        except FileNotFoundError:
+            return (f"record_op_args: {self._lost or 'torch wrote nothing'}",)
+        finally:
+            self._clear()
+        return (f"record_op_args: {self._lost}",) if self._lost else ()
+
+    def discard(self) -> None:
+        """Delete the file."""
+        self.stop()
+        self._clear()
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._lock.close()
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+class ScriptsObserver(Companion):
+    """An observer that the script brings: started and stopped with the recording, no more.
+
+    Args:
+        observer: Has ``start()`` and ``stop()``, as torch's ``ExecutionTraceObserver``.
+    """
+
+    def __init__(self, observer: Any) -> None:
+        self._observer = observer
+        self._running = False
+
+    def start(self) -> None:
+        """Start it."""
+        self._running = True
+        self._observer.start()
+
+    def stop(self) -> None:
+        """Stop it, if it was started."""
+        if self._running:
+            self._running = False
+            self._observer.stop()

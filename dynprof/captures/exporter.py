@@ -1,0 +1,265 @@
+"""The exporter: turns a stopped recording into files, on a thread of its own."""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dynprof.backends.base import discard
+from dynprof.captures.disk_guard import DiskGuard
+from dynprof.errors import describe
+from dynprof.files.layout import open_private, write_atomic, write_if_absent
+from dynprof.files.leftovers import occupied
+from dynprof.captures.trace_packing import pack
+from dynprof.process.thread_switching import brisk_switching
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pydantic import JsonValue
+
+    from dynprof.backends.base import Recording, Saved
+    from dynprof.captures.manifest import Manifest
+    from dynprof.files.layout import Layout
+
+Attempt = Callable[[str, Callable[[], object]], Exception | None]
+
+
+@dataclass(eq=False)
+class Export:
+    """One recording on its way to disk.
+
+    Attributes:
+        recording: The stopped recording; None where nothing was recorded.
+        manifest: What is known about it before saving.
+        folder: The window's folder.
+        trace_name: The trace's file name, without compression.
+        layout: Names the other files.
+        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
+        on_end: Called with the manifest's path and the finished manifest.
+        compress: Whether the trace becomes a ``.gz``.
+        members: What is added to the trace's JSON object; left out, who recorded it and the
+            user's metadata.
+        copy: Tells its files from those of other captures of the same steps by the same rank;
+            0 until its folder is made.
+    """
+
+    recording: Recording | None
+    manifest: Manifest
+    folder: Path
+    trace_name: str
+    layout: Layout
+    least_free_mb: float | None
+    on_end: Callable[[Path, Manifest], None]
+    compress: bool = True
+    members: Mapping[str, object] | None = None
+    copy: int = 0
+    _token: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where its manifest lies."""
+        return self.layout.manifest(self.folder, self.copy)
+
+    @property
+    def workplace(self) -> Path:
+        """Where the trace is put together."""
+        return self.layout.workplace(self.folder, self._token)
+
+
+class Exporter:
+    """Saves one recording at a time.
+
+    Args:
+        attempt: Runs an action; returns the exception that it ended with, after noting it.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._exports: queue.SimpleQueue[Export | None] = queue.SimpleQueue()
+        self._newest: Export | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._publishing = threading.Lock()
+        self._given_up = False
+        self._thread = own_thread(self._run, "dynprof-export")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a recording is being saved."""
+        return not self._idle.is_set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, export: Export) -> None:
+        """Take a stopped recording over; returns at once."""
+        self._idle.clear()
+        self._newest = export
+        self._exports.put(export)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing is being saved; False if that took longer than ``timeout_s``."""
+        return self._idle.wait(timeout_s)
+
+    def give_up(self, reason: str) -> Manifest | None:
+        """Let go of what is being saved, if anything is; return its manifest, which says why.
+
+        Only for the end of the process: the thread may be in a call that cannot be interrupted.
+        """
+        with self._publishing:
+            export, self._newest = self._newest, None
+            if export is None:
+                return None
+            self._given_up = True
+            failed = export.manifest.finished(save_ms=0, failure=f"saving was given up: {reason}")
+            return self._publish(export, failed)
+
+    def stop(self) -> None:
+        """End the thread, once it has told the outcome of what it saved."""
+        self._exports.put(None)
+        if self._thread.is_alive() and not self._given_up:
+            self._thread.join(timeout=5)
+
+    def save_now(self, export: Export) -> None:
+        """Save on the calling thread."""
+        self._newest = export
+        self._export(export)
+
+    def _run(self) -> None:
+        while (export := self._exports.get()) is not None:
+            self._export(export)
+            del export  # the recording holds the events of the whole window
+
+    def _export(self, export: Export) -> None:
+        began_s = time.monotonic()
+        made = [export.manifest]
+        error = self._attempt("saving the capture", lambda: made.append(_save_files(export)))
+        recording = export.recording
+        if error and recording:  # it may not have come to saving, and nobody else has it
+            self._attempt("discarding the recording", lambda: discard(recording))
+        with self._publishing, brisk_switching():
+            if self._given_up:
+                return
+            manifest = made[-1].finished(
+                save_ms=(time.monotonic() - began_s) * 1e3,
+                failure=f"saving failed: {describe(error)}" if error else "",
+            )
+            manifest = self._publish(export, manifest)
+        self._attempt("ending the export", lambda: self._tell(export, manifest))
+
+    def _publish(self, export: Export, manifest: Manifest) -> Manifest:
+        """Move the trace to its place, then write the manifest, which says what is there."""
+        workplace = export.workplace
+        if name := manifest.trace:
+            error = self._attempt(
+                "moving the trace", lambda: (workplace / name).rename(export.folder / name)
+            )
+            if error:
+                manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
+        shutil.rmtree(workplace, ignore_errors=True)
+        if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
+            manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
+        if self._newest is export or self._given_up:
+            self._newest = None
+            self._idle.set()
+        return manifest
+
+    def _tell(self, export: Export, manifest: Manifest) -> None:
+        export.on_end(export.manifest_path, manifest)
+
+
+def _save_manifest(export: Export, manifest: Manifest) -> None:
+    if not export.copy:
+        _claim(export)
+    manifest.save(export.manifest_path)
+
+
+def _save_files(export: Export) -> Manifest:
+    """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
+    with brisk_switching():
+        _furnish(export)
+    if export.recording is None:
+        return export.manifest
+    with occupied(export.workplace):
+        return _save_trace(export, export.recording)
+
+
+def _furnish(export: Export) -> None:
+    """Make the folders, and write what is known before the trace is there."""
+    export.layout.make_dir(export.manifest_path.parent)
+    _claim(export)
+    metadata = json.dumps(_user_metadata(export.manifest), indent=2)
+    write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
+    export.workplace.mkdir(mode=0o700)  # no other user can put anything in the trace's way
+
+
+def _claim(export: Export) -> None:
+    """Take the first manifest's name that no other capture has, and say there that it began."""
+    begun, copy = export.manifest.begun().to_text(), 1
+    while not write_if_absent(export.layout.manifest(export.folder, copy), begun):
+        copy += 1
+    export.copy = copy
+
+
+def _save_trace(export: Export, recording: Recording) -> Manifest:
+    raw = export.workplace / export.trace_name
+    packed = raw.with_name(f"{export.trace_name}.gz" if export.compress else f"{raw.name}.whole")
+    guard = DiskGuard(export.workplace, export.least_free_mb)
+    with guard.watch():
+        saved = recording.save(raw)
+        more = recording.companions.save(export.layout.stem(export.folder, export.copy))
+    saved = replace(saved, lost=(*saved.lost, *more))
+    if saved.folder:
+        return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
+    facts = {**(export.members or _facts(export.manifest)), **saved.facts}
+    with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
+        pack(
+            source,
+            sink,
+            name=export.trace_name,
+            first_members=facts,
+            on_chunk=guard.check,
+            events=recording.companions.events(),
+            compress=export.compress,
+        )
+    raw_bytes = raw.stat().st_size
+    if not export.compress:
+        packed = packed.rename(raw)
+    return _with_trace(export, packed, raw_bytes=raw_bytes, saved=saved)
+
+
+def _with_trace(export: Export, trace: Path, *, raw_bytes: int | None, saved: Saved) -> Manifest:
+    """Return the manifest with a trace in it, a file or a folder."""
+    files = [trace] if trace.is_file() else [path for path in trace.rglob("*") if path.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return export.manifest.model_copy(
+        update={
+            "trace": trace.name,
+            "trace_bytes": size,
+            "trace_bytes_raw": size if raw_bytes is None else raw_bytes,
+            "lost": saved.lost,
+        }
+    )
+
+
+def _facts(manifest: Manifest) -> dict[str, object]:
+    """Return who recorded a trace, and the user's metadata."""
+    return {
+        "dynprof": {"version": manifest.dynprof, "steps": manifest.steps.model_dump()},
+        "metadata": _user_metadata(manifest),
+    }
+
+
+def _user_metadata(manifest: Manifest) -> JsonValue:
+    return manifest.request.config.get("metadata", {})

@@ -1,0 +1,182 @@
+"""The manifest of one capture: who recorded what, how complete it is, what it cost."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from dynprof.errors import CaptureError
+from dynprof.files.layout import write_atomic
+from dynprof.files.regular import read_regular
+
+MAX_BYTES = 16 << 20
+"""Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Request(_Record):
+    """The edit that asked for a window.
+
+    Attributes:
+        number: Counts the requests of this process, from 1.
+        edited_at: Time of the save, ISO 8601 in UTC.
+        sha256: Digest of the config's bytes, the same on every rank.
+        config: The config as it was written.
+    """
+
+    number: int
+    edited_at: str
+    sha256: str
+    config: dict[str, JsonValue]
+
+
+class Steps(_Record):
+    """Which steps; the numbers are the job's own.
+
+    Attributes:
+        first: The first step asked for.
+        last: The last step asked for.
+        recorded: How many whole steps were recorded, from the first on.
+        warmup: Steps that ran with the profiler on before the first.
+    """
+
+    first: int
+    last: int
+    recorded: int
+    warmup: int
+
+
+class Cost(_Record):
+    """What the capture cost the job, in milliseconds, measured; None where nothing was.
+
+    Attributes:
+        open_ms: Time inside the ``step()`` that opened the window.
+        close_ms: Time inside the ``step()`` that closed it.
+        save_ms: Time that saving took, beside the training.
+        step_before_ms: Mean step time in the seconds before the window.
+        step_during_ms: Mean step time while recording, without the time inside ``step()``.
+        step_saving_ms: Mean step time from closing to the end of saving; filled in later.
+        step_after_ms: Mean step time in the seconds after saving; filled in later.
+        extra_ms: What the job lost in all, from opening to the end of saving: that time less its
+            steps at their usual pace, which is the one before, or after where none is known.
+            Filled in later.
+    """
+
+    open_ms: float
+    close_ms: float
+    save_ms: float | None = None
+    step_before_ms: float | None = None
+    step_during_ms: float | None = None
+    step_saving_ms: float | None = None
+    step_after_ms: float | None = None
+    extra_ms: float | None = None
+
+
+class Manifest(_Record):
+    """What ``rank_<r>.info.json`` holds.
+
+    Attributes:
+        dynprof: Version of dynprof that wrote it.
+        backend: Which profiler recorded.
+        versions: Versions of what took part.
+        host: Name of the machine.
+        pid: Id of the process.
+        rank: Rank of the process.
+        world_size: Number of ranks.
+        request: The edit that asked for it.
+        steps: Which steps were recorded.
+        activities: What was watched.
+        opened_at: When the window opened, ISO 8601 in UTC.
+        closed_at: When it closed, ISO 8601 in UTC.
+        complete: Whether every step asked for was recorded and saved whole.
+        reason: Why it is not complete; empty where it is.
+        closing: How the recording was closed, and why so.
+        remarks: What of the config had no effect or was downgraded, in sentences.
+        lost: What is missing from the trace or odd about it, in sentences.
+        trace: Name of the trace in the window's folder, a folder itself where an NPU recorded;
+            None where there is none.
+        trace_bytes: Size of the trace on disk.
+        trace_bytes_raw: Size of the trace before compression.
+        cost: What it cost.
+    """
+
+    dynprof: str
+    backend: str
+    versions: dict[str, str]
+    host: str
+    pid: int
+    rank: int
+    world_size: int
+    request: Request
+    steps: Steps
+    activities: tuple[str, ...]
+    opened_at: str
+    closed_at: str
+    complete: bool
+    reason: str = ""
+    closing: str = ""
+    remarks: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    trace: str | None = None
+    trace_bytes: int = 0
+    trace_bytes_raw: int = 0
+    cost: Cost
+
+    def begun(self) -> Manifest:
+        """Return the manifest as it stands while the trace is being saved."""
+        reason = "saving it has begun and not ended; a process that was killed leaves it so"
+        return self.model_copy(update={"complete": False, "reason": reason})
+
+    def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
+        """Return the manifest after saving; ``failure`` says why that did not work."""
+        cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})
+        manifest = self.model_copy(update={"cost": cost})
+        return manifest.without_trace(failure) if failure else manifest
+
+    def without_trace(self, reason: str) -> Manifest:
+        """Return the manifest of a capture whose trace could not be had."""
+        nothing = {"trace": None, "trace_bytes": 0, "trace_bytes_raw": 0}
+        return self.model_copy(update={"complete": False, "reason": reason, **nothing})
+
+    def settled(self, **milliseconds: float | None) -> Manifest:
+        """Return the manifest with what was measured after saving."""
+        found = {name: ms and round(ms, 4) for name, ms in milliseconds.items()}
+        return self.model_copy(update={"cost": self.cost.model_copy(update=found)})
+
+    def save(self, path: Path) -> None:
+        """Write the manifest, whole or not at all."""
+        write_atomic(path, self.to_text())
+
+    def lies_at(self, path: Path) -> bool:
+        """Return whether it was written there; else what lies there is of when saving began."""
+        with contextlib.suppress(OSError):
+            return read_regular(path, MAX_BYTES) == self.to_text().encode()
+        return False
+
+    def to_text(self) -> str:
+        """Return what the file holds."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CaptureError: The file is not there or not a manifest.
+    """
+    try:
+        return Manifest.model_validate_json(_bytes_of(path))
+    except (OSError, ValidationError) as error:
+        raise CaptureError(f"{path} is not the manifest of a capture: {error}") from None
+
+
+def _bytes_of(path: Path) -> bytes:
+    if isinstance(path, Path):
+        return read_regular(path, MAX_BYTES, follow_symlinks=True)
+    remote: Path = path  # behind one of fsspec's file systems, where there are only files
+    return remote.read_bytes()

@@ -1,0 +1,99 @@
+"""The bytes of a config file, read without trusting what lies in its place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.errors import ConfigError, Problem
+from dynprof.files.regular import NotRegularError, descriptor_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 1 << 20
+"""The vendor's limit as well; a config with every key has 2 KB."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one reading of the file found.
+
+    Attributes:
+        raw: The bytes of the file.
+        inode: The file's serial number; an atomic replace changes it.
+        mtime_ns: Time of the last write, in ns since the epoch.
+    """
+
+    raw: bytes
+    inode: int
+    mtime_ns: int
+
+
+def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
+    """Read a config file: a regular file of at most 1 MiB that not everybody may write or replace.
+
+    The checks are made on the opened descriptor, so that what was checked is what is read; a
+    FIFO without a writer does not block.
+
+    Args:
+        path: The file.
+        follow_symlinks: Read it through a symbolic link, as in a ConfigMap of Kubernetes.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        ConfigError: Something is there that is not read, with the reason.
+    """
+    try:
+        raw, facts = _read(path, follow_symlinks=follow_symlinks)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError([Problem(_why_not_read(error))]) from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError([Problem(_TOO_LARGE)])
+    return Source(raw, facts.st_ino, facts.st_mtime_ns)
+
+
+def _read(path: Path, *, follow_symlinks: bool) -> tuple[bytes, os.stat_result]:
+    # Few system calls: after each one this thread has to win the GIL back from the training.
+    descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
+    try:
+        real = path.resolve() if follow_symlinks else path
+        if refusal := _why_refused(facts) or _why_replaceable(real.parent.stat()):
+            raise ConfigError([Problem(refusal)])
+        raw = b""
+        while len(raw) <= MAX_BYTES and (piece := os.read(descriptor, MAX_BYTES + 1)):
+            raw += piece
+        return raw, facts
+    finally:
+        os.close(descriptor)
+
+
+_TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read."
+
+
+def _why_not_read(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        text = "the file is a symbolic link, which is not followed; put the file itself here"
+        return f"{text}, or let the script say init(follow_symlinks=True)."
+    if isinstance(error, NotRegularError):
+        return f"{error.strerror}; put a regular file here."
+    return f"the file cannot be read: {os.strerror(error.errno or 0)}."
+
+
+def _why_refused(facts: os.stat_result) -> str | None:
+    if facts.st_mode & stat.S_IWOTH:
+        return "everybody may write the file; run chmod o-w on it."
+    if facts.st_size > MAX_BYTES:
+        return _TOO_LARGE
+    return None
+
+
+def _why_replaceable(directory: os.stat_result) -> str | None:
+    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+        return "everybody may replace the file; run chmod o-w on its directory."
+    return None

@@ -1,0 +1,42 @@
+"""Puts the template and the schema into a config's directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from dynprof.config import parse_config, schema_text, template_text
+from dynprof.files.layout import CONFIG_NAME, SCHEMA_NAME, write_atomic, write_if_absent
+from dynprof.files.regular import read_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def furnish(root: Path, activities: tuple[str, ...]) -> bool:
+    """Write what is not there yet; of many ranks that start at once one writes.
+
+    Args:
+        root: The directory, which must be there.
+        activities: What the template shall watch.
+
+    Returns:
+        Whether this call wrote the config.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    template = template_text(activities)
+    parse_config(template.encode())  # loads now what the first edit would load during training
+    path, schema = root / SCHEMA_NAME, schema_text()
+    if not _holds(path, schema.encode()):
+        write_atomic(path, schema)
+    config = root / CONFIG_NAME
+    return not os.path.lexists(config) and write_if_absent(config, template)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return read_regular(path, len(content), follow_symlinks=True) == content
+    return False

@@ -1,0 +1,240 @@
+"""The maintenance log and the status file of one process.
+
+Whoever has something to say only puts it into a queue; one thread writes. So a slow or broken
+disk never holds up the training loop. That thread also ticks once a second, for
+whoever has something to look after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import queue
+import threading
+import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.journal.edit_outcomes import Docket
+from dynprof.files.layout import FILE_MODE, Layout
+from dynprof.files.regular import descriptor_of, descriptor_of_own
+from dynprof.journal.status import HEARTBEAT_S
+from dynprof.journal.status_file import StatusFile
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.journal.edit_outcomes import Outcome
+    from dynprof.journal.status import Status
+
+TICK_S = 1.0
+"""Between two looks at the step counter."""
+LOG_BYTES = 2_000_000
+LOG_FILES = 3
+
+_LOUD = ("refused", "failed", "superseded", "not served")
+"""Outcomes of which somebody will want to hear."""
+
+
+class Journal:
+    """Writes log and status from a thread of its own.
+
+    Args:
+        layout: Where to.
+        snapshot: Returns the status of now; called by the thread.
+        on_tick: Called by the thread about once a second.
+
+    Attributes:
+        remembered: Fields of the status that stay as they were last told.
+        docket: What became of each edit.
+        guard: Runs an action and keeps its exceptions from ending the thread.
+    """
+
+    def __init__(
+        self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
+    ) -> None:
+        self.remembered: dict[str, Any] = {}
+        self.docket = Docket()
+        self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
+        self._remembering = threading.RLock()  # a signal handler may call start() while it is held
+        self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
+        self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
+        self._status_file = StatusFile(layout, self.warning)
+        self._written: Status | None = None
+        self._handler: logging.Handler | None = None
+        self._thread = own_thread(self._run, "dynprof-journal")
+
+    def start(self) -> None:
+        """Open the log and begin to write.
+
+        Raises:
+            OSError: The directories cannot be made.
+        """
+        self._layout.make_dir(self._layout.log.parent)
+        self._layout.make_dir(self._layout.status.parent)
+        self._open()
+        self._thread.start()
+
+    def move(self, layout: Layout) -> None:
+        """Write under another rank's names from here on."""
+        self._lines.put(layout)
+
+    def info(self, text: str) -> None:
+        """Note what happened."""
+        self._note(logging.INFO, text)
+
+    def warning(self, text: str) -> None:
+        """Note what an operator should know."""
+        self._note(logging.WARNING, text)
+
+    def error(self, text: str) -> None:
+        """Note what went wrong."""
+        self._note(logging.ERROR, text)
+
+    def tell(
+        self,
+        number: int,
+        outcome: Outcome,
+        text: str,
+        *,
+        capture: str | None = None,
+        loud: bool = False,
+    ) -> None:
+        """Note what became of an edit, in the log (as a warning if ``loud``) and on the docket."""
+        self.docket.note(number, outcome, text, capture)
+        level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
+        self._note(level, f"request {number}: {text}")
+
+    def refusal(self, number: int, texts: list[str]) -> None:
+        """Note why a request is refused, and keep that for the status."""
+        self.remember(problems=tuple(texts), remarks=())
+        self.docket.note(number, "refused", "\n".join(texts))
+        self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
+
+    def remember(self, **fields: Any) -> None:
+        """Keep fields of the status until they are told anew."""
+        with self._remembering:
+            self.remembered = {**self.remembered, **fields}
+
+    def stop(self) -> None:
+        """Write what is left, with a last status, and end the thread."""
+        self._lines.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _note(self, level: int, text: str) -> None:
+        self._lines.put(logging.LogRecord("dynprof", level, "", 0, text, None, None))
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        running = True
+        while running:
+            running = self._write_lines(max(0.0, due_s - time.monotonic()))
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + TICK_S
+                self._on_tick()
+            self.guard("writing the status", self._write_status)
+        self._write_lines(0)  # what the last status had to say
+        if self._handler:
+            self._handler.close()
+
+    def _write_lines(self, patience_s: float) -> bool:
+        """Write lines until there are none for ``patience_s``; False once the journal stops."""
+        with contextlib.suppress(queue.Empty):
+            record = self._lines.get(timeout=patience_s)
+            while record is not None:
+                if isinstance(record, Layout):
+                    self._move(record)
+                elif self._handler:
+                    self._handler.handle(record)
+                record = self._lines.get_nowait()
+            return False
+        return True
+
+    def _open(self) -> None:
+        self._handler = _LogFile(self._layout)
+        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+
+    def _move(self, layout: Layout) -> None:
+        if self._handler:
+            self._handler.close()
+        self._layout, self._written = layout, None
+        self._status_file.move(layout)
+        self._open()
+
+    def _write_status(self) -> None:
+        status = self._snapshot()
+        last = self._written
+        if last and 0 <= status.heartbeat - last.heartbeat < HEARTBEAT_S:  # clocks are set back
+            still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
+            if dataclasses.replace(status, **still) == dataclasses.replace(last, **still):
+                return
+        self._written = status
+        self._status_file.write(status)
+
+
+class _LogFile(RotatingFileHandler):
+    """A rotating file, private to user and group, that comes back when its directory does."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True)
+
+    def _open(self) -> Any:
+        opener = self._follow_to if self._layout.follow_symlinks else _open_own
+        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+
+    @staticmethod
+    def _follow_to(path: str, flags: int) -> int:
+        return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
+
+    def doRollover(self) -> None:  # noqa: N802
+        """Begin a new file; where an old one cannot be moved, the newest lines count."""
+        try:
+            super().doRollover()
+        except OSError:  # a directory stands in its place, say
+            with self._open() as file:
+                file.truncate(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, first opening the file anew if it was removed."""
+        path = Path(self.baseFilename)
+        try:
+            if self.stream and not path.exists():
+                self.stream.close()
+                self.stream = None
+            if path.parent.parent.exists():
+                self._layout.make_dir(path.parent)
+        except OSError:
+            self.handleError(record)
+        else:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Drop the line: there is no better place to say so, and training goes on."""
+
+
+def _open_own(path: str, flags: int) -> int:
+    return descriptor_of_own(Path(path), flags, FILE_MODE)
+
+
+class _LineFormatter(logging.Formatter):
+    """``2026-01-31 03:00:00.123 WARNING rank 3  text``, one line a record and no control codes."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        head = f"{stamp}.{int(record.msecs):03d} {record.levelname:7} {self._who}  "
+        lines = [printable(line) for line in record.getMessage().split("\n")]
+        return head + "\n    ".join(lines)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters escaped, so that a terminal only shows it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,170 @@
+"""Where one process stands, as operators and their scripts see it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
+from dynprof.errors import CaptureError
+from dynprof.files.layout import host_name, pid_namespace
+from dynprof.requests.capabilities import Offer  # noqa: TC001
+from dynprof.files.regular import read_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import TypeAdapter
+
+
+HEARTBEAT_S = 5.0
+"""A live process writes its status at least this often."""
+MOST_PATIENT_S = 1800.0
+"""A step that takes longer is stuck, though it be the first, or another was as long once."""
+MAX_BYTES = 1 << 20
+"""Of a status file; its problems and its last edits are all that varies."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.
+
+    Attributes:
+        state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving`` or
+            ``stopped``.
+        step: The number of the step that is running.
+        rank: Rank of the process.
+        world_size: Number of ranks.
+        host: Name of the machine.
+        pid: Id of the process.
+        pid_namespace: Where that id counts; empty where the system does not say.
+        request: Number of the request being served or waiting; 0 for none.
+        progress: Steps done and steps asked for of the open window, warm-up included.
+        watching: How the config is watched, and why so.
+        profilers: What each backend can do in this process.
+        prof_dirs: Where captures may go besides the config's directory.
+        follow_symlinks: Whether it reads the config through symbolic links.
+        edits: The newest edits, the oldest first, and what became of each.
+        problems: What was wrong with the last edit, each a sentence.
+        remarks: What of the last edit has no effect or was downgraded.
+        last_capture: Manifest of the last capture, relative to the config's directory.
+        last_error: The last failure of dynprof itself, one line.
+        step_ms: Mean step time of late, in milliseconds; None while unknown.
+        still_s: For how many seconds the step counter has stood still, at the time of writing.
+        longest_s: How long a step took at most so far, as the counter was seen to stand still; None
+            before the first has ended.
+        heartbeat: Time of writing, seconds since the epoch.
+    """
+
+    state: str
+    step: int = 0
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    pid_namespace: str = ""
+    request: int = 0
+    progress: tuple[int, int] | None = None
+    watching: str = ""
+    profilers: tuple[Offer, ...] = ()
+    prof_dirs: tuple[str, ...] = ()
+    follow_symlinks: bool = False
+    edits: tuple[Answer, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    last_capture: str | None = None
+    last_error: str | None = None
+    step_ms: float | None = None
+    still_s: float = 0.0
+    longest_s: float | None = 0.0
+    heartbeat: float = 0.0
+
+    @property
+    def process(self) -> tuple[int, str, int]:
+        """What tells the process from every other: rank, host and pid."""
+        return self.rank, self.host, self.pid
+
+    def is_live(self, now_s: float) -> bool:
+        """Return whether the process is there and has not ended, as far as can be told from here.
+
+        One on this machine is looked for; another must have written its status of late.
+
+        Args:
+            now_s: Seconds since the epoch.
+        """
+        if self.state == "stopped":
+            return False
+        there = self._is_there()
+        return self._is_fresh(now_s) if there is None else there
+
+    def health(self, now_s: float) -> str:
+        """Return ``stopped``, ``dead``, ``stuck``, ``starting`` or ``alive``.
+
+        Dead is a process that is gone, or not heard of for three heartbeats from another machine.
+        Stuck is one that stands in a step for longer than steps may take here: half a minute,
+        twenty usual ones, and half as long again as the longest (of which a compilation or an
+        evaluation was one), where that makes no more than half an hour; or that is there but does
+        not even write: it was stopped, or a call keeps Python's lock. Starting is one that stands
+        in its first step, where nobody knows how long that takes, for half an hour.
+
+        Args:
+            now_s: Seconds since the epoch.
+        """
+        if self.state == "stopped":
+            return "stopped"
+        if not self.is_live(now_s):
+            return "dead"
+        if not self._is_fresh(now_s) or self.still_s > self._patience_s():
+            return "stuck"
+        return "starting" if self.longest_s is None else "alive"
+
+    def _patience_s(self) -> float:
+        """Return for how long a step may take."""
+        if self.longest_s is None:
+            return MOST_PATIENT_S
+        unusual_s = min(1.5 * self.longest_s, MOST_PATIENT_S)
+        return max(30.0, 0.02 * (self.step_ms or 0.0), unusual_s)
+
+    def stuck_s(self, now_s: float) -> float:
+        """Return for how long its step counter has stood still, as far as is known."""
+        return self.still_s + max(0.0, now_s - self.heartbeat)
+
+    def _is_fresh(self, now_s: float) -> bool:
+        return now_s - self.heartbeat < 3 * HEARTBEAT_S
+
+    def _is_there(self) -> bool | None:
+        """Look for the process; None where it is not to be seen from here."""
+        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
+            return None
+        try:
+            process = psutil.Process(self.pid)
+            if process.create_time() > self.heartbeat + HEARTBEAT_S:
+                return False  # another one, under the same number
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
+        except (psutil.Error, ValueError, OverflowError):
+            return None
+
+
+def load_status(path: Path) -> Status:
+    """Read a status file, trusting nothing that lies in its place.
+
+    Raises:
+        CaptureError: The file is not there or not a status.
+    """
+    try:
+        return _reader().validate_json(read_regular(path, MAX_BYTES))
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CaptureError(f"{path} is not a status file: {reason}") from None
+
+
+@functools.cache
+def _reader() -> TypeAdapter[Status]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Status)

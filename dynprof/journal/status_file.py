@@ -1,0 +1,96 @@
+"""The status file of one process, which tells the mistake of two processes with one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from dynprof.errors import CaptureError
+from dynprof.files.layout import write_atomic
+from dynprof.journal.status import Status, load_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.files.layout import Layout
+
+
+class StatusFile:
+    """Writes ``status/rank_<r>.json``; beside a live process that does so too, another name.
+
+    Args:
+        layout: Where to.
+        warn: Called with what an operator should know, once for each change.
+    """
+
+    def __init__(self, layout: Layout, warn: Callable[[str], None]) -> None:
+        self._layout, self._warn = layout, warn
+        self._path: Path | None = None
+        self._trouble: str | None = None
+        self._double = ""
+
+    def write(self, status: Status) -> None:
+        """Write the status; what hinders that is warned of."""
+        try:
+            self._write(status)
+            self._trouble = None
+        except OSError as error:
+            if error.strerror != self._trouble:  # its text names a temporary file, ever another
+                self._trouble = error.strerror
+                self._warn(f"the status file cannot be written: {error}")
+
+    def remove(self) -> None:
+        """Take the file away, if it is still this process's own."""
+        path, self._path = self._path, None
+        if path is None:
+            return
+        with contextlib.suppress(OSError, CaptureError):
+            if load_status(path).pid == self._layout.pid:
+                path.unlink()
+
+    def move(self, layout: Layout) -> None:
+        """Write for another rank from now on."""
+        self.remove()
+        self._layout = layout
+
+    def _write(self, status: Status) -> None:
+        path = self._choose(status)
+        if self._path == self._layout.status_apart != path:
+            self.remove()
+        if path.parent.parent.exists():  # not removed by somebody
+            self._layout.make_dir(path.parent)
+        write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
+        self._path = path
+
+    def _choose(self, status: Status) -> Path:
+        """Return the rank's file, unless another live process writes that."""
+        double = _double(self._layout, status.heartbeat)
+        if double != self._double:
+            self._warn(double or f"rank {status.rank} is this process's alone again")
+        self._double = double
+        return self._layout.status_apart if double else self._layout.status
+
+
+def remove_stale(layout: Layout, now_s: float) -> None:
+    """Remove what processes that are gone have left beside the ranks' own status files."""
+    for path in layout.status.parent.glob("rank_*.*_*.json"):
+        with contextlib.suppress(OSError, CaptureError):
+            if not load_status(path).is_live(now_s):
+                path.unlink()
+
+
+def _double(layout: Layout, now_s: float) -> str:
+    """Say that another live process writes the rank's status file; empty if none does."""
+    try:
+        other = load_status(layout.status)
+    except CaptureError:
+        return ""
+    if (other.host, other.pid) == (layout.host, layout.pid) or not other.is_live(now_s):
+        return ""
+    return (
+        f"process {other.pid} on {other.host} is rank {other.rank} in this directory too: two "
+        "jobs share it, or their ranks are unknown; see init(rank=...)"
+    )

@@ -1,0 +1,125 @@
+"""Readings of a file -> edits: tells a save from a half-written file and from an echo."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.config.reading import Source, read_source
+from dynprof.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTLE_S = 1.0
+"""For so long a file may be missing, cut off or unreadable before that is said."""
+SAME_SAVE_S = 0.01
+"""The same bytes written again within this time are the same save (an editor's second write)."""
+
+GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One save of the config.
+
+    Attributes:
+        raw: The bytes saved; empty where they could not be read.
+        edited_at_s: Time of the save, in seconds since the epoch.
+        problems: Why the bytes could not be read.
+    """
+
+    raw: bytes
+    edited_at_s: float
+    problems: tuple[Problem, ...] = ()
+
+
+Reading = Source | ConfigError
+"""What lies in the place of the file: its content, or why there is none."""
+
+
+def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
+    """Read the file once; what hinders that is an answer too."""
+    try:
+        return read_source(path, follow_symlinks=follow_symlinks)
+    except FileNotFoundError:
+        return GONE
+    except ConfigError as error:
+        return error
+
+
+class EditDetector:
+    """Tells saves from readings; knows no thread, no clock and no file.
+
+    A reading that differs from the last in bytes, inode or time of writing is a save. One that
+    is cut off, missing or unreadable is held back until it has stayed so for ``SETTLE_S``.
+
+    Args:
+        at_start: What lay there when watching began; it is never an edit.
+        started_ns: When that was, in ns since the epoch; a file that could not be read then is
+            none either.
+    """
+
+    def __init__(self, at_start: Reading, started_ns: int = 0) -> None:
+        self._last = at_start
+        self._last_file = at_start if isinstance(at_start, Source) else None
+        self._started_ns = started_ns if at_start is not GONE else 0
+        self._changed_at_s = 0.0
+        self._unsettled = False
+        self._delivered: tuple[float, bytes] | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether to read again soon, as something unfinished was seen."""
+        return self._unsettled
+
+    def look(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
+        """Return the edit that ``reading`` completes, if it does.
+
+        Args:
+            reading: What lies there now.
+            now_s: Monotonic time in seconds.
+            wall_s: Time since the epoch in seconds, for an edit without a file.
+        """
+        if not _same(reading, self._last):
+            self._last, self._changed_at_s = reading, now_s
+            self._unsettled = not _is_whole(reading)
+            return None if self._unsettled else self._deliver(reading, now_s, wall_s)
+        if self._unsettled and now_s - self._changed_at_s >= SETTLE_S:
+            self._unsettled = False
+            return self._deliver(reading, now_s, wall_s)
+        return None
+
+    def _deliver(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
+        if isinstance(reading, ConfigError):
+            return Edit(b"", wall_s, reading.problems)
+        if self._is_old(reading):
+            return None
+        before, self._delivered = self._delivered, (now_s, reading.raw)
+        if before and before[1] == reading.raw and now_s - before[0] < SAME_SAVE_S:
+            return None
+        return Edit(reading.raw, reading.mtime_ns / 1e9)
+
+    def _is_old(self, reading: Source) -> bool:
+        """Tell a file that only came back, or was there at the start but could not be read."""
+        before, self._last_file = self._last_file, reading
+        unread_at_start = before is None and reading.mtime_ns < self._started_ns
+        return reading == before or unread_at_start
+
+
+def _same(a: Reading, b: Reading) -> bool:
+    if isinstance(a, ConfigError) or isinstance(b, ConfigError):
+        return type(a) is type(b) and str(a) == str(b)
+    return a == b
+
+
+def _is_whole(reading: Reading) -> bool:
+    """Tell a finished file from one that an editor may still be writing."""
+    if isinstance(reading, ConfigError):
+        return False
+    try:
+        json.loads(reading.raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return True

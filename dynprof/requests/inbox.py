@@ -1,0 +1,86 @@
+"""What ``step()`` looks into: the step counter, and what waits for the next step."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.requests.request import Request
+
+
+class Inbox:
+    """The meeting point of the watcher's thread and those that train.
+
+    Attributes:
+        step: The number of the step that is running; only ``step()`` and ``set_state()`` write it.
+        due: Whether the next ``step()`` has to look closer; all that an idle one tests.
+        on_due: Called by ``step()`` when something is due.
+    """
+
+    __slots__ = ("_knocked", "_lock", "_order", "_waiting", "due", "on_due", "step")
+
+    def __init__(self, on_due: Callable[[], None]) -> None:
+        self.step = 0
+        self.due = False
+        self.on_due = on_due
+        self._lock = threading.RLock()  # a signal handler may call step() while it is held
+        self._waiting: Request | None = None
+        self._order = ""
+        self._knocked = False
+
+    @property
+    def waiting(self) -> Request | None:
+        """The newest request that is not open yet."""
+        return self._waiting
+
+    @property
+    def order(self) -> str:
+        """Why the open window shall close; empty where it shall not."""
+        return self._order
+
+    def put(self, request: Request) -> Request | None:
+        """Leave a request for the training thread; return the one that it replaces."""
+        with self._lock:
+            replaced, self._waiting = self._waiting, request
+            self.due = True
+        return replaced
+
+    def disarm(self) -> Request | None:
+        """Remove and return the waiting request."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        return waiting
+
+    def order_close(self, reason: str) -> None:
+        """Have the open window closed at the next step boundary."""
+        with self._lock:
+            self._order, self.due = reason, True
+
+    def knock(self) -> None:
+        """Have the next ``step()`` look closer, though nothing waits for it."""
+        with self._lock:
+            self._knocked = self.due = True
+
+    def answer(self) -> bool:
+        """Return whether somebody knocked since the last time."""
+        with self._lock:
+            knocked, self._knocked = self._knocked, False
+        return knocked
+
+    def claim(self, request: Request) -> bool:
+        """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
+        with self._lock:
+            if self._waiting is not request:
+                return False
+            self._waiting = None
+            return True
+
+    def settle(self, *, window_open: bool) -> None:
+        """End a turn: what is due from here on."""
+        with self._lock:
+            if not window_open:
+                self._order = ""
+            self.due = window_open or self._waiting is not None or self._knocked

@@ -1,0 +1,238 @@
+"""(config, where this process stands) -> what to do; pure: no clock, no file, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config.effects import Effect
+from dynprof.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pydantic import BaseModel
+
+    from dynprof.config.experimental import ExperimentalConfig
+    from dynprof.config.model import ProfilerConfig
+    from dynprof.requests.capabilities import Offer
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a process stands when an edit reaches it.
+
+    Attributes:
+        step: The number of the step that is running.
+        rank: The rank of the process.
+        offers: The backends, those that ``auto`` prefers first.
+        free_disk_mb: Free megabytes (10^6 bytes) where the capture would go.
+        prof_dir_problem: Why nothing can be written there; empty if it can.
+    """
+
+    step: int
+    rank: int
+    offers: tuple[Offer, ...]
+    free_disk_mb: float
+    prof_dir_problem: str = ""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script may ask for through :mod:`dynprof.profiler`, and a file cannot.
+
+    Attributes:
+        in_place: Why the recording must be closed where it ran; empty where it need not.
+        experimental_config: Torch's own object of that name.
+        observer: Is started and stopped with the recording.
+        trace_id: Returns the id of the trace.
+        metadata: What the script writes about its recording; may grow until the end.
+        all_threads: Record all threads; any of them may start and stop.
+    """
+
+    in_place: str = ""
+    experimental_config: Any = None
+    observer: Any = None
+    trace_id: Callable[[], str] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    all_threads: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A window to open.
+
+    Attributes:
+        config: The config asked for.
+        backend: The backend that records.
+        activities: What it watches, after what is lacking here was left out.
+        start_step: The step at which the window opens; None for the next one.
+        remarks: What was downgraded, to be said.
+        script: Given where the script asks itself, and not an operator.
+    """
+
+    config: ProfilerConfig
+    backend: str
+    activities: tuple[str, ...]
+    start_step: int | None
+    remarks: tuple[Problem, ...]
+    script: Script | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there will be no window.
+
+    Attributes:
+        problems: The reasons.
+        asked: False where the config is fine but does not ask this rank.
+    """
+
+    problems: tuple[Problem, ...]
+    asked: bool = True
+
+
+def plan(
+    config: ProfilerConfig, standing: Standing, script: Script | None = None
+) -> Plan | Refusal:
+    """Decide what a valid config means for this process.
+
+    Args:
+        config: What is asked for.
+        standing: Where the process stands.
+        script: Given where the script asks itself.
+    """
+    if standing.rank not in config.asked_ranks:
+        text = f"rank {standing.rank} is not asked for, only {config.asked_ranks}."
+        return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+    offer = _choose(config, standing.offers)
+    if isinstance(offer, Problem):
+        return Refusal((offer,))
+    activities, dropped = _activities(config, offer)
+    hindrances = (past_start(config, standing.step), _place(standing), _disk(config, standing))
+    problems = [problem for problem in hindrances if problem]
+    if not activities:
+        problems.append(_nothing_to_watch(config, offer))
+    if problems:
+        return Refusal(tuple(problems))
+    return Plan(
+        config=config,
+        backend=offer.backend,
+        activities=activities,
+        start_step=config.start_step if config.start_step > 0 else None,
+        remarks=(
+            *dropped,
+            *_without_effect(config, offer.backend),
+            *_served_in_part(config, script, offer),
+        ),
+        script=script,
+    )
+
+
+def past_start(config: ProfilerConfig, step: int) -> Problem | None:
+    """Return the problem of a start step that can no longer be waited for."""
+    if config.start_step <= 0 or config.start_step > step:
+        return None
+    text = (
+        f"step {config.start_step} has begun already, the job is at step {step}; "
+        "write a later step, or 0 for the next one."
+    )
+    return Problem(text, "/start_step")
+
+
+def _choose(config: ProfilerConfig, offers: tuple[Offer, ...]) -> Offer | Problem:
+    usable = [offer for offer in offers if not offer.missing]
+    if config.backend == "auto":
+        return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
+    for offer in offers:
+        if offer.backend == config.backend:
+            if not offer.missing:
+                return offer
+            names = ", ".join(f'"{o.backend}"' for o in usable)
+            text = (
+                f'"{config.backend}" cannot serve here: {offer.missing}; write "auto" or {names}.'
+            )
+            return Problem(text, "/backend")
+    return Problem(f'there is no backend "{config.backend}" here.', "/backend")
+
+
+def _activities(
+    config: ProfilerConfig, offer: Offer
+) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    if "activities" not in config.model_fields_set:
+        return offer.activities, ()
+    asked = list(dict.fromkeys(name.upper() for name in config.activities))
+    kept = tuple(name for name in asked if name in offer.activities)
+    dropped = tuple(
+        Problem(f"{name} is left out: {_lacks(offer)}.", "/activities")
+        for name in asked
+        if name not in kept
+    )
+    return kept, dropped
+
+
+def _nothing_to_watch(config: ProfilerConfig, offer: Offer) -> Problem:
+    names = ", ".join(config.activities)
+    return Problem(f"nothing is left of {names}: {_lacks(offer)}.", "/activities")
+
+
+def _lacks(offer: Offer) -> str:
+    return f"backend {offer.backend} on this machine has {', '.join(offer.activities)} only"
+
+
+def _place(standing: Standing) -> Problem | None:
+    if not standing.prof_dir_problem:
+        return None
+    return Problem(f"{standing.prof_dir_problem}; write another directory.", "/prof_dir")
+
+
+def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:
+    least = config.limits.min_free_disk_mb
+    if least is None or standing.free_disk_mb >= least:
+        return None
+    text = (
+        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, {least:,.0f} are "
+        "asked for; make room, set another prof_dir or lower the limit."
+    )
+    return Problem(text, "/limits/min_free_disk_mb")
+
+
+def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
+    """Yield the settings that were changed from their default but do nothing on ``backend``."""
+    for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
+        for name, effect in effects(type(section)).items():
+            reason = effect.why_none(backend)
+            if reason and getattr(section, name) not in _defaults(section, name):
+                text = f"has no effect with backend {backend}: {reason}."
+                yield Problem(text, f"{pointer}/{name}")
+
+    asked = {part.upper() for part in config.experimental.host_sys or ()}
+    if backend != "npu" and (unsampled := sorted(asked & {"OSRT", "NUMA"})):
+        text = f"{' and '.join(unsampled)}: only an Ascend NPU's tools sample this."
+        yield Problem(text, "/experimental_config/host_sys")
+
+
+def _served_in_part(
+    config: ProfilerConfig, script: Script | None, offer: Offer
+) -> Iterator[Problem]:
+    """Yield what is asked for and the profiler that is installed cannot do whole."""
+    sections = ((config, "/"), (config.experimental, "/experimental_config/"), (script, ""))
+    for lack in offer.lacks:
+        for section, pointer in sections:
+            if getattr(section, lack.setting, None) == lack.value:
+                yield Problem(lack.text, f"{pointer}{lack.setting}" if pointer else "")
+
+
+def effects(section: type[BaseModel]) -> dict[str, Effect]:
+    """Return what each setting of a section of the config does, backend by backend."""
+    return {
+        name: effect
+        for name, field in section.model_fields.items()
+        for effect in field.metadata
+        if isinstance(effect, Effect)
+    }
+
+
+def _defaults(section: ProfilerConfig | ExperimentalConfig, name: str) -> list[object]:
+    default = type(section).model_fields[name].get_default()
+    return [default, None, [default]]

@@ -1,0 +1,122 @@
+"""One edit, read and judged: a request that may wait for its step, or the reasons against it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config import parse_config
+from dynprof.errors import ConfigError, Problem
+from dynprof.requests.plan import Plan, Refusal, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.config import ProfilerConfig
+    from dynprof.requests.edits import Edit
+    from dynprof.requests.plan import Standing
+
+_STANDS_ON = (
+    "it stood in the save before too, so what this one changes is taken for a request; to cancel, "
+    "save once more as it is, else set it to false."
+)
+_BY_SCRIPT = "has no effect: the script itself asks for this window."
+
+
+@dataclass(frozen=True)
+class Request:
+    """A window that was asked for and may be opened.
+
+    Attributes:
+        number: Counts the edits of this process, from 1.
+        plan: What to do.
+        edited_at_s: Time of the save, in seconds since the epoch.
+        sha256: Digest of the config's bytes.
+        remarks: What of the config has no effect or was downgraded.
+        at_once: The script asks itself, for this very step.
+    """
+
+    number: int
+    plan: Plan
+    edited_at_s: float
+    sha256: str
+    remarks: tuple[Problem, ...]
+    at_once: bool = False
+
+    @property
+    def config(self) -> ProfilerConfig:
+        """The config asked for."""
+        return self.plan.config
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """An edit that asks to close or disarm what there is."""
+
+    number: int
+
+
+class Cancels:
+    """Tells a save that cancels from one in which a cancel of before only stands on.
+
+    A save cancels if it sets ``cancel``, and if it has it and changes nothing: whoever saves it
+    again means it again. One that leaves it there and changes another setting is a request.
+
+    Args:
+        at_start: What the file held when watching began; empty where it could not be read.
+    """
+
+    def __init__(self, at_start: bytes) -> None:
+        self._at_start = at_start
+        self._before: dict[str, Any] | None = None
+
+    def meant_by(self, config: ProfilerConfig) -> bool:
+        """Take a save in; return whether it cancels."""
+        before, self._before = self._last_saved(), config.to_json()
+        stands_on = bool(before.get("cancel")) and before != self._before
+        return config.cancel and not stands_on
+
+    def _last_saved(self) -> dict[str, Any]:
+        if self._before is None:
+            with contextlib.suppress(ConfigError):
+                return parse_config(self._at_start).config.to_json()
+        return self._before or {}
+
+
+def read_request(
+    edit: Edit,
+    number: int,
+    standing_for: Callable[[ProfilerConfig], Standing],
+    cancels: Cancels,
+    *,
+    now: bool = False,
+) -> Request | Cancel | Refusal:
+    """Parse and plan an edit.
+
+    Args:
+        edit: What was saved.
+        number: Its number.
+        standing_for: Returns where the process stands with regard to a config.
+        cancels: Knows the saves before.
+        now: The script asks, for this very step: no start step counts, and no cancel.
+    """
+    if edit.problems:
+        return Refusal(edit.problems)
+    try:
+        parsed = parse_config(edit.raw)
+    except ConfigError as error:
+        return Refusal(error.problems)
+    config = parsed.config
+    if now:
+        config = config.model_copy(update={"start_step": 0})
+    elif cancels.meant_by(config):
+        return Cancel(number)
+    outcome = plan(config, standing_for(config))
+    if isinstance(outcome, Refusal):
+        return replace(outcome, problems=parsed.locate(outcome.problems))
+    standing_on = [Problem(_BY_SCRIPT if now else _STANDS_ON, "/cancel")] if config.cancel else []
+    remarks = (*parsed.remarks, *parsed.locate((*standing_on, *outcome.remarks)))
+    digest = hashlib.sha256(edit.raw).hexdigest()
+    return Request(number, outcome, edit.edited_at_s, digest, remarks, at_once=now)

@@ -1,0 +1,226 @@
+"""One file -> edits: one :class:`Edit` for each save, however it is made.
+
+The directory is watched, not the file, because editors save by renaming. File system events
+only wake the watcher up; what counts is what a safe reading of the file then finds. So a lost
+event costs a few seconds, never a request, and where there are no events at all (network file
+systems) the same reading is done by the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Literal
+
+import psutil
+from watchdog.events import (
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+
+from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
+from dynprof.process.thread_switching import brisk_switching
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from watchdog.observers.api import BaseObserver
+
+WatchMode = Literal["events", "poll"]
+POLL_S = 0.5
+"""Between readings where the file system sends no events."""
+CHECK_S = 2.0
+"""Between readings where it does: the net under a lost event and a replaced directory."""
+REMOTE_TYPES = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "davfs",
+        "drvfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "prl_fs",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "wekafs",
+    ]
+)
+"""File systems whose changes by other machines never reach inotify; every FUSE is one, too."""
+
+_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
+
+
+def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
+    """Decide between events and polling, and say why.
+
+    Args:
+        asked: What ``init(watch=...)`` was given; else ``DYNPROF_WATCH`` decides, else the file
+            system.
+        directory: The directory to watch.
+
+    Raises:
+        ValueError: ``asked`` or the variable is none of ``auto``, ``events``, ``poll``.
+    """
+    for source, value in (("watch", asked), ("DYNPROF_WATCH", os.environ.get("DYNPROF_WATCH"))):
+        if value in ("events", "poll"):
+            return value, f"{source}={value}"  # type: ignore[return-value]
+        if value not in (None, "", "auto"):
+            raise ValueError(f'{source}="{value}" is none of "auto", "events", "poll"')
+    kind = _file_system(directory)
+    if kind in REMOTE_TYPES or kind.startswith("fuse"):
+        return "poll", f"a {kind} file system does not announce the changes of other machines"
+    return "events", f"{kind or 'unknown'} file system"
+
+
+def _file_system(directory: Path) -> str:
+    mounts = [p for p in psutil.disk_partitions(all=True) if directory.is_relative_to(p.mountpoint)]
+    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else ""
+
+
+class Watcher:
+    """Calls ``on_edit`` from a thread of its own, once for each save.
+
+    Args:
+        path: The file.
+        at_start: What lay there when watching began; it is never an edit.
+        on_edit: Called with each edit.
+        attempt: Runs an action and keeps its exceptions from ending the thread.
+        say: Called with a sentence when the way of watching changes.
+        mode: How to watch to begin with; falls back to polling where events cannot be had.
+        follow_symlinks: Read the file through symbolic links.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        at_start: Reading,
+        *,
+        on_edit: Callable[[Edit], None],
+        attempt: Callable[[str, Callable[[], object]], object],
+        say: Callable[[str], None],
+        mode: WatchMode,
+        follow_symlinks: bool = False,
+    ) -> None:
+        self._path, self._follow_symlinks = path, follow_symlinks
+        self._detector = EditDetector(at_start, time.time_ns())
+        self._on_edit, self._attempt, self._say = on_edit, attempt, say
+        self._mode: WatchMode = mode
+        self._observer: BaseObserver | None = None
+        self._observed: tuple[int, int] | None = None
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._begun = threading.Event()
+        self._thread = own_thread(self._run, "dynprof-watch")
+
+    @property
+    def mode(self) -> WatchMode:
+        """How the file is watched now."""
+        return self._mode
+
+    def start(self) -> None:
+        """Begin to watch; events are on when this returns."""
+        self._thread.start()
+        self._begun.wait()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+        self._drop_observer()
+
+    def _run(self) -> None:
+        try:  # here, because the observer's threads leave signals to the job as this one does
+            self._attempt("watching the config", self._tend_observer)
+        finally:
+            self._begun.set()
+        while not self._stopping.is_set():
+            self._wake.wait(self._patience_s())
+            self._wake.clear()
+            if not self._stopping.is_set():
+                self._attempt("watching the config", self._look)
+
+    def _patience_s(self) -> float:
+        if self._detector.unsettled:
+            return SETTLE_S / 4
+        return CHECK_S if self._mode == "events" else POLL_S
+
+    def _look(self) -> None:
+        with brisk_switching():
+            reading = read(self._path, follow_symlinks=self._follow_symlinks)
+            edit = self._detector.look(reading, time.monotonic(), time.time())
+            if edit:
+                self._on_edit(edit)
+        self._tend_observer()
+
+    def _tend_observer(self) -> None:
+        """Watch the directory that stands there now; it may have been removed or replaced."""
+        if self._mode == "poll":
+            return
+        directory = _identity(self._path.parent)
+        if directory == self._observed:
+            return
+        self._drop_observer()
+        if directory is not None:
+            self._observe(directory)
+
+    def _observe(self, directory: tuple[int, int]) -> None:
+        try:
+            observer = Observer()
+            observer.schedule(
+                _Waker("" if self._follow_symlinks else str(self._path), self._wake.set),
+                str(self._path.parent),
+                event_filter=_SIGNALS if os.uname().sysname == "Linux" else None,
+            )
+            observer.start()
+        except OSError as error:  # no more inotify instances or watches, or the directory is gone
+            if _identity(self._path.parent) is not None:
+                self._mode = "poll"
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
+            return
+        self._observer, self._observed = observer, directory
+
+    def _drop_observer(self) -> None:
+        observer, self._observer, self._observed = self._observer, None, None
+        if observer is not None:
+            observer.unschedule_all()
+            observer.stop()
+            observer.join(timeout=5)
+
+
+class _Waker(FileSystemEventHandler):
+    """Wakes the watcher when the file changes; without a path, when anything does."""
+
+    def __init__(self, path: str, wake: Callable[[], None]) -> None:
+        self._path, self._wake = path, wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if not self._path or self._path in (event.src_path, event.dest_path):
+            self._wake()
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        facts = directory.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino

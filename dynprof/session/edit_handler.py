@@ -1,0 +1,138 @@
+"""Answers edits: each is put into the inbox, or it is said why not."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import TYPE_CHECKING
+
+from dynprof.process.clock import local
+from dynprof.errors import describe
+from dynprof.process.greenlets import why_no_threads
+from dynprof.files.layout import free_disk_mb, why_unusable
+from dynprof.requests.plan import Refusal, Standing
+from dynprof.plural import counted
+from dynprof.requests.request import Cancel, Cancels, Request, read_request
+
+if TYPE_CHECKING:
+    from dynprof.config import ProfilerConfig
+    from dynprof.requests.edits import Edit
+    from dynprof.requests.inbox import Inbox
+    from dynprof.journal.journal import Journal
+    from dynprof.windows.loop import Loop
+    from dynprof.windows.this_process import Process
+    from dynprof.wall import Wall
+
+_NOTHING = "but nothing is open or waiting; set cancel to false to ask for a window"
+
+
+class Reception:
+    """Takes edits, on the watcher's thread, and what the script itself asks for.
+
+    Args:
+        process: This process.
+        inbox: Where requests go.
+        loop: Serves them.
+        journal: Is told what became of each.
+        wall: Keeps failures from whoever brings an edit.
+        at_start: What the file held when watching began; empty where it could not be read.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        inbox: Inbox,
+        loop: Loop,
+        journal: Journal,
+        wall: Wall,
+        at_start: bytes,
+    ) -> None:
+        self._process, self._inbox, self._loop = process, inbox, loop
+        self._journal, self._wall = journal, wall
+        self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
+
+    def take(self, edit: Edit, *, now: bool = False) -> None:
+        """Read an edit and put it into the inbox, or say why not.
+
+        Args:
+            edit: What was saved.
+            now: Ignore its start step.
+        """
+        number = next(self._numbers)
+        digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
+        self._journal.docket.enter(number, digest, edit.edited_at_s)
+        text = f"request {number}"
+        if error := self._wall.attempt(text, lambda: self._answer(edit, number, now=now)):
+            self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])
+
+    def learn_rank(self) -> None:
+        """Ask which rank this is while nobody has said, and go by it from then on."""
+        if self._process.learn_rank():
+            self._journal.move(self._process.layout)
+            rank = self._process.rank
+            text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
+            self._journal.info(f"{text}, as has only now become known")
+
+    def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
+        if text := why_no_threads():  # since init(), which does nothing on them
+            self._journal.refusal(number, [text])
+            return
+        self.learn_rank()
+        outcome = read_request(edit, number, self._standing, self._cancels, now=now)
+        if isinstance(outcome, Request):
+            self._arm(outcome)
+        elif isinstance(outcome, Cancel):
+            self._cancel(outcome.number)
+        elif isinstance(outcome, Refusal):
+            texts = list(map(str, outcome.problems))
+            if outcome.asked:
+                self._journal.refusal(number, texts)
+            else:
+                self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
+
+    def _standing(self, config: ProfilerConfig) -> Standing:
+        folder = self._process.layout.capture_dir(config.prof_dir)
+        return Standing(
+            step=self._inbox.step,
+            rank=self._process.rank.number,
+            offers=self._process.offers(),
+            free_disk_mb=free_disk_mb(folder),
+            prof_dir_problem=self._process.layout.why_forbidden(folder) or why_unusable(folder),
+        )
+
+    def look_at_disk(self, config: ProfilerConfig) -> None:
+        """Find out how much is free where a capture would go, for the loop to look at."""
+        self._loop.free_disk_mb = free_disk_mb(self._process.layout.capture_dir(config.prof_dir))
+
+    def _arm(self, request: Request) -> None:
+        start = request.plan.start_step
+        when = f"at step {start}" if start else "at the next step"
+        when += self._after_what()
+        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
+        text += f", {counted(request.config.active, 'step')} with {request.plan.backend} "
+        text += f"({', '.join(request.plan.activities)})"
+        remarks = [str(remark) for remark in request.remarks]
+        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
+        self._journal.remember(problems=(), remarks=tuple(remarks))
+        self.look_at_disk(request.config)
+        if replaced := self._inbox.put(request):
+            text = f"superseded by request {request.number}"
+            self._journal.tell(replaced.number, "superseded", text)
+
+    def _after_what(self) -> str:
+        """Say what a request has to wait for besides its step: it may be thousands of steps."""
+        if current := self._loop.open_window:
+            asked = f"request {current.request.number} for {current.window.asked}"
+            return f", once the open window ({asked}) is closed and saved"
+        return ", once the capture before it is saved" if self._loop.occupied else ""
+
+    def _cancel(self, number: int) -> None:
+        waiting, current = self._inbox.disarm(), self._loop.busy
+        if waiting:
+            self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
+        if current:
+            self._inbox.order_close(f"cancelled by request {number}")
+        done = [text for text, found in (("disarms", waiting), ("closes", current)) if found]
+        what = f"{' and '.join(done)} what there is" if done else _NOTHING
+        self._journal.tell(number, "cancel", f"cancel, {what}")
+        self._journal.remember(problems=(), remarks=())

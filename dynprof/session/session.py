@@ -1,0 +1,308 @@
+"""One process's profiling: wires watcher, inbox, loop and exporter together.
+
+Three threads meet here. The watcher's thread puts requests into the inbox; whichever calls
+``step()`` looks into it, and has its turn with the profiler (``loop.py``); the exporter's thread
+reports what it saved.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.captures.analysis_start import Analyses, arguments_for
+from dynprof.requests.edits import GONE, Edit, Reading, read
+from dynprof.session.shutdown import Ending
+from dynprof.errors import ConfigError
+from dynprof.captures.exporter import Exporter
+from dynprof.requests.inbox import Inbox
+from dynprof.journal.journal import Journal
+from dynprof.files.layout import pid_namespace
+from dynprof.windows.cost_account import Ledger
+from dynprof.files.leftovers import OLD_S, remove_leftovers
+from dynprof.windows.loop import Loop
+from dynprof.session.edit_handler import Reception
+from dynprof.journal.status import Status
+from dynprof.journal.status_file import remove_stale
+from dynprof.process.threads import own_thread
+from dynprof.version import __version__
+from dynprof.wall import Wall
+from dynprof.requests.watcher import Watcher, WatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.windows.open_window import Span
+    from dynprof.captures.manifest import Manifest
+    from dynprof.captures.exporter import Attempt
+    from dynprof.windows.this_process import Process
+
+
+class Session:
+    """Profiling in this process, from ``init()`` to ``shutdown()``.
+
+    Args:
+        process: This process.
+        watching: How to watch, and why so.
+        exit_wait_s: How long the end waits for a capture that is being saved.
+        make_exporter: Makes the exporter.
+
+    Attributes:
+        inbox: What ``step()`` looks into.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        *,
+        watching: tuple[WatchMode, str] = ("poll", "as asked"),
+        exit_wait_s: float = 600.0,
+        make_exporter: Callable[[Attempt], Exporter] = Exporter,
+    ) -> None:
+        self._process, self._clock = process, process.clock
+        self._why_watching = watching[1]
+        self._ledger = Ledger()
+        self._stopped = False
+        self._ended = threading.Event()
+        self.inbox = Inbox(on_due=self._turn)
+        self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
+        self._wall = Wall(self._journal)
+        self._analyses = Analyses(self._journal)
+        self._journal.guard = self._wall.attempt
+        self._exporter = make_exporter(self._wall.attempt)
+        self._at_start = self._read(self._process.layout.config)
+        self._watcher = Watcher(
+            self._process.layout.config,
+            self._at_start,
+            on_edit=self.take,
+            attempt=self._wall.attempt,
+            say=self._journal.warning,
+            mode=watching[0],
+            follow_symlinks=self._process.layout.follow_symlinks,
+        )
+        self._loop = Loop(
+            process,
+            inbox=self.inbox,
+            exporter=self._exporter,
+            journal=self._journal,
+            wall=self._wall,
+            pace_ms=self._pace_before_window,
+            on_saved=self._on_saved,
+        )
+        raw = b"" if isinstance(self._at_start, ConfigError) else self._at_start.raw
+        self._reception = Reception(
+            process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
+        )
+        self._ending = Ending(
+            self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
+        )
+
+    @property
+    def directory(self) -> Path:
+        """The directory that it watches."""
+        return self._process.layout.root
+
+    # life
+
+    def begin(self) -> None:
+        """Open the log, begin to watch and to export.
+
+        Raises:
+            OSError: The log's or the status's directory cannot be made.
+        """
+        self._ledger.sample(self._clock.now_s(), self.inbox.step)
+        self._journal.start()
+        self._exporter.start()
+        self._watcher.start()
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
+            own_thread(self._clear_up, "dynprof-clear").start()
+        offers = self._process.offers()
+        self._journal.remember(profilers=offers)
+        layout, rank = self._process.layout, self._process.rank
+        self._journal.info(
+            f"dynprof {__version__} watches {layout.config} by {self._watcher.mode} "
+            f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
+            f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, offers))}"
+        )
+        if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
+            self._journal.warning(f"the config that is there now: {self._at_start}")
+        else:
+            self._journal.info("what the config says now asks for nothing; its next save does")
+
+    def _clear_up(self) -> None:
+        """Remove what killed processes left, now and once more when the newest of it is old."""
+        self._clear_up_once()
+        if not self._ended.wait(OLD_S):
+            self._clear_up_once()
+
+    def _clear_up_once(self) -> None:
+        layout, removed = self._process.layout, list[Path]()
+        places = (layout.root, *layout.prof_dirs)
+        self._wall.attempt(
+            "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
+        )
+        self._wall.attempt("clearing up", lambda: remove_stale(layout, self._clock.wall_s()))
+        for path in removed:
+            self._journal.info(f"removed {path}, which a killed process left unfinished")
+
+    def end(self, reason: str) -> None:
+        """Close what is open, wait for what is being saved, end the threads; once only.
+
+        In the midst of a turn of this thread, as a signal handler comes, after that.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
+        """
+        if self._stopped or self._loop.turns.put_off(lambda: self.end(reason)):
+            return
+        try:
+            self._ended.set()
+            self._watcher.stop()
+            self._wall.attempt("the end", lambda: self._ending.wind_down(reason))
+        finally:
+            self._stopped = True
+            self._wall.attempt("analysis", self._analyses.end)
+            self._wall.attempt("settling the bill", lambda: self._settle(final=True))
+            self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
+            self._journal.stop()
+
+    def status(self) -> Status:
+        """Return where this process stands."""
+        current, waiting = self._loop.open_window, self.inbox.waiting
+        state = "idle"
+        if self._stopped:
+            state = "stopped"
+        elif current:
+            state = current.window.state
+        elif self._exporter.busy:
+            state = "saving"
+        elif waiting:
+            state = "waiting"
+        request = current.request if current else waiting
+        return Status(
+            state=state,
+            step=self.inbox.step,
+            rank=self._process.rank.number,
+            world_size=self._process.rank.world_size,
+            host=self._process.layout.host,
+            pid=self._process.layout.pid,
+            pid_namespace=pid_namespace(),
+            request=request.number if request else 0,
+            progress=current.window.progress if current else None,
+            watching=f"{self._watcher.mode} ({self._why_watching})",
+            prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
+            follow_symlinks=self._process.layout.follow_symlinks,
+            step_ms=self._step_ms(),
+            still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
+            longest_s=self._ledger.longest_s(self._clock.now_s(), self.inbox.step),
+            heartbeat=self._clock.wall_s(),
+            edits=self._journal.docket.answers,
+            **self._journal.remembered,
+        )
+
+    # edits, on the watcher's thread
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit."""
+        self._loop.forgive()
+        self._reception.take(edit)
+
+    # calls of the training script
+
+    def _turn(self) -> None:
+        if self.inbox.answer():
+            self._ledger.step_ends(self._clock.now_s(), self.inbox.step)
+        self._loop.turn()
+
+    def start(self, config_path: str | os.PathLike[str] | None) -> None:
+        """Open a window now, from the watched config or another file."""
+        self._wall.attempt("start()", lambda: self._start(config_path))
+
+    def _start(self, config_path: str | os.PathLike[str] | None) -> None:
+        if self._loop.open_window:
+            self._journal.warning("start(): a window is open already; nothing changes")
+            return
+        reading = self._read(
+            self._process.layout.config if config_path is None else Path(config_path).resolve()
+        )
+        problems = reading.problems if isinstance(reading, ConfigError) else ()
+        raw = b"" if isinstance(reading, ConfigError) else reading.raw
+        self._reception.take(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._loop.turn(a_step_ended=False)
+
+    def _read(self, path: Path) -> Reading:
+        return read(path, follow_symlinks=self._process.layout.follow_symlinks)
+
+    def leave_child(self) -> None:
+        """Stop recording in a child that was just forked, saying nothing: locks may be held."""
+        if current := self._loop.open_window:
+            current.window.leave_child()
+
+    def stop(self) -> None:
+        """Close the open window early; from another thread, at the next step."""
+        if self._loop.open_window and not self._loop.owns_window():
+            self.inbox.order_close("stopped by the script")
+        else:
+            self._loop.close_now("stopped by the script")
+
+    def set_step(self, step: int) -> None:
+        """Set the number of the step that is running; an open window closes first."""
+        text = f"the script set the step from {self.inbox.step} to {step}"
+        self._loop.close_now(text)
+        self._journal.info(text)
+        self._ledger.counter_set(step)
+        self.inbox.step = step
+
+    # news, on the exporter's and the journal's threads
+
+    def _on_saved(self, span: Span, path: Path, manifest: Manifest) -> None:
+        self._wall.attempt("settling the bill", lambda: self._settle(final=True))
+        kept = manifest.lies_at(path)
+        now_s, step = self._clock.now_s(), self.inbox.step
+        self._ledger.window_saved(path if kept else None, manifest, span, now_s, step)
+        self.inbox.knock()
+        shown = _relative(path, self._process.layout.root) if kept else None
+        folder = path.parent.parent
+        wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
+        if wanted is not None:
+            trace_path = folder / str(manifest.trace)
+            self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path, wanted))
+        if shown:
+            self._journal.remember(last_capture=shown)
+        number, trace = manifest.request.number, manifest.trace
+        if trace:
+            text = f"saved {_relative(folder / trace, self._process.layout.root)} "
+            text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
+            self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=shown)
+        else:
+            text = f"no trace; {manifest.reason}" + (f"; see {shown}" if shown else "")
+            self._journal.tell(number, "failed", text, capture=shown)
+
+    def _guarded_tick(self) -> None:
+        self._wall.attempt("a tick", self._tick)
+
+    def _tick(self) -> None:
+        self._reception.learn_rank()
+        self._wall.attempt("analysis", self._analyses.look)
+        self._ledger.sample(self._clock.now_s(), self.inbox.step)
+        self._wall.attempt("settling the bill", lambda: self._settle(final=False))
+        waiting = self.inbox.waiting
+        if waiting:
+            self._wall.attempt(
+                "looking at the disk", lambda: self._reception.look_at_disk(waiting.config)
+            )
+
+    def _settle(self, *, final: bool) -> None:
+        self._ledger.settle(self._clock.now_s(), self.inbox.step, final=final)
+
+    def _pace_before_window(self) -> float | None:
+        return self._ledger.window_opens(self._clock.now_s(), self.inbox.step)
+
+    def _step_ms(self) -> float | None:
+        return self._ledger.step_ms(self._clock.now_s(), self.inbox.step)
+
+
+def _relative(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

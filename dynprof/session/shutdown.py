@@ -1,0 +1,81 @@
+"""The end of the process: what is open is closed, what is being saved is waited for."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from dynprof.process.standard_error import say
+
+if TYPE_CHECKING:
+    from dynprof.captures.exporter import Exporter
+    from dynprof.requests.inbox import Inbox
+    from dynprof.journal.journal import Journal
+    from dynprof.windows.loop import Loop
+
+CLOSE_WAIT_S = 3.0
+"""How long it waits for the training thread's next step, if a window is open on it."""
+QUIET_S = 1.0
+"""How long it waits for a capture that is being saved before it says so."""
+
+
+class Ending:
+    """Winds a session down.
+
+    Args:
+        loop: Closes the open window.
+        inbox: What may still wait.
+        exporter: May be saving.
+        journal: The log.
+        wait_s: How long to wait for a capture that is being saved.
+    """
+
+    def __init__(
+        self, loop: Loop, inbox: Inbox, exporter: Exporter, journal: Journal, *, wait_s: float
+    ) -> None:
+        self._loop, self._inbox = loop, inbox
+        self._exporter, self._journal = exporter, journal
+        self._wait_s = wait_s
+
+    def wind_down(self, reason: str) -> None:
+        """Close, save and stop.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C meanwhile; what was being saved is given up.
+        """
+        try:
+            if waiting := self._inbox.disarm():
+                self._journal.tell(waiting.number, "not served", f"not served, {reason}")
+            self._close_elsewhere(reason)
+            self._loop.close_now(reason)
+            self._wait_for_saving()
+        except KeyboardInterrupt:
+            self._give_up("Ctrl-C while the process ended")
+            raise
+        self._exporter.stop()
+
+    def _close_elsewhere(self, reason: str) -> None:
+        """Let the thread that has the window open close it at its next step, if it takes one."""
+        deadline_s = time.monotonic() + CLOSE_WAIT_S
+        while (current := self._loop.open_window) and not current.movable:
+            if not current.thread.is_alive() or time.monotonic() > deadline_s:
+                return
+            self._inbox.order_close(reason)
+            time.sleep(0.005)
+
+    def _wait_for_saving(self) -> None:
+        quiet_s = min(QUIET_S, self._wait_s)
+        if self._exporter.wait(quiet_s):
+            return
+        text = f"a capture is being saved; the process waits for it, up to {self._wait_s:g} s"
+        self._journal.info(text)
+        say(f"{text}. Ctrl-C gives it up.")
+        if not self._exporter.wait(self._wait_s - quiet_s):
+            self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
+
+    def _give_up(self, reason: str) -> None:
+        if manifest := self._exporter.give_up(reason):
+            text = f"saving is given up: {reason}"
+            self._journal.tell(manifest.request.number, "failed", text)
+            self._journal.remember(last_error=text)
+            say(f"{text}.")

@@ -1,0 +1,114 @@
+"""From the path given to ``init()`` to a session that watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.backends import all_backends
+from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.errors import UnusablePathError
+from dynprof.config.starter_files import furnish
+from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
+from dynprof.windows.this_process import Process
+from dynprof.process.rank import SCRIPT, Rank, find_rank
+from dynprof.session.session import Session
+from dynprof.requests.watcher import choose_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Places = Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
+
+
+EXIT_WAIT_S = 600.0
+"""For so long the end of the process waits for a capture that is being saved, if not told."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The arguments of :func:`dynprof.init`, which documents them; None where none was given."""
+
+    watch: str | None = None
+    rank: int | None = None
+    exit_wait_s: float | None = None
+    prof_dirs: Places | None = None
+    follow_symlinks: bool = False
+
+
+def open_session(path: Path, wishes: Wishes) -> Session:
+    """Prepare the directory and return a running session.
+
+    Raises:
+        UnusablePathError: The directory cannot be made, read or written.
+        ValueError: An argument is not a value that :func:`dynprof.init` knows.
+    """
+    place = _place(wishes.rank)
+    patience_s = _exit_wait(wishes.exit_wait_s)
+    prof_dirs = _prof_dirs(wishes.prof_dirs)
+    backends = all_backends()
+    root = _usable(path)
+    try:
+        usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
+        furnish(root, usable.activities if usable else ("CPU",))
+        if usable:
+            keep_kineto_quiet(usable)
+        layout = Layout.here(
+            root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
+        )
+        process = Process(layout, place, backends)
+        session = Session(process, watching=choose_mode(wishes.watch, root), exit_wait_s=patience_s)
+        session.begin()
+    except OSError as error:
+        raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
+    return session
+
+
+def _place(rank: int | None) -> Rank:
+    if rank is not None and (not isinstance(rank, int) or rank < 0):
+        raise ValueError(f"rank={rank!r} is not a whole number of 0 or more")
+    found = find_rank()
+    return found if rank is None else Rank(rank, max(found.world_size, rank + 1), SCRIPT)
+
+
+def _prof_dirs(asked: Places | None) -> tuple[Path, ...]:
+    """Return where captures may go besides: the argument, else the variable."""
+    if isinstance(asked, (str, os.PathLike)):
+        asked = [asked]
+    source = "DYNPROF_PROF_DIRS" if asked is None else "prof_dirs"
+    variable = os.environ.get("DYNPROF_PROF_DIRS", "").split(os.pathsep)
+    named = [place for place in variable if place] if asked is None else list(asked)
+    places = [Path(place).expanduser() for place in named]
+    if relative := [str(place) for place in places if not place.is_absolute()]:
+        raise ValueError(f"{source}: {relative[0]!r} is not an absolute path")
+    return tuple(place.resolve() for place in places)
+
+
+def _usable(path: Path) -> Path:
+    """Return the directory, absolute and with its links resolved, after making it."""
+    if path.name == CONFIG_NAME:
+        raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
+    try:
+        root = path.expanduser().resolve()
+        if root.exists() and not root.is_dir():
+            raise UnusablePathError(f"{root} is not a directory; give init() a directory")
+        make_dir(root)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UnusablePathError(f"{path} cannot be used: {error}") from error
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise UnusablePathError(f"{root} cannot be read and written by this user")
+    return root
+
+
+def _exit_wait(asked: float | None) -> float:
+    """Return how long the process's end waits: the argument, else the variable, else 600 s."""
+    variable = os.environ.get("DYNPROF_EXIT_WAIT_S") or EXIT_WAIT_S
+    source, value = ("DYNPROF_EXIT_WAIT_S", variable) if asked is None else ("exit_wait_s", asked)
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(value) <= threading.TIMEOUT_MAX:
+            return float(value)
+    raise ValueError(f"{source}={value!r} is not a number of seconds, 0 or more")

@@ -1,0 +1,59 @@
+"""Recordings of windows that were given up where their profiler could not be ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dynprof.backends import Recording
+    from dynprof.windows.open_window import OpenWindow
+    from dynprof.process.clock import Clock
+    from dynprof.wall import Wall
+
+WAIT_S = 30.0
+"""For so long the next window waits for the thread of one that was given up."""
+
+
+class Stranded:
+    """Keeps them until a thread comes by that may end them, or theirs has ended itself.
+
+    Args:
+        wall: Keeps their failures from the training loop.
+        clock: Tells the time.
+    """
+
+    def __init__(self, wall: Wall, clock: Clock) -> None:
+        self._wall, self._clock, self._since_s = wall, clock, 0.0
+        self._kept: list[tuple[OpenWindow, Recording]] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._kept)
+
+    def hinder(self) -> bool:
+        """Return whether another window had better wait for them; not for ever."""
+        if self._kept and self._clock.now_s() - self._since_s < WAIT_S:
+            return True
+        for _, recording in self._kept:
+            self._wall.attempt("leaving a recording to its thread", recording.let_be)
+        return False
+
+    def let_go(self, window: OpenWindow) -> None:
+        """End the recording of a window, now or later."""
+        if recording := window.window.abandon():
+            beside = recording.companions
+            self._wall.attempt("discarding what records beside it", beside.discard)
+            self._kept.append((window, recording))
+            self._since_s = self._clock.now_s()
+            self.look()
+
+    def look(self) -> None:
+        """End those that the calling thread may."""
+        waiting, self._kept = self._kept, []
+        for window, recording in waiting:
+            if window.may_end(recording) and not recording.obstacle():
+                self._wall.attempt("discarding the recording", recording.discard)
+            elif not window.thread.is_alive():
+                self._wall.attempt("letting go of the recording", recording.orphan)
+            else:
+                self._kept.append((window, recording))

@@ -1,0 +1,308 @@
+"""What ``step()`` does when something is due: opens, moves and closes windows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dynprof.windows.open_window import OpenWindow, Span, draw_up
+from dynprof.errors import BackendError, Problem, describe
+from dynprof.captures.exporter import Export
+from dynprof.files.layout import window_dir_name
+from dynprof.windows.limits import why_early, why_too_late
+from dynprof.windows.window import Window
+from dynprof.windows.given_up import Stranded
+from dynprof.windows.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dynprof.backends import Backend, Recording
+    from dynprof.captures.manifest import Manifest
+    from dynprof.captures.exporter import Exporter
+    from dynprof.requests.inbox import Inbox
+    from dynprof.journal.journal import Journal
+    from dynprof.windows.this_process import Process
+    from dynprof.requests.request import Request
+    from dynprof.wall import Wall
+
+_ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
+_RIVAL = "the script started a profiler of its own"
+
+
+class Loop:
+    """Opens, moves and closes windows at step boundaries, one thread at a time.
+
+    Args:
+        process: This process.
+        inbox: What the other threads leave for this one.
+        exporter: Takes stopped recordings over.
+        journal: The log.
+        wall: Keeps failures from the training loop.
+        pace_ms: Returns the mean step time of late in ms, if known.
+        on_saved: Called by the exporter with the time that a window was open, the path of its
+            manifest and the manifest.
+
+    Attributes:
+        free_disk_mb: The last known free MB where the waiting capture would go; another thread
+            asks the file system, so that a hung one does not hang the training.
+        turns: Which thread is in it.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        inbox: Inbox,
+        exporter: Exporter,
+        journal: Journal,
+        wall: Wall,
+        pace_ms: Callable[[], float | None],
+        on_saved: Callable[[Span, Path, Manifest], None],
+    ) -> None:
+        self.free_disk_mb = float("inf")
+        self._process, self._clock = process, process.clock
+        self._inbox, self._exporter = inbox, exporter
+        self._journal, self._wall = journal, wall
+        self._pace_ms, self._on_saved = pace_ms, on_saved
+        self._open: OpenWindow | None = None
+        self._failures: Counter[str] = Counter()
+        self._said, self._opening = "", False
+        self.turns, self._stranded = Turns(), Stranded(wall, self._clock)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a window is open or just being opened."""
+        return self._open is not None or self._opening
+
+    @property
+    def occupied(self) -> bool:
+        """Whether a capture is being made or saved."""
+        return self.busy or self._exporter.busy
+
+    @property
+    def open_window(self) -> OpenWindow | None:
+        """The open window, to look at."""
+        return self._open
+
+    def forgive(self) -> None:
+        """Let backends that were put aside try again."""
+        self._failures.clear()
+
+    def turn(self, *, a_step_ended: bool = True) -> None:
+        """Do what is due at this step boundary.
+
+        Args:
+            a_step_ended: False where the script asks in the middle of a step.
+        """
+        with self._in_turn() as mine:
+            if mine:
+                self._wall.attempt_or("a step", lambda: self._turn(a_step_ended), self._give_up)
+
+    def close_now(self, reason: str) -> None:
+        """Close the open window in the middle of a step, keeping what it has."""
+        with self._in_turn() as mine:
+            if mine and self._open and self._open.movable:
+                self._cut(self._open, reason)
+            elif mine and self._open:
+                self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+            elif self._open:  # a signal handler asks, in the midst of a turn
+                self._inbox.order_close(reason)
+
+    def give_way(self) -> None:
+        """Close the open window, on whichever thread another profiler is about to begin.
+
+        Where only another thread may, it does so at its next step.
+        """
+        with self._in_turn() as mine:
+            if mine and self._open and self._open.movable:
+                self._cut(self._open, _RIVAL)
+            elif self._open:
+                self._inbox.order_close(_RIVAL)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[bool]:
+        """Take a turn, if it can be had: end first what this thread may, and say what is due."""
+        with self.turns.take() as mine:
+            if mine:
+                self._stranded.look()
+            try:
+                yield mine
+            finally:
+                if mine:
+                    self._settle()
+
+    def _cut(self, current: OpenWindow, reason: str) -> None:
+        """Close the window in the middle of its step, or at the end of that if need be."""
+        if current.window.obstacle():
+            self._inbox.order_close(reason)
+        else:
+            current.note_cut()
+            self._wall.attempt_or("closing", lambda: self._close(current, reason), self._give_up)
+
+    def owns_window(self) -> bool:
+        """Whether the calling thread opened the window."""
+        return bool(self._open and self._open.thread is threading.current_thread())
+
+    def _settle(self) -> None:
+        self._inbox.settle(window_open=self._open is not None)
+        if self._stranded:
+            self._inbox.knock()
+
+    def _turn(self, a_step_ended: bool) -> None:
+        if self._open and a_step_ended:
+            self._end_step(self._open)
+        if not self._open:
+            self._open_if_it_is_time()
+        if self._open and self._open.movable:
+            self._open.window.resume(self._clock.now_s())
+
+    def _end_step(self, current: OpenWindow) -> None:
+        """End a step of the window; whichever thread calls ``step()``, each call ends one."""
+        now_s = self._clock.now_s()
+        current.step += 1
+        current.note_thread()
+        if not current.movable:
+            self._end_step_elsewhere(current)
+            return
+        if obstacle := current.window.obstacle():
+            self._say_once(f"this step is joined with the next: {obstacle}")
+            current.remark(f"step {current.step} is part of the one before: {obstacle}")
+            return
+        finished = current.window.end_step(now_s)
+        reason = "" if finished else self._order_or_limit(current)
+        if finished or reason:
+            self._close(current, reason)
+        else:
+            current.window.begin_step(current.step)
+
+    def _end_step_elsewhere(self, current: OpenWindow) -> None:
+        """A step ends on a thread that cannot close the window: wait for the other, or let go."""
+        if not current.thread.is_alive():
+            reason = "the thread that it was opened on has ended"
+        else:
+            reason = self._order_or_limit(current)
+        if reason:
+            self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+        else:
+            self._say_once("step() from another thread does not move the open window")
+
+    def _order_or_limit(self, current: OpenWindow) -> str:
+        return self._inbox.order or why_early(
+            current, self._clock.now_s(), self._process.memory_mb()
+        )
+
+    def _open_if_it_is_time(self) -> None:
+        request = self._inbox.waiting
+        if request is None or self._inbox.step < (request.plan.start_step or 0):
+            return
+        backend = self._process.backend(request.plan.backend)
+        if hindrance := self._hindrance(backend, request):
+            self._say_once(f"request {request.number}: waits, {hindrance}")
+            return
+        self._opening = True
+        try:
+            if not self._inbox.claim(request):
+                return  # replaced or cancelled meanwhile; the next step looks again
+            failures, step = self._failures.get(request.plan.backend, 0), self._inbox.step
+            if problem := why_too_late(request, step, self.free_disk_mb, failures):
+                self._journal.refusal(request.number, [str(problem)])
+            else:
+                self._open_window(request, backend)
+        finally:
+            self._opening = False
+
+    def _hindrance(self, backend: Backend, request: Request) -> str | None:
+        if self._exporter.busy:
+            return "the last capture is being saved"
+        if self._stranded.hinder():
+            return "the thread of a window that was given up has not come by since"
+        if obstacle := backend.obstacle(request.plan):
+            return obstacle
+        free = request.plan.start_step is None and not request.at_once
+        return backend.hesitation(request.plan.activities) if free else None
+
+    def _open_window(self, request: Request, backend: Backend) -> None:
+        began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
+        self._said = ""
+        current = OpenWindow(
+            window=Window(warmup, request.config.active, step + warmup),
+            request=request,
+            backend=backend,
+            thread=threading.current_thread(),
+            opened_s=began_s,
+            opened_step=step,
+            opened_wall_s=self._clock.wall_s(),
+            memory_mb=self._process.memory_mb(),
+            step_before_ms=self._pace_ms(),
+        )
+        self._open = current
+        try:
+            current.window.open(self._preparing(request, backend), step, self.give_way)
+        except BackendError as error:  # it said why it cannot: a refusal, not a failure
+            self._open = None
+            self._stranded.let_go(current)
+            self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
+            return
+        current.open_ms = (self._clock.now_s() - began_s) * 1e3
+        text = f"opened at step {step} in {current.open_ms:.1f} ms; "
+        self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
+
+    def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
+        place = self._process.layout.capture_dir(request.config.prof_dir)
+        scratch = functools.partial(self._process.layout.make_scratch, place)
+        return lambda: backend.prepare(request.plan, self._process.rank, scratch)
+
+    def _close(self, current: OpenWindow, reason: str) -> None:
+        """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
+        began_s = self._clock.now_s()
+        recording = current.window.close()
+        close_ms = (self._clock.now_s() - began_s) * 1e3
+        current.closing = recording.closing if recording else "nothing was kept"
+        text = current.how_closed(close_ms, reason)
+        self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
+        self._submit(current, recording, reason, close_ms)
+        current.window.release()  # the exporter has it
+        self._open = None
+        self._failures.pop(current.backend.name, None)
+
+    def _give_up(self, error: Exception) -> None:
+        """Let a failing window go; what it leaves behind is a manifest that says why."""
+        if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
+            return
+        current, self._open = self._open, None
+        self._failures[current.backend.name] += 1
+        self._stranded.let_go(current)
+        reason = f"the {current.backend.name} backend failed: {describe(error)}"
+        self._journal.error(f"request {current.request.number}: given up; {reason}")
+        self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
+
+    def _submit(
+        self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float
+    ) -> None:
+        layout, wall_s = self._process.layout, self._clock.wall_s()
+        manifest = draw_up(
+            current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
+        )
+        request, window = current.request, current.window
+        span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
+        parent = layout.capture_dir(request.config.prof_dir)
+        self._exporter.submit(
+            Export(
+                recording=recording,
+                manifest=manifest,
+                folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+                trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
+                layout=layout,
+                least_free_mb=request.config.limits.min_free_disk_mb,
+                on_end=functools.partial(self._on_saved, span),
+            )
+        )
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._journal.info(text)

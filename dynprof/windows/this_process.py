@@ -1,0 +1,73 @@
+"""This process, as the parts of a session see it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dynprof.process.clock import SystemClock
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+
+    from dynprof.backends import Backend
+    from dynprof.process.clock import Clock
+    from dynprof.files.layout import Layout
+    from dynprof.requests.capabilities import Offer
+    from dynprof.process.rank import Rank
+
+
+def resident_mb() -> float:
+    """Return the resident memory of this process in MB (10^6 bytes)."""
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+@dataclass
+class Process:
+    """What a process is, and how it looks at itself; tests replace parts of it.
+
+    Attributes:
+        layout: Where its files lie.
+        rank: Which of the job's processes it is, as far as somebody has said.
+        backends: The profilers, those that ``auto`` prefers first.
+        clock: Tells the time.
+        memory_mb: Returns its resident memory in MB (10^6 bytes).
+    """
+
+    layout: Layout
+    rank: Rank
+    backends: tuple[Backend, ...]
+    clock: Clock = field(default_factory=SystemClock)
+    memory_mb: Callable[[], float] = resident_mb
+    _learning: contextlib.AbstractContextManager[bool] = field(
+        default_factory=threading.RLock, repr=False
+    )
+
+    def learn_rank(self) -> bool:
+        """Ask which rank this is while nobody has said: process groups come up late.
+
+        Returns:
+            Whether this call learnt it.
+        """
+        with self._learning:
+            found = self.rank.asked_again()
+            if found == self.rank:
+                return False
+            self.rank, self.layout = found, replace(self.layout, rank=found.number)
+            return True
+
+    def backend(self, name: str) -> Backend:
+        """Return the profiler of that name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return {backend.name: backend for backend in self.backends}[name]
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Ask every profiler what it can do here and now."""
+        return tuple(backend.offer() for backend in self.backends)
