@@ -23,16 +23,16 @@ from benchmarks.tables import print_table
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 RUNS = 3
 """Of each reader; the median is shown."""
+_ANALYSE = "from dynprof.analysis.runs.many_captures import analyse_each\n"
 READERS = {
-    "dynprof: read into columns": "from dynprof.analysis.reading.trace import load_trace; load_trace(path)",
-    "dynprof: counts and times by operator": "from dynprof.analysis.measures.capture import Capture\n"
-    "Capture(path).averages",
-    "dynprof: all tables, one process": "from dynprof.analysis.runs.many_captures import analyse_each\n"
-    "analyse_each([path], ['text'], processes=1)",
-    "dynprof: all tables": "from dynprof.analysis.runs.many_captures import analyse_each\n"
-    "if __name__ == '__main__': analyse_each([path], ['text'])",
-    "dynprof: all tables and the database": "from dynprof.analysis.runs.many_captures import analyse_each\n"
-    "if __name__ == '__main__': analyse_each([path], ['text', 'db'])",
+    "dynprof: read into columns": "from dynprof.analysis.reading.trace import load_trace\n"
+    "load_trace(path)",
+    "dynprof: counts and times by operator": "from dynprof.analysis.measures.capture import "
+    "Capture\nCapture(path).averages",
+    "dynprof: all tables, one process": _ANALYSE + "analyse_each([path], ['text'], processes=1)",
+    "dynprof: all tables": _ANALYSE + "if __name__ == '__main__': analyse_each([path], ['text'])",
+    "dynprof: all tables and the database": _ANALYSE
+    + "if __name__ == '__main__': analyse_each([path], ['text', 'db'])",
     "json.loads alone": "import json; json.loads(path.read_bytes())",
     "orjson.loads alone": "import orjson; orjson.loads(path.read_bytes())",
     "HolisticTraceAnalysis: loading": "from hta.trace_analysis import TraceAnalysis\n"

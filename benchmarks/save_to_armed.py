@@ -19,9 +19,9 @@ from benchmarks.tables import percentile, print_table
 from dynprof.backends import all_backends
 from dynprof.config import template_text
 from dynprof.files.layout import CONFIG_NAME, Layout
-from dynprof.windows.this_process import Process
 from dynprof.process.rank import find_rank
 from dynprof.session.session import Session
+from dynprof.windows.this_process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

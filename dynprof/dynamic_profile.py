@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dynprof.journal.status import Status
     from dynprof.requests.inbox import Inbox
     from dynprof.session.session import Session
-    from dynprof.journal.status import Status
 
 
 class _NoInbox:
@@ -101,8 +101,8 @@ def init(
         warnings.warn(text, stacklevel=2)
         return
     from dynprof.process.greenlets import why_no_threads
-    from dynprof.session.startup import Wishes, open_session
     from dynprof.process.rank import why_no_rank
+    from dynprof.session.startup import Wishes, open_session
 
     if text := why_no_threads():
         _inbox = _NoInbox(silent=True)

@@ -12,7 +12,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from dynprof.process.script_warnings import caution
+from dynprof.process.script_warnings import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001
     """End a range."""
     if not isinstance(range_id, int):
         text = f"mstx.range_end({range_id!r}): it takes what range_start returned"
-        caution(text)
+        warn_script(text)
         return
     for sink in _sinks:
         sink.end(range_id)
@@ -131,7 +131,7 @@ def range_pop(domain: str = "default") -> int:
     """
     stack = _stacks.by_domain.get(domain)
     if not stack:
-        caution("mstx.range_pop(): no range is open on this thread")
+        warn_script("mstx.range_pop(): no range is open on this thread")
         return -1
     message, began_ns = stack.pop()
     for sink in _sinks:
@@ -194,5 +194,5 @@ def _is_fit(name: str, message: object, domain: object) -> bool:
         text = f"mstx.{name}(): the message has more than {MAX_BYTES} bytes"
     else:
         return True
-    caution(text)
+    warn_script(text)
     return False

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Saved
-from dynprof.companions import Companion, Companions
 from dynprof.captures.exporter import Export, Exporter
-from dynprof.requests.capabilities import Offer
+from dynprof.companions import Companion, Companions
+from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dynprof.backends.base import MakeFolder
     from dynprof.captures.exporter import Attempt
-    from dynprof.requests.plan import Plan
     from dynprof.process.rank import Rank
+    from dynprof.requests.plan import Plan
 
 
 @dataclass
@@ -73,9 +73,9 @@ class FakeBackend:
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """Offer what the test set."""
-        return Offer(self.name, self.activities)
+        return Capabilities(self.name, self.activities)
 
     def versions(self) -> dict[str, str]:
         """Return a version."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.process.script_warnings import caution
 from dynprof.config import ProfilerConfig
-from dynprof.requests.plan import Script
+from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.handlers import save_now, worker_here
 from dynprof.profiler.recorder import Recorder
-from dynprof.profiler.schedule import ProfilerAction
+from dynprof.requests.plan import Script
+from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ class Stretch:
 
     def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
         if unknown:
-            caution(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
+            warn_script(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
         self._folder, self._first = folder, config
         self._devices = list(config.devices)
         script = Script(in_place="the session ends on any thread", all_threads=True)
@@ -36,14 +36,14 @@ class Stretch:
         self._recorder = Recorder(model, script, marks_steps=False)
         if self._recorder.activities == ("CPU",):
             numbers = ", ".join(map(str, config.devices))
-            caution(f"there is no device {numbers} here; the host is recorded")
+            warn_script(f"there is no device {numbers} here; the host is recorded")
         self._recorder.open(lambda _step: ProfilerAction.RECORD, 0)
 
     def join(self, config: Config) -> None:
         """Let another config be recorded from here on; one profiler serves all."""
         self._devices += config.devices
         if config.settings() != self._first.settings():
-            caution("one profiler serves all configs, with the settings of the first")
+            warn_script("one profiler serves all configs, with the settings of the first")
 
     def end(self) -> None:
         """Stop, and save the trace.

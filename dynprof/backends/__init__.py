@@ -1,4 +1,9 @@
-"""The profilers that can serve a window, in the order in which ``auto`` prefers them."""
+"""The profilers that can serve a window, in the order in which ``auto`` prefers them.
+
+In comes a plan; out goes a recording, which stops fast and is saved slowly. The only room that
+imports torch, and only once the script has. Never decides when to open or close. Others use
+:func:`all_backends`, ``base`` (the seam), ``kineto_messages`` and ``operator_stream``.
+"""
 
 from dynprof.backends.base import Backend, Recording
 from dynprof.backends.npu import NpuBackend

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from dynprof.companions import Companion
-    from dynprof.requests.capabilities import Offer
-    from dynprof.requests.plan import Plan
     from dynprof.process.rank import Rank
+    from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.plan import Plan
 
     MakeFolder = Callable[[], Path]
     """Makes a folder and returns it."""
@@ -117,7 +117,7 @@ class Backend(Protocol):
     def trace_suffix(self) -> str:
         """What the names of its traces end with, without a compression."""
 
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """Say what it can do in this process, or why it cannot; imports what it needs."""
 
     def versions(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dynprof.requests.capabilities import Offer
+    from dynprof.requests.capabilities import Capabilities
 
 VARIABLE = "KINETO_LOG_LEVEL"
 NOTHING = "6"
@@ -14,7 +14,7 @@ NOTHING = "6"
 4 are errors."""
 
 
-def keep_kineto_quiet(offer: Offer) -> None:
+def keep_kineto_quiet(offer: Capabilities) -> None:
     """Set Kineto's level, unless the environment has one; it reads that before its first profiler.
 
     With a device nothing is set: there Kineto's errors say why the driver gives no kernels, and

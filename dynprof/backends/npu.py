@@ -20,7 +20,7 @@ from dynprof.backends.memory_history import MemoryHistory
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
 from dynprof.files.leftovers import occupied
-from dynprof.requests.capabilities import Offer
+from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
     from dynprof.config.experimental import ExperimentalConfig
-    from dynprof.requests.plan import Plan
     from dynprof.process.rank import Rank
+    from dynprof.requests.plan import Plan
 
 MAX_METADATA_CHARS = 4096
 """The vendor drops longer values, and all beyond about 50 KiB."""
@@ -46,21 +46,21 @@ class NpuBackend:
     name = "npu"
     trace_suffix = "ascend_pt"
 
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """Offer what the vendor's profiler supports; the job must have imported torch_npu."""
         device = getattr(sys.modules.get("torch_npu"), "npu", None)
         if device is None:
-            return Offer(self.name, missing="this process has not imported torch_npu")
+            return Capabilities(self.name, missing="this process has not imported torch_npu")
         try:
             import torch_npu.profiler as vendor
 
             supported = {activity.name for activity in vendor.supported_activities()}
             devices = device.device_count()
         except (ImportError, AttributeError, RuntimeError) as error:
-            return Offer(self.name, missing=f"torch_npu.profiler cannot be used: {error}")
+            return Capabilities(self.name, missing=f"torch_npu.profiler cannot be used: {error}")
         if "NPU" not in supported or not devices:
-            return Offer(self.name, missing="torch_npu sees no NPU")
-        return Offer(self.name, tuple(name for name in ("CPU", "NPU") if name in supported))
+            return Capabilities(self.name, missing="torch_npu sees no NPU")
+        return Capabilities(self.name, tuple(name for name in ("CPU", "NPU") if name in supported))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python, torch and torch_npu."""

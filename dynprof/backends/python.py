@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.requests.capabilities import Offer
+from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
-    from dynprof.requests.plan import Plan
     from dynprof.process.rank import Rank
+    from dynprof.requests.plan import Plan
 
 MAX_EVENTS = 500_000
 """Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
@@ -29,13 +29,13 @@ MAX_EVENTS = 500_000
 _PACKAGE = Path(__file__).parent.parent
 _OWN_FILES = (
     "backends",
-    "clock.py",
     "companions",
-    "loop.py",
     "mstx.py",
+    "process",
     "profiler",
-    "session.py",
+    "session",
     "wall.py",
+    "windows",
 )
 """What runs inside ``step()`` while a window is open and is not the job's."""
 
@@ -46,13 +46,13 @@ class PythonBackend:
     name = "python"
     trace_suffix = "py.trace.json"
 
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """Offer CPU; VizTracer is imported now, so that opening a window need not."""
         try:
             import viztracer  # noqa: F401
         except ImportError as error:
-            return Offer(self.name, missing=f"viztracer cannot be imported: {error}")
-        return Offer(self.name, activities=("CPU",))
+            return Capabilities(self.name, missing=f"viztracer cannot be imported: {error}")
+        return Capabilities(self.name, activities=("CPU",))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python and VizTracer."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.autograd.profiler import profile
 
 
-class ScriptsClaim:
+class ScriptSession:
     """The same session, for a recording that the script asked for itself.
 
     A window of the operator's gives way to it, as to any profiler of the script's own.

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 from dynprof.backends.libtorch import find, library
 from dynprof.backends.torch_features import experimental_config, has
 from dynprof.errors import BackendError
-from dynprof.process.fresh_interpreter import command, environment
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import open_regular
+from dynprof.process.fresh_interpreter import command, environment
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:

@@ -20,22 +20,22 @@ from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.moments import in_backward, why_not_now
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
-from dynprof.backends.script_session import ScriptsClaim
+from dynprof.backends.script_session import ScriptSession
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.requests.capabilities import Offer
+from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
-    from dynprof.requests.plan import Plan
     from dynprof.process.rank import Rank
+    from dynprof.requests.plan import Plan
 
 
 class TorchBackend:
@@ -53,18 +53,18 @@ class TorchBackend:
         self._for_script, self._detaches = for_script, detaches
         self._made: TorchRecording | None = None
 
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
         if not hasattr(sys.modules.get("torch"), "autograd"):
-            return Offer(self.name, missing="this process has not imported torch")
+            return Capabilities(self.name, missing="this process has not imported torch")
         import torch.profiler
 
         if not torch.profiler.kineto_available():
-            return Offer(self.name, missing="this build of torch has no Kineto")
+            return Capabilities(self.name, missing="this build of torch has no Kineto")
         KINETO.watch()
         if self._detaches:
             SELF_TEST.begin()
-        return Offer(self.name, activities=device_activities(torch), lacks=tuple(lacks()))
+        return Capabilities(self.name, activities=device_activities(torch), lacks=tuple(lacks()))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of torch and of what it was built with."""
@@ -105,7 +105,7 @@ class TorchBackend:
         if plan.config.with_stack and (sys.getprofile() or threading.getprofile()):
             text = "with_stack would take the place of the job's own sys.setprofile()"
             raise BackendError(f"{text}; ask without it")
-        session = ScriptsClaim() if plan.script else KINETO
+        session = ScriptSession() if plan.script else KINETO
         facts = _rank_facts(rank)
         functions, closing = choose_close(
             plan.activities, plan.script.in_place if plan.script else ""

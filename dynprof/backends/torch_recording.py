@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.kineto import KinetoSession
     from dynprof.backends.libtorch import DetachedClose, Taken
-    from dynprof.backends.script_session import ScriptsClaim
+    from dynprof.backends.script_session import ScriptSession
     from dynprof.companions import Companion
 
 
@@ -56,7 +56,7 @@ class TorchRecording:
     def __init__(
         self,
         profiler: Any,
-        session: KinetoSession | ScriptsClaim,
+        session: KinetoSession | ScriptSession,
         rank_facts: str | None,
         functions: DetachedClose | None,
         closing: str,

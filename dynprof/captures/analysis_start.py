@@ -37,7 +37,7 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
 
 
 @dataclass
-class Aftermath:
+class StartedAnalysis:
     """An analysis that is running.
 
     Attributes:
@@ -49,7 +49,7 @@ class Aftermath:
     _words: BinaryIO
 
     @classmethod
-    def begin(cls, trace: Path, *arguments: str) -> Aftermath:
+    def begin(cls, trace: Path, *arguments: str) -> StartedAnalysis:
         """Start one; it goes on when this process ends.
 
         Raises:
@@ -88,7 +88,7 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
     Raises:
         CaptureError: It could not be done.
     """
-    if reason := Aftermath.begin(trace, *arguments, "--nice", "0").outcome(wait=True):
+    if reason := StartedAnalysis.begin(trace, *arguments, "--nice", "0").outcome(wait=True):
         raise CaptureError(f"{trace} could not be analysed: {reason}")
 
 
@@ -101,9 +101,9 @@ class Analyses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: Aftermath | None = None
+        self._running: StartedAnalysis | None = None
         self._waiting: deque[tuple[Path, tuple[str, ...]]] = deque()
-        self._left: list[Aftermath] = []
+        self._left: list[StartedAnalysis] = []
 
     def begin(self, trace: Path, arguments: tuple[str, ...]) -> None:
         """Begin one, or let it wait for its turn.
@@ -143,8 +143,8 @@ class Analyses:
         self._waiting.clear()
         for asked in dict.fromkeys(arguments for _, arguments in waiting):
             first, *more = [trace for trace, arguments in waiting if arguments == asked]
-            self._left.append(Aftermath.begin(first, *map(str, more), *asked))
+            self._left.append(StartedAnalysis.begin(first, *map(str, more), *asked))
 
     def _begin_next(self) -> None:
         trace, arguments = self._waiting.popleft()
-        self._running = Aftermath.begin(trace, *arguments)
+        self._running = StartedAnalysis.begin(trace, *arguments)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import discard
 from dynprof.captures.disk_guard import DiskGuard
+from dynprof.captures.trace_packing import pack
 from dynprof.errors import describe
 from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
-from dynprof.captures.trace_packing import pack
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 
@@ -188,14 +188,14 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
 def _save_files(export: Export) -> Manifest:
     """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
     with brisk_switching():
-        _furnish(export)
+        _write_folder_files(export)
     if export.recording is None:
         return export.manifest
     with occupied(export.workplace):
         return _save_trace(export, export.recording)
 
 
-def _furnish(export: Export) -> None:
+def _write_folder_files(export: Export) -> None:
     """Make the folders, and write what is known before the trace is there."""
     export.layout.make_dir(export.manifest_path.parent)
     _claim(export)

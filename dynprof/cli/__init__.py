@@ -1,4 +1,8 @@
-"""The command ``dynprof``; one file a command, imported by nobody else."""
+"""The command ``dynprof``; one file a command, imported by nobody else.
+
+Acts as a person would: it changes the config file, and reads status files, logs and captures. Never
+touches a session or a profiler.
+"""
 
 from dynprof.cli.app import app
 

@@ -60,8 +60,8 @@ def analyse(
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
-    from dynprof.analysis.runs.one_capture import traces_in
     from dynprof.analysis.runs.executors import dask
+    from dynprof.analysis.runs.one_capture import traces_in
     from dynprof.analysis.runs.places import located
 
     if (executor is Workers.dask) != (scheduler is not None):

@@ -18,12 +18,12 @@ import typer
 from dynprof.captures.manifest import load_manifest
 from dynprof.config import read_source
 from dynprof.errors import CaptureError
-from dynprof.process.fresh_interpreter import command
-from dynprof.journal.journal import LOG_BYTES
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
-from dynprof.plural import counted, spanned
 from dynprof.files.regular import open_regular, read_regular
+from dynprof.journal.journal import LOG_BYTES
 from dynprof.journal.status import Status, load_status
+from dynprof.plural import counted, spanned
+from dynprof.process.fresh_interpreter import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

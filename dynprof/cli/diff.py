@@ -43,8 +43,13 @@ def diff(
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
     from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.difference import (
+        growths,
+        phase_growths,
+        step_ns,
+        why_not_comparable,
+    )
     from dynprof.analysis.runs.one_capture import newest_in
-    from dynprof.analysis.measures.difference import growths, phase_growths, step_ns, why_not_comparable
 
     try:
         with waiting("reading"):

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.places import INVALID, UNREADABLE, fail, live, say
+from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
-from dynprof.config.starter_files import furnish
 from dynprof.files.layout import CONFIG_NAME, make_dir
 from dynprof.plural import counted
 
@@ -30,7 +30,9 @@ def init(
     """
     try:
         make_dir(directory)
-        wrote = furnish(directory, tuple(part.strip() for part in activities.split(",")))
+        wrote = write_starter_files(
+            directory, tuple(part.strip() for part in activities.split(","))
+        )
     except ConfigError as error:
         fail(f"--activities: {error}", INVALID)
     except OSError as error:

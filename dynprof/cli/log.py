@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dynprof.cli.places import NOBODY, Directory, directory_of, fail, say
-from dynprof.journal.journal import LOG_BYTES, printable
 from dynprof.files.layout import LOG_DIR
 from dynprof.files.regular import NotRegularError, open_regular
+from dynprof.journal.journal import LOG_BYTES, printable
 
 POLL_S = 0.2
 MOST_BYTES = 8 * LOG_BYTES

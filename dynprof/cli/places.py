@@ -9,11 +9,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from dynprof.process.clock import local
 from dynprof.errors import CaptureError
-from dynprof.journal.journal import printable
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, load_status
+from dynprof.process.clock import local
 
 INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED = 1, 2, 3, 4, 5, 6
 """The config cannot be used; no such file; nobody watches; not served; a rank died; none that is

@@ -14,9 +14,9 @@ from dynprof.cli.places import INVALID, UNREADABLE, fail, live, nobody, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
-from dynprof.requests.plan import Refusal, Standing, plan
-from dynprof.plural import counted, listed
 from dynprof.journal.status import Status, load_status
+from dynprof.plural import counted, listed
+from dynprof.requests.plan import Refusal, Standing, plan
 
 
 def validate(

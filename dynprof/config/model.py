@@ -14,8 +14,8 @@ from pydantic import Field, JsonValue, model_validator
 from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import RankSet
-from dynprof.config.rules import BrokenRules, broken_rules
 from dynprof.config.section import Section
+from dynprof.errors import Problem
 
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
@@ -55,6 +55,14 @@ class Limits(Section):
         ),
         SAME,
     ] = 1024
+
+
+class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its own error
+    """Carries the problems through pydantic."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(map(str, problems)))
 
 
 class ProfilerConfig(Section):
@@ -240,3 +248,23 @@ class ProfilerConfig(Section):
         """Return the config as JSON, spelled as in a file, without what was not set."""
         dumped: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return dumped
+
+
+def broken_rules(config: ProfilerConfig) -> list[Problem]:
+    """Return what makes the fields of ``config`` contradict each other."""
+    problems = []
+    if config.prof_dir.startswith("~"):
+        text = "the ~ of a shell means nothing here; write the whole path."
+        problems.append(Problem(text, "/prof_dir"))
+    if config.ranks is not None and config.is_rank:
+        text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
+        problems.append(Problem(text, "/ranks"))
+    if isinstance(config.ranks, str):
+        try:
+            RankSet.parse(config.ranks)
+        except ValueError as error:
+            problems.append(Problem(f"the interval {error}.", "/ranks"))
+    if config.is_rank and not config.rank_list:
+        text = "is_rank is true, but this list names no rank; name some or set is_rank to false."
+        problems.append(Problem(text, "/rank_list"))
+    return problems

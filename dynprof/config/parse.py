@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from dynprof.config.jsontext import Document, join, read_json
-from dynprof.config.model import ProfilerConfig
-from dynprof.config.rules import BrokenRules, remarks
-from dynprof.config.schema import config_schema
+from dynprof.config.model import BrokenRules, ProfilerConfig
 from dynprof.config.reading import MAX_BYTES
+from dynprof.config.remarks import remarks
+from dynprof.config.schema import config_schema
 from dynprof.config.wording import branch_violations, show, unknown_key, violation
 from dynprof.errors import ConfigError, Problem
 from dynprof.plural import counted

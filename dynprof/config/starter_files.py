@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def furnish(root: Path, activities: tuple[str, ...]) -> bool:
+def write_starter_files(root: Path, activities: tuple[str, ...]) -> bool:
     """Write what is not there yet; of many ranks that start at once one writes.
 
     Args:

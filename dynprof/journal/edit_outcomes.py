@@ -48,7 +48,7 @@ class Answer:
     capture: str | None = None
 
 
-class Docket:
+class EditOutcomes:
     """The newest edits, the oldest first; every thread may note what it knows."""
 
     def __init__(self) -> None:

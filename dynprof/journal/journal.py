@@ -17,9 +17,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.journal.edit_outcomes import Docket
 from dynprof.files.layout import FILE_MODE, Layout
 from dynprof.files.regular import descriptor_of, descriptor_of_own
+from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
 from dynprof.process.threads import own_thread
@@ -49,7 +49,7 @@ class Journal:
 
     Attributes:
         remembered: Fields of the status that stay as they were last told.
-        docket: What became of each edit.
+        outcomes: What became of each edit.
         guard: Runs an action and keeps its exceptions from ending the thread.
     """
 
@@ -57,7 +57,7 @@ class Journal:
         self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
     ) -> None:
         self.remembered: dict[str, Any] = {}
-        self.docket = Docket()
+        self.outcomes = EditOutcomes()
         self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
         self._remembering = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
@@ -103,15 +103,15 @@ class Journal:
         capture: str | None = None,
         loud: bool = False,
     ) -> None:
-        """Note what became of an edit, in the log (as a warning if ``loud``) and on the docket."""
-        self.docket.note(number, outcome, text, capture)
+        """Note what became of an edit, also in the log: as a warning if ``loud``."""
+        self.outcomes.note(number, outcome, text, capture)
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
     def refusal(self, number: int, texts: list[str]) -> None:
         """Note why a request is refused, and keep that for the status."""
         self.remember(problems=tuple(texts), remarks=())
-        self.docket.note(number, "refused", "\n".join(texts))
+        self.outcomes.note(number, "refused", "\n".join(texts))
         self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
 
     def remember(self, **fields: Any) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name, pid_namespace
-from dynprof.requests.capabilities import Offer  # noqa: TC001
 from dynprof.files.regular import read_regular
+from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
+from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ class Status:
     request: int = 0
     progress: tuple[int, int] | None = None
     watching: str = ""
-    profilers: tuple[Offer, ...] = ()
+    profilers: tuple[Capabilities, ...] = ()
     prof_dirs: tuple[str, ...] = ()
     follow_symlinks: bool = False
     edits: tuple[Answer, ...] = ()

@@ -9,7 +9,7 @@ _BETWEEN = ("dynprof.", "contextlib")
 """Modules between the script and the warning."""
 
 
-def caution(text: str) -> None:
+def warn_script(text: str) -> None:
     """Warn whoever called into dynprof."""
     depth, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(_BETWEEN):

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dynprof import dynamic_profile
-from dynprof.profiler.schedule import ProfilerAction, schedule
+from dynprof.windows.schedule import ProfilerAction, schedule
 
 if TYPE_CHECKING:
     from dynprof.profiler.experimental import _ExperimentalConfig

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
-from dynprof.requests.plan import Script
 from dynprof.profiler.experimental import _ExperimentalConfig
+from dynprof.requests.plan import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

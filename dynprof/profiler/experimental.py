@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dynprof.process.script_warnings import caution
 from dynprof.config import ExperimentalConfig
+from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.names import AiCMetrics, ExportType, ProfilerLevel
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class _ExperimentalConfig:
         for name, value in given.items():
             fit[name], problem = _fitting(name, _plain(value))
             if problem:
-                caution(problem)
+                warn_script(problem)
         for name, value, problem in _contradictions(ExperimentalConfig(**fit)):
             fit[name] = value
-            caution(problem)
+            warn_script(problem)
         self.settings = ExperimentalConfig(**fit)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import caution
+from dynprof.process.script_warnings import warn_script
 
 if TYPE_CHECKING:
     import os
@@ -117,4 +117,4 @@ class Exports(ABC):
         """Warn of arguments of torch's that mean nothing here."""
         for name, value in settings.items():
             if value:
-                caution(f"{name}={value!r} has no effect: each window is kept apart, and whole")
+                warn_script(f"{name}={value!r} has no effect: each window is kept apart, and whole")

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.analysis_start import Aftermath, analyse_now, arguments_for
-from dynprof.process.script_warnings import caution
-from dynprof.errors import CaptureError
+from dynprof.captures.analysis_start import StartedAnalysis, analyse_now, arguments_for
 from dynprof.captures.exporter import Export, Exporter
+from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
+from dynprof.process.script_warnings import warn_script
 from dynprof.process.standard_error import say
 from dynprof.wall import StderrNotes, Wall
 
@@ -59,7 +59,7 @@ class TraceHandler:
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
             trace = path.parent.parent / str(manifest.trace)
-            _analyses.append(Aftermath.begin(trace, *arguments))
+            _analyses.append(StartedAnalysis.begin(trace, *arguments))
 
 
 def save_now(
@@ -146,12 +146,12 @@ def tensorboard_trace_handler(
 def _flag(name: str, value: object, *, default: bool) -> bool:
     if isinstance(value, bool):
         return value
-    caution(f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken")
+    warn_script(f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken")
     return default
 
 
 _exporter: Exporter | None = None
-_analyses: list[Aftermath] = []
+_analyses: list[StartedAnalysis] = []
 """Those that nobody waits for: kept, or the interpreter would complain of them."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import caution
+from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.recorder import Recorder
-from dynprof.profiler.schedule import ProfilerAction
+from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -185,5 +185,5 @@ class _KinetoProfile(Exports):
     def _takes_metadata(self, key: str) -> bool:
         late = self._recorded is not None and not self._running
         if late:
-            caution(f"metadata {key!r} is left out: it comes after the end of the recording")
+            warn_script(f"metadata {key!r} is left out: it comes after the end of the recording")
         return not late

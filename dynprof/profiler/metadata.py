@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dynprof.process.script_warnings import caution
+from dynprof.process.script_warnings import warn_script
 
 MAX_CHARS = 4096
 """Of a key or a value."""
@@ -36,7 +36,7 @@ class Metadata:
         if isinstance(value, str):
             self._take(key, value, value)
         else:
-            caution(f"metadata {key!r} is left out: its value is no string")
+            warn_script(f"metadata {key!r} is left out: its value is no string")
 
     def add_json(self, key: str, value: Any) -> None:
         """Take a value of JSON, written as JSON or as Python has it."""
@@ -44,21 +44,23 @@ class Metadata:
             text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
             parsed = json.loads(text, parse_constant=_refuse)
         except (TypeError, ValueError, RecursionError) as error:
-            caution(f"metadata {key!r} is left out: its value is no JSON ({error})")
+            warn_script(f"metadata {key!r} is left out: its value is no JSON ({error})")
         else:
             self._take(key, text, parsed)
 
     def _take(self, key: str, text: str, value: Any) -> None:
         others = {k: v for k, v in self.values.items() if k != key}
         if not isinstance(key, str):
-            caution(f"metadata {key!r} is left out: its key is no string")
+            warn_script(f"metadata {key!r} is left out: its key is no string")
         elif not _is_text(key) or not _is_text(text):
-            caution(f"metadata {key!r} is left out: it holds half a surrogate pair")
+            warn_script(f"metadata {key!r} is left out: it holds half a surrogate pair")
         elif max(len(key), len(text)) > MAX_CHARS:
-            caution(f"metadata {key[:40]!r} is left out: it has more than {MAX_CHARS} characters")
+            warn_script(
+                f"metadata {key[:40]!r} is left out: it is longer than {MAX_CHARS} characters"
+            )
         elif len(json.dumps({**others, key: value})) > MAX_BYTES:
-            caution(f"metadata {key!r} is left out: all together may have {MAX_BYTES} bytes")
+            warn_script(f"metadata {key!r} is left out: all together may have {MAX_BYTES} bytes")
         else:
             if key in self.values:
-                caution(f"metadata {key!r} was given before; the newer value is taken")
+                warn_script(f"metadata {key!r} was given before; the newer value is taken")
             self.values[key] = value

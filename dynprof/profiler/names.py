@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dynprof.requests.capabilities import Offer
+    from dynprof.requests.capabilities import Capabilities
 
 
 class ProfilerActivity(Enum):
@@ -87,10 +87,10 @@ def _why_none(setting: str) -> str | None:
     return effects(ExperimentalConfig)[setting].why_none(_offer().backend)
 
 
-def _offer() -> Offer:
+def _offer() -> Capabilities:
     """Return what the profiler that would serve now can do."""
     from dynprof.backends import all_backends
-    from dynprof.requests.capabilities import Offer
+    from dynprof.requests.capabilities import Capabilities
 
     offers = (backend.offer() for backend in all_backends(for_script=True, detaches=False))
-    return next((offer for offer in offers if not offer.missing), Offer("none"))
+    return next((offer for offer in offers if not offer.missing), Capabilities("none"))

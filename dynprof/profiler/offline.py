@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.process.script_warnings import caution
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
+from dynprof.process.script_warnings import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,14 +38,14 @@ def analyse(
     Raises:
         CaptureError: There is no capture, or some cannot be read; the others were analysed.
     """
-    from dynprof.analysis.runs.one_capture import traces_in
     from dynprof.analysis.runs.many_captures import analyse_each
+    from dynprof.analysis.runs.one_capture import traces_in
 
     outcome = analyse_each(
         traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
     )
     for path, torn in outcome.torn.items():
-        caution(f"{path} is not whole, what there is was analysed: {torn}")
+        warn_script(f"{path} is not whole, what there is was analysed: {torn}")
     if outcome.problems:
         raise CaptureError("; ".join(f"{path}: {why}" for path, why in outcome.problems.items()))
     return outcome.made
@@ -56,11 +56,11 @@ def _count(asked: object) -> int | None:
     if asked is None:
         return None
     if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
-        caution(f"max_process_number={asked!r} is no positive number; {most} is taken")
+        warn_script(f"max_process_number={asked!r} is no positive number; {most} is taken")
         return None
     if asked > most:
         there = counted(most, "processor")
-        caution(f"max_process_number={asked} is too many for {there}; {most} is taken")
+        warn_script(f"max_process_number={asked} is too many for {there}; {most} is taken")
     return min(asked, most)
 
 
@@ -72,7 +72,7 @@ def _types(asked: object) -> tuple[str, ...] | None:
     named = asked if isinstance(asked, (list, tuple, set)) else [asked]
     found = tuple(dict.fromkeys(getattr(kind, "value", kind) for kind in named))
     if not found or not set(found) <= set(EXPORT_TYPES):
-        caution(
+        warn_script(
             f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}; the config's is taken"
         )
         return None

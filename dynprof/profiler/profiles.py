@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import caution
+from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.handlers import TraceHandler
 from dynprof.profiler.kineto_profile import _KinetoProfile
-from dynprof.profiler.schedule import RECORDING, ProfilerAction
+from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
     import os
@@ -53,10 +53,10 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         use_cuda: bool | None = None,
     ) -> None:
         if schedule is not None and not callable(schedule):
-            caution(f"schedule={schedule!r} cannot be called; everything is recorded")
+            warn_script(f"schedule={schedule!r} cannot be called; everything is recorded")
             schedule = None
         if on_trace_ready is not None and not callable(on_trace_ready):
-            caution(f"on_trace_ready={on_trace_ready!r} cannot be called; nothing is done")
+            warn_script(f"on_trace_ready={on_trace_ready!r} cannot be called; nothing is done")
             on_trace_ready = None
         if isinstance(on_trace_ready, TraceHandler) and on_trace_ready.async_mode:
             self._in_place = ""
@@ -88,7 +88,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             ValueError: The schedule returned no action; nothing has changed.
         """
         if not self._running:
-            caution("step() has no effect: the profiler is not running")
+            warn_script("step() has no effect: the profiler is not running")
             return
         if self._recorder.window:
             self._recorder.insist("step")
@@ -105,7 +105,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     ) -> None:
         """Write the trace, unless a :func:`tensorboard_trace_handler` does so already."""
         if isinstance(self.on_trace_ready, TraceHandler):
-            caution("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
+            warn_script("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
             return
         super().export_chrome_trace(path, use_python_export)
 
@@ -127,7 +127,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     def _end_window(self, before: ProfilerAction, action: ProfilerAction) -> None:
         if before is not SAVE:
-            caution(f"incorrect schedule: {before.name} is followed by {action.name}")
+            warn_script(f"incorrect schedule: {before.name} is followed by {action.name}")
         self._close()
         if before is SAVE:
             self._trace_ready()
@@ -153,7 +153,7 @@ def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:
 def _with_cuda(activities: Iterable[Any] | None, use_cuda: bool | None) -> Iterable[Any] | None:
     if use_cuda is None:
         return activities
-    caution("use_cuda is deprecated; name CUDA among the activities, or leave it out")
+    warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
     named = ["CPU"] if activities is None else list(activities)
     others = [activity for activity in named if getattr(activity, "name", activity) != "CUDA"]
     return [*others, "CUDA"] if use_cuda else others

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for
-from dynprof.process.script_warnings import caution
+from dynprof.captures.trace_packing import pack
 from dynprof.errors import BackendError
 from dynprof.files.layout import open_private, trace_stem
-from dynprof.captures.trace_packing import pack
 from dynprof.files.regular import open_regular
+from dynprof.process.script_warnings import warn_script
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
@@ -141,7 +141,7 @@ class Recorded:
         saved = self.recording.save(raw)
         lost = (*saved.lost, *self.recording.companions.save(place / _STEM))
         if lost:
-            caution("; ".join(text.rstrip(".") for text in lost))
+            warn_script("; ".join(text.rstrip(".") for text in lost))
         if saved.folder:
             return place / saved.folder
         with raw.open("rb") as source, open_private(whole) as sink:
@@ -159,7 +159,7 @@ class Recorded:
     def _copy_folder(self, source: Path, parent: Path) -> None:
         folder = shutil.copytree(source, parent / source.name, dirs_exist_ok=True)
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
-        caution(f"{text} makes traces and tables from it")
+        warn_script(f"{text} makes traces and tables from it")
 
 
 def _mark_of(path: Path) -> tuple[int, ...]:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
-from dynprof.windows.open_window import OpenWindow, draw_up
-from dynprof.process.script_warnings import caution
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
-from dynprof.requests.plan import Refusal, Standing, plan
-from dynprof.windows.this_process import Process
-from dynprof.profiler.recorded import Recorded
-from dynprof.windows.window import Window
 from dynprof.process.rank import find_rank
-from dynprof.requests.request import Request
+from dynprof.process.script_warnings import warn_script
 from dynprof.process.standard_error import say
+from dynprof.profiler.recorded import Recorded
+from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.request import Request
+from dynprof.windows.open_window import OpenWindow
+from dynprof.windows.this_process import Process
+from dynprof.windows.window import Window
+from dynprof.windows.window_manifest import window_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
     from dynprof.requests.plan import Plan, Script
-    from dynprof.profiler.schedule import ProfilerAction
+    from dynprof.windows.schedule import ProfilerAction
 
 
 class Recorder:
@@ -59,7 +60,7 @@ class Recorder:
         self._windows = 0
         self._current: OpenWindow | None = None
         if self._plan.remarks:
-            caution("; ".join(_in_script(remark) for remark in self._plan.remarks))
+            warn_script("; ".join(_in_script(remark) for remark in self._plan.remarks))
 
     def _wait_until_known(self) -> None:
         """Wait for the test of the detached close, which takes seconds once for a build of torch.
@@ -147,7 +148,7 @@ class Recorder:
                 return None
             current.closing = recording.closing
             close_ms = (time.perf_counter() - began_s) * 1e3
-            manifest = draw_up(
+            manifest = window_manifest(
                 current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()
             )
             config = {**manifest.request.config, "metadata": metadata}
@@ -234,7 +235,7 @@ _recording: set[Recorder] = set()
 def _release_dead() -> None:
     """Let go of windows whose threads have ended, before another one opens."""
     for recorder in [recorder for recorder in _recording if recorder.is_dead]:
-        caution("a profile was never stopped, and its thread has ended; it is lost")
+        warn_script("a profile was never stopped, and its thread has ended; it is lost")
         recorder.discard()
 
 

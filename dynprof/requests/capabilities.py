@@ -21,7 +21,7 @@ class Lack:
 
 
 @dataclass(frozen=True)
-class Offer:
+class Capabilities:
     """What one backend can do in this process.
 
     Attributes:

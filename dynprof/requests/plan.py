@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dynprof.config.experimental import ExperimentalConfig
     from dynprof.config.model import ProfilerConfig
-    from dynprof.requests.capabilities import Offer
+    from dynprof.requests.capabilities import Capabilities
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Standing:
 
     step: int
     rank: int
-    offers: tuple[Offer, ...]
+    offers: tuple[Capabilities, ...]
     free_disk_mb: float
     prof_dir_problem: str = ""
 
@@ -140,7 +140,7 @@ def past_start(config: ProfilerConfig, step: int) -> Problem | None:
     return Problem(text, "/start_step")
 
 
-def _choose(config: ProfilerConfig, offers: tuple[Offer, ...]) -> Offer | Problem:
+def _choose(config: ProfilerConfig, offers: tuple[Capabilities, ...]) -> Capabilities | Problem:
     usable = [offer for offer in offers if not offer.missing]
     if config.backend == "auto":
         return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
@@ -157,7 +157,7 @@ def _choose(config: ProfilerConfig, offers: tuple[Offer, ...]) -> Offer | Proble
 
 
 def _activities(
-    config: ProfilerConfig, offer: Offer
+    config: ProfilerConfig, offer: Capabilities
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
     if "activities" not in config.model_fields_set:
         return offer.activities, ()
@@ -171,12 +171,12 @@ def _activities(
     return kept, dropped
 
 
-def _nothing_to_watch(config: ProfilerConfig, offer: Offer) -> Problem:
+def _nothing_to_watch(config: ProfilerConfig, offer: Capabilities) -> Problem:
     names = ", ".join(config.activities)
     return Problem(f"nothing is left of {names}: {_lacks(offer)}.", "/activities")
 
 
-def _lacks(offer: Offer) -> str:
+def _lacks(offer: Capabilities) -> str:
     return f"backend {offer.backend} on this machine has {', '.join(offer.activities)} only"
 
 
@@ -213,7 +213,7 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
 
 
 def _served_in_part(
-    config: ProfilerConfig, script: Script | None, offer: Offer
+    config: ProfilerConfig, script: Script | None, offer: Capabilities
 ) -> Iterator[Problem]:
     """Yield what is asked for and the profiler that is installed cannot do whole."""
     sections = ((config, "/"), (config.experimental, "/experimental_config/"), (script, ""))

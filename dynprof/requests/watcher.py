@@ -24,9 +24,9 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
+from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,27 +6,27 @@ import hashlib
 import itertools
 from typing import TYPE_CHECKING
 
-from dynprof.process.clock import local
 from dynprof.errors import describe
-from dynprof.process.greenlets import why_no_threads
 from dynprof.files.layout import free_disk_mb, why_unusable
-from dynprof.requests.plan import Refusal, Standing
 from dynprof.plural import counted
+from dynprof.process.clock import local
+from dynprof.process.greenlets import why_no_threads
+from dynprof.requests.plan import Refusal, Standing
 from dynprof.requests.request import Cancel, Cancels, Request, read_request
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
+    from dynprof.journal.journal import Journal
     from dynprof.requests.edits import Edit
     from dynprof.requests.inbox import Inbox
-    from dynprof.journal.journal import Journal
+    from dynprof.wall import Wall
     from dynprof.windows.loop import Loop
     from dynprof.windows.this_process import Process
-    from dynprof.wall import Wall
 
 _NOTHING = "but nothing is open or waiting; set cancel to false to ask for a window"
 
 
-class Reception:
+class EditHandler:
     """Takes edits, on the watcher's thread, and what the script itself asks for.
 
     Args:
@@ -60,7 +60,7 @@ class Reception:
         """
         number = next(self._numbers)
         digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
-        self._journal.docket.enter(number, digest, edit.edited_at_s)
+        self._journal.outcomes.enter(number, digest, edit.edited_at_s)
         text = f"request {number}"
         if error := self._wall.attempt(text, lambda: self._answer(edit, number, now=now)):
             self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])

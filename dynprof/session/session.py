@@ -13,30 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
-from dynprof.requests.edits import GONE, Edit, Reading, read
-from dynprof.session.shutdown import Ending
-from dynprof.errors import ConfigError
 from dynprof.captures.exporter import Exporter
-from dynprof.requests.inbox import Inbox
-from dynprof.journal.journal import Journal
+from dynprof.errors import ConfigError
 from dynprof.files.layout import pid_namespace
-from dynprof.windows.cost_account import Ledger
 from dynprof.files.leftovers import OLD_S, remove_leftovers
-from dynprof.windows.loop import Loop
-from dynprof.session.edit_handler import Reception
+from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
+from dynprof.requests.edits import GONE, Edit, Reading, read
+from dynprof.requests.inbox import Inbox
+from dynprof.requests.watcher import Watcher, WatchMode
+from dynprof.session.edit_handler import EditHandler
+from dynprof.session.shutdown import Shutdown
 from dynprof.version import __version__
 from dynprof.wall import Wall
-from dynprof.requests.watcher import Watcher, WatchMode
+from dynprof.windows.cost_account import CostAccount
+from dynprof.windows.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.windows.open_window import Span
-    from dynprof.captures.manifest import Manifest
     from dynprof.captures.exporter import Attempt
+    from dynprof.captures.manifest import Manifest
+    from dynprof.windows.cost_account import Span
     from dynprof.windows.this_process import Process
 
 
@@ -63,7 +63,7 @@ class Session:
     ) -> None:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
-        self._ledger = Ledger()
+        self._costs = CostAccount()
         self._stopped = False
         self._ended = threading.Event()
         self.inbox = Inbox(on_due=self._turn)
@@ -92,10 +92,10 @@ class Session:
             on_saved=self._on_saved,
         )
         raw = b"" if isinstance(self._at_start, ConfigError) else self._at_start.raw
-        self._reception = Reception(
+        self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
-        self._ending = Ending(
+        self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
         )
 
@@ -112,7 +112,7 @@ class Session:
         Raises:
             OSError: The log's or the status's directory cannot be made.
         """
-        self._ledger.sample(self._clock.now_s(), self.inbox.step)
+        self._costs.sample(self._clock.now_s(), self.inbox.step)
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
@@ -160,7 +160,7 @@ class Session:
         try:
             self._ended.set()
             self._watcher.stop()
-            self._wall.attempt("the end", lambda: self._ending.wind_down(reason))
+            self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True
             self._wall.attempt("analysis", self._analyses.end)
@@ -195,10 +195,10 @@ class Session:
             prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._step_ms(),
-            still_s=round(self._ledger.still_s(self._clock.now_s(), self.inbox.step), 1),
-            longest_s=self._ledger.longest_s(self._clock.now_s(), self.inbox.step),
+            still_s=round(self._costs.still_s(self._clock.now_s(), self.inbox.step), 1),
+            longest_s=self._costs.longest_s(self._clock.now_s(), self.inbox.step),
             heartbeat=self._clock.wall_s(),
-            edits=self._journal.docket.answers,
+            edits=self._journal.outcomes.answers,
             **self._journal.remembered,
         )
 
@@ -207,13 +207,13 @@ class Session:
     def take(self, edit: Edit) -> None:
         """Answer an edit."""
         self._loop.forgive()
-        self._reception.take(edit)
+        self._edit_handler.take(edit)
 
     # calls of the training script
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._ledger.step_ends(self._clock.now_s(), self.inbox.step)
+            self._costs.step_ends(self._clock.now_s(), self.inbox.step)
         self._loop.turn()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
@@ -229,7 +229,7 @@ class Session:
         )
         problems = reading.problems if isinstance(reading, ConfigError) else ()
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
-        self._reception.take(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems), now=True)
         self._loop.turn(a_step_ended=False)
 
     def _read(self, path: Path) -> Reading:
@@ -252,7 +252,7 @@ class Session:
         text = f"the script set the step from {self.inbox.step} to {step}"
         self._loop.close_now(text)
         self._journal.info(text)
-        self._ledger.counter_set(step)
+        self._costs.counter_set(step)
         self.inbox.step = step
 
     # news, on the exporter's and the journal's threads
@@ -261,7 +261,7 @@ class Session:
         self._wall.attempt("settling the bill", lambda: self._settle(final=True))
         kept = manifest.lies_at(path)
         now_s, step = self._clock.now_s(), self.inbox.step
-        self._ledger.window_saved(path if kept else None, manifest, span, now_s, step)
+        self._costs.window_saved(path if kept else None, manifest, span, now_s, step)
         self.inbox.knock()
         shown = _relative(path, self._process.layout.root) if kept else None
         folder = path.parent.parent
@@ -284,24 +284,24 @@ class Session:
         self._wall.attempt("a tick", self._tick)
 
     def _tick(self) -> None:
-        self._reception.learn_rank()
+        self._edit_handler.learn_rank()
         self._wall.attempt("analysis", self._analyses.look)
-        self._ledger.sample(self._clock.now_s(), self.inbox.step)
+        self._costs.sample(self._clock.now_s(), self.inbox.step)
         self._wall.attempt("settling the bill", lambda: self._settle(final=False))
         waiting = self.inbox.waiting
         if waiting:
             self._wall.attempt(
-                "looking at the disk", lambda: self._reception.look_at_disk(waiting.config)
+                "looking at the disk", lambda: self._edit_handler.look_at_disk(waiting.config)
             )
 
     def _settle(self, *, final: bool) -> None:
-        self._ledger.settle(self._clock.now_s(), self.inbox.step, final=final)
+        self._costs.settle(self._clock.now_s(), self.inbox.step, final=final)
 
     def _pace_before_window(self) -> float | None:
-        return self._ledger.window_opens(self._clock.now_s(), self.inbox.step)
+        return self._costs.window_opens(self._clock.now_s(), self.inbox.step)
 
     def _step_ms(self) -> float | None:
-        return self._ledger.step_ms(self._clock.now_s(), self.inbox.step)
+        return self._costs.step_ms(self._clock.now_s(), self.inbox.step)
 
 
 def _relative(path: Path, root: Path) -> str:

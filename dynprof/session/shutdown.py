@@ -9,8 +9,8 @@ from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
     from dynprof.captures.exporter import Exporter
-    from dynprof.requests.inbox import Inbox
     from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
     from dynprof.windows.loop import Loop
 
 CLOSE_WAIT_S = 3.0
@@ -19,7 +19,7 @@ QUIET_S = 1.0
 """How long it waits for a capture that is being saved before it says so."""
 
 
-class Ending:
+class Shutdown:
     """Winds a session down.
 
     Args:

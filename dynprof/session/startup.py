@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
-from dynprof.config.starter_files import furnish
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
-from dynprof.windows.this_process import Process
 from dynprof.process.rank import SCRIPT, Rank, find_rank
-from dynprof.session.session import Session
 from dynprof.requests.watcher import choose_mode
+from dynprof.session.session import Session
+from dynprof.windows.this_process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     root = _usable(path)
     try:
         usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
-        furnish(root, usable.activities if usable else ("CPU",))
+        write_starter_files(root, usable.activities if usable else ("CPU",))
         if usable:
             keep_kineto_quiet(usable)
         layout = Layout.here(

@@ -1,1 +1,7 @@
-"""TODO."""
+"""The training thread's side: a window opens, moves from step to step, closes, or is given up.
+
+In come the inbox and the calls of ``step()``; out go recordings, handed to the exporter, and what
+each window cost the job. Reads no config file and writes no trace. Others use ``loop``, ``window``
+and ``schedule`` (the engine), ``open_window``, ``window_manifest``, ``cost_account`` and
+``this_process``.
+"""

@@ -1,49 +1,120 @@
-"""Step times before and after each window, and the bills that wait for the latter."""
+"""What each capture cost the job: step times before, during and after it."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.windows.open_window import Unsettled
-from dynprof.windows.step_times import Pace
+from dynprof.windows.step_times import StepTimes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.windows.open_window import Span
     from dynprof.captures.manifest import Manifest
 
+AFTER_S = 10.0
+"""Over how many seconds the step time after a capture is measured."""
 
-class Ledger:
+
+@dataclass(frozen=True)
+class Span:
+    """From the opening of a window to its closing, both at step boundaries.
+
+    Attributes:
+        opened_s: Monotonic time before opening.
+        opened_step: The step that began then.
+        closed_s: Monotonic time after closing.
+        closed_step: The step that began then.
+    """
+
+    opened_s: float
+    opened_step: int
+    closed_s: float
+    closed_step: int
+
+
+@dataclass
+class Unsettled:
+    """A saved capture whose bill still lacks what comes after.
+
+    Attributes:
+        path: Where its manifest lies.
+        manifest: What the manifest says.
+        span: When the window was open.
+        since_s: Monotonic time of the first step boundary after saving; of the end of saving
+            while none has come.
+        since_step: The step that began then.
+    """
+
+    path: Path
+    manifest: Manifest
+    span: Span
+    since_s: float
+    since_step: int
+
+    def settle(self, now_s: float, step: int, *, final: bool) -> bool:
+        """Complete the manifest once enough time has passed; False while it is too early.
+
+        Args:
+            now_s: Monotonic time.
+            step: The step that is running.
+            final: Take what there is: the process ends, or another window opens.
+        """
+        if now_s - self.since_s < AFTER_S and not final:
+            return False
+        after_ms = _mean_ms(now_s - self.since_s, step - self.since_step)
+        span, before_ms = self.span, self.manifest.cost.step_before_ms
+        usual_ms = after_ms if before_ms is None else before_ms
+        extra_ms = None
+        if usual_ms is not None:
+            took_ms = (self.since_s - span.opened_s) * 1e3
+            extra_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
+        saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
+        settled = self.manifest.settled(
+            step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
+        )
+        # Whoever took the capture away or deleted it has the bill as it stood then.
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.exists():
+                settled.save(self.path)
+        return True
+
+
+def _mean_ms(seconds: float, steps: int) -> float | None:
+    return seconds * 1e3 / steps if steps > 0 else None
+
+
+class CostAccount:
     """Keeps the pace of the job, apart for each stretch between two windows."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._step_times = StepTimes()
         self._unsettled: Unsettled | None = None
         self._stretch_end: tuple[float, int] | None = None
 
     def sample(self, now_s: float, step: int) -> None:
         """Note where the step counter stands."""
-        self._pace.sample(now_s, step)
+        self._step_times.sample(now_s, step)
 
     def step_ms(self, now_s: float, step: int) -> float | None:
         """Return the mean step time of late."""
-        return self._pace.mean_ms(now_s, step)
+        return self._step_times.mean_ms(now_s, step)
 
     def still_s(self, now_s: float, step: int) -> float:
         """Return for how long the step counter has stood still."""
-        return self._pace.still_s(now_s, step)
+        return self._step_times.still_s(now_s, step)
 
     def longest_s(self, now_s: float, step: int) -> float | None:
         """Return how long a step took at most, in whole seconds; None before the first ended."""
-        longest_s = self._pace.longest_s(now_s, step)
+        longest_s = self._step_times.longest_s(now_s, step)
         return None if longest_s is None else float(round(longest_s))
 
     def window_opens(self, now_s: float, step: int) -> float | None:
         """End a stretch; return its mean step time. Cheap: the training thread calls it."""
-        before_ms = self._pace.mean_ms(now_s, step)
+        before_ms = self._step_times.mean_ms(now_s, step)
         self._stretch_end = (now_s, step)
-        self._pace.forget()
+        self._step_times.forget()
         return before_ms
 
     def window_saved(
@@ -51,7 +122,7 @@ class Ledger:
     ) -> None:
         """Begin a stretch, whose step time the manifest still lacks; no path: it is not there."""
         self._stretch_end = None
-        self._pace.forget()
+        self._step_times.forget()
         self._unsettled = Unsettled(path, manifest, span, now_s, step) if path else None
 
     def step_ends(self, now_s: float, step: int) -> None:
@@ -61,7 +132,7 @@ class Ledger:
 
     def counter_set(self, step: int) -> None:
         """Forget what was: the steps were given other numbers, the one that is running this."""
-        self._pace.renumber(step)
+        self._step_times.renumber(step)
         self._unsettled = None
 
     def settle(self, now_s: float, step: int, *, final: bool) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
-    from dynprof.windows.open_window import OpenWindow
     from dynprof.process.clock import Clock
     from dynprof.wall import Wall
+    from dynprof.windows.open_window import OpenWindow
 
 WAIT_S = 30.0
 """For so long the next window waits for the thread of one that was given up."""
 
 
-class Stranded:
+class GivenUp:
     """Keeps them until a thread comes by that may end them, or theirs has ended itself.
 
     Args:

@@ -8,8 +8,8 @@ from dynprof.errors import Problem
 from dynprof.requests.plan import past_start
 
 if TYPE_CHECKING:
-    from dynprof.windows.open_window import OpenWindow
     from dynprof.requests.request import Request
+    from dynprof.windows.open_window import OpenWindow
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""

@@ -8,27 +8,29 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dynprof.windows.open_window import OpenWindow, Span, draw_up
-from dynprof.errors import BackendError, Problem, describe
 from dynprof.captures.exporter import Export
+from dynprof.errors import BackendError, Problem, describe
 from dynprof.files.layout import window_dir_name
+from dynprof.windows.cost_account import Span
+from dynprof.windows.given_up import GivenUp
 from dynprof.windows.limits import why_early, why_too_late
-from dynprof.windows.window import Window
-from dynprof.windows.given_up import Stranded
+from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.turns import Turns
+from dynprof.windows.window import Window
+from dynprof.windows.window_manifest import window_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dynprof.backends import Backend, Recording
-    from dynprof.captures.manifest import Manifest
     from dynprof.captures.exporter import Exporter
-    from dynprof.requests.inbox import Inbox
+    from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
-    from dynprof.windows.this_process import Process
+    from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
+    from dynprof.windows.this_process import Process
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
@@ -71,7 +73,7 @@ class Loop:
         self._open: OpenWindow | None = None
         self._failures: Counter[str] = Counter()
         self._said, self._opening = "", False
-        self.turns, self._stranded = Turns(), Stranded(wall, self._clock)
+        self.turns, self._given_up = Turns(), GivenUp(wall, self._clock)
 
     @property
     def busy(self) -> bool:
@@ -128,7 +130,7 @@ class Loop:
         """Take a turn, if it can be had: end first what this thread may, and say what is due."""
         with self.turns.take() as mine:
             if mine:
-                self._stranded.look()
+                self._given_up.look()
             try:
                 yield mine
             finally:
@@ -149,7 +151,7 @@ class Loop:
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
-        if self._stranded:
+        if self._given_up:
             self._inbox.knock()
 
     def _turn(self, a_step_ended: bool) -> None:
@@ -218,7 +220,7 @@ class Loop:
     def _hindrance(self, backend: Backend, request: Request) -> str | None:
         if self._exporter.busy:
             return "the last capture is being saved"
-        if self._stranded.hinder():
+        if self._given_up.hinder():
             return "the thread of a window that was given up has not come by since"
         if obstacle := backend.obstacle(request.plan):
             return obstacle
@@ -244,7 +246,7 @@ class Loop:
             current.window.open(self._preparing(request, backend), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._stranded.let_go(current)
+            self._given_up.let_go(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
@@ -275,7 +277,7 @@ class Loop:
             return
         current, self._open = self._open, None
         self._failures[current.backend.name] += 1
-        self._stranded.let_go(current)
+        self._given_up.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
@@ -284,7 +286,7 @@ class Loop:
         self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float
     ) -> None:
         layout, wall_s = self._process.layout, self._clock.wall_s()
-        manifest = draw_up(
+        manifest = window_manifest(
             current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
         )
         request, window = current.request, current.window

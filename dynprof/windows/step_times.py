@@ -8,7 +8,7 @@ SAMPLES = 30
 """How many samples are kept; at one a second, the mean step time is that of half a minute."""
 
 
-class Pace:
+class StepTimes:
     """Mean step times from samples of the step counter."""
 
     def __init__(self) -> None:

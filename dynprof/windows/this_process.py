@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.backends import Backend
-    from dynprof.process.clock import Clock
     from dynprof.files.layout import Layout
-    from dynprof.requests.capabilities import Offer
+    from dynprof.process.clock import Clock
     from dynprof.process.rank import Rank
+    from dynprof.requests.capabilities import Capabilities
 
 
 def resident_mb() -> float:
@@ -68,6 +68,6 @@ class Process:
         """
         return {backend.name: backend for backend in self.backends}[name]
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[Capabilities, ...]:
         """Ask every profiler what it can do here and now."""
         return tuple(backend.offer() for backend in self.backends)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
 from dynprof.plural import spanned
-from dynprof.profiler.schedule import RECORDING, ProfilerAction, schedule
+from dynprof.windows.schedule import RECORDING, ProfilerAction, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.journal.edit_outcomes import ON_THE_WAY
-from dynprof.requests.edits import SETTLE_S, EditDetector, read
 from dynprof.journal.journal import _LineFormatter
 from dynprof.journal.status import load_status
+from dynprof.requests.edits import SETTLE_S, EditDetector, read
 from tests.unit.test_session import Job
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Operator:
         with self._closing:
             if self._left:
                 self._job.session.end("the process ended")
-                answers = self._job.session._journal.docket.answers
+                answers = self._job.session._journal.outcomes.answers
                 assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
                 assert self._job.backend.running == 0
 
@@ -53,7 +53,7 @@ class Operator:
         self._left -= 1
         self._path.write_bytes(content)
         asked = self._look()
-        before = self._job.session._journal.docket.answers
+        before = self._job.session._journal.outcomes.answers
         self._job.step(3)
         self._check(before, asked=asked)
         if not self._left:

@@ -19,9 +19,9 @@ pytest.importorskip(
 from hta.trace_analysis import TraceAnalysis
 
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.reading.intervals import cover, covered
 from dynprof.analysis.measures.operators import ON_DEVICE
 from dynprof.analysis.measures.steps import step_times
+from dynprof.analysis.reading.intervals import cover, covered
 
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")

@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-from dynprof.analysis import tables
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.analysis.output import tables
 from dynprof.analysis.output.database import API_TYPES, TABLES
 from dynprof.analysis.output.stacks import folded
+from dynprof.analysis.runs.one_capture import analyse_trace
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for

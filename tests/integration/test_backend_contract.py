@@ -14,8 +14,8 @@ from dynprof.backends import all_backends
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.config import ProfilerConfig
 from dynprof.errors import BackendError
-from dynprof.requests.plan import Plan
 from dynprof.process.rank import Rank
+from dynprof.requests.plan import Plan
 from dynprof.testing import FakeBackend
 from tests.integration.running import steps_in, wait_for
 

@@ -10,10 +10,10 @@ import pytest
 from dynprof.captures.manifest import Cost
 from dynprof.cli.demo import lost
 from dynprof.config import template_text
-from dynprof.journal.journal import Journal
 from dynprof.files.layout import Layout
-from dynprof.requests.capabilities import Offer
+from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
+from dynprof.requests.capabilities import Capabilities
 from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_an_invalid_config(config: Path) -> None:
 def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     """Beside a live job the command says what that job would say: its step, its machine."""
     status = Status(
-        "idle", step=500, profilers=(Offer("torch", ("CPU",)),), heartbeat=4e9, host="node7"
+        "idle", step=500, profilers=(Capabilities("torch", ("CPU",)),), heartbeat=4e9, host="node7"
     )
     journal = Journal(Layout(config.parent, 0, "node7", 1), lambda: status, lambda: None)
     journal.start()

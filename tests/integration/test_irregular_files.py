@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.config import editing
 from dynprof.captures.manifest import Manifest
+from dynprof.config import editing
 from dynprof.files.layout import Layout, host_name
 from dynprof.files.leftovers import OLD_S
 from tests import processes

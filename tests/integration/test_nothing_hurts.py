@@ -419,8 +419,8 @@ def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        from dynprof.windows import given_up as stranded
-        stranded.WAIT_S = 0.2
+        from dynprof.windows import given_up
+        given_up.WAIT_S = 0.2
         opened, again, over = threading.Event(), threading.Event(), threading.Event()
         def away():
             window(active=1000, profile_memory=True)
@@ -509,7 +509,7 @@ dynprof.captures.exporter._save_manifest
 dynprof.captures.exporter.Exporter.submit
 dynprof.captures.manifest.Manifest.save
 dynprof.journal.journal.Journal.tell
-dynprof.windows.loop.draw_up
+dynprof.windows.loop.window_manifest
 dynprof.windows.loop.Export
 dynprof.windows.loop.window_dir_name
 dynprof.windows.window.Window.end_step

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dynprof.captures import analysis_start as aftermath
-from dynprof.captures.analysis_start import Aftermath, Analyses, analyse_now
+from dynprof.captures import analysis_start
+from dynprof.captures.analysis_start import Analyses, StartedAnalysis, analyse_now
 from dynprof.errors import CaptureError
 
 
@@ -47,7 +47,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
         found.append(Fake(trace, more))
         return found[-1]
 
-    monkeypatch.setattr(aftermath.Aftermath, "begin", begin)
+    monkeypatch.setattr(analysis_start.StartedAnalysis, "begin", begin)
     return found
 
 
@@ -81,7 +81,7 @@ def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
     paths = [tmp_path / "a.trace.json", tmp_path / "b.trace.json"]
     for path in paths:
         path.write_text("{}")
-    began = Aftermath.begin(paths[0], str(paths[1]))
+    began = StartedAnalysis.begin(paths[0], str(paths[1]))
     began.outcome(wait=True)
     with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
         analyse_now(paths[0], (str(paths[1]),))
@@ -91,7 +91,7 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
     """In the words of what it could not read; and again for who waits."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
-    reason = Aftermath.begin(path).outcome(wait=True)
+    reason = StartedAnalysis.begin(path).outcome(wait=True)
     assert reason is not None
     assert "is no trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dynprof.config import Source
-from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
 from dynprof.errors import ConfigError, Problem
+from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
 
 GONE = ConfigError([Problem("the file is gone")])
 

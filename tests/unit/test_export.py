@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.captures import disk_guard as diskguard
-from dynprof.captures.manifest import Cost, Manifest, Request, Steps, load_manifest
 from dynprof.captures.disk_guard import DiskGuard
-from dynprof.errors import BackendError, CaptureError, DynprofError
 from dynprof.captures.exporter import Export
-from dynprof.files.layout import Layout
+from dynprof.captures.manifest import Cost, Manifest, Request, Steps, load_manifest
 from dynprof.captures.trace_packing import CHUNK, pack
+from dynprof.errors import BackendError, CaptureError, DynprofError
+from dynprof.files.layout import Layout
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.findings.ranking import findings
 
 if TYPE_CHECKING:
     from pathlib import Path

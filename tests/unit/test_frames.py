@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis import frames
-from dynprof.analysis.reading.two_processes import Half
+from dynprof.analysis.reading import chunks
 from dynprof.analysis.reading.trace import Trace, load_trace
+from dynprof.analysis.reading.two_processes import Partner
 from dynprof.errors import CaptureError
 from tests.pace import patience_s
 
@@ -27,10 +27,10 @@ EVENTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(autouse=True)
-def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut into so many frames that every border is met."""
-    monkeypatch.setattr(frames, "FRAME", 700)
-    monkeypatch.setattr(frames, "_TAIL", 400)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut into so many chunks that every border is met."""
+    monkeypatch.setattr(chunks, "CHUNK", 700)
+    monkeypatch.setattr(chunks, "_TAIL", 400)
 
 
 def write(path: Path, text: str) -> Path:
@@ -130,7 +130,7 @@ def test_a_huge_file_of_nothing_is_refused_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sparse file of 2 GB is not read to its end."""
-    monkeypatch.setattr(frames, "_LONGEST_HEAD", 1 << 20)
+    monkeypatch.setattr(chunks, "_LONGEST_HEAD", 1 << 20)
     path = tmp_path / "t.json"
     with path.open("wb") as file:
         file.truncate(2 << 30)
@@ -185,16 +185,16 @@ def halves(path: Path) -> list[Trace]:
     """Read a trace in two halves at once."""
     ends = multiprocessing.Pipe()
     with ThreadPoolExecutor(2) as pool:
-        pending = [pool.submit(load_trace, path, Half(n, end)) for n, end in enumerate(ends)]
+        pending = [pool.submit(load_trace, path, Partner(n, end)) for n, end in enumerate(ends)]
         return [one.result(timeout=patience_s()) for one in pending]
 
 
-@pytest.mark.parametrize("frame", [300, 5000, 10**6])
+@pytest.mark.parametrize("size", [300, 5000, 10**6])
 def test_two_readers_share_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Each has all of it in the end, in the order of one reader, whoever had the last frame."""
-    monkeypatch.setattr(frames, "FRAME", frame)
+    """Each has all of it in the end, in the order of one reader, whoever had the last chunk."""
+    monkeypatch.setattr(chunks, "CHUNK", size)
     path = write(tmp_path / "t.json", json.dumps({"traceEvents": EVENTS, "after": 7}))
     alone = load_trace(path)
     for found in halves(path):

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.runs.one_capture import analyse_capture
 from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.runs.one_capture import analyse_capture
 from dynprof.errors import CaptureError
 
 ODD: list[Any] = [

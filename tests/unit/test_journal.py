@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.cli.log import _Tail
-from dynprof.journal.edit_outcomes import MOST, Docket
 from dynprof.errors import CaptureError
-from dynprof.journal.journal import Journal, printable
 from dynprof.files.layout import Layout, host_name, pid_namespace
-from dynprof.requests.capabilities import Offer
-from dynprof.windows.step_times import Pace
+from dynprof.journal.edit_outcomes import MOST, EditOutcomes
+from dynprof.journal.journal import Journal, printable
 from dynprof.journal.status import Status, load_status
+from dynprof.requests.capabilities import Capabilities
+from dynprof.windows.step_times import StepTimes
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Office:
         return Status(
             self.state,
             heartbeat=time.time(),
-            profilers=(Offer("torch", ("CPU",)),),
+            profilers=(Capabilities("torch", ("CPU",)),),
             rank=self.layout.rank,
             host=self.layout.host,
             pid=self.layout.pid,
@@ -71,7 +71,7 @@ def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
     office.journal.stop()
     status = load_status(office.layout.status)
     assert (status.state, status.rank) == ("stopped", 3)
-    assert status.profilers == (Offer("torch", ("CPU",)),)
+    assert status.profilers == (Capabilities("torch", ("CPU",)),)
     assert [p.name for p in office.layout.status.parent.iterdir()] == ["rank_3.json"]
 
 
@@ -219,13 +219,13 @@ def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
 
 def test_open_requests_are_remembered_longest() -> None:
     """Newer edits push out what has ended, not what is still on its way."""
-    docket = Docket()
-    docket.enter(1, "", 0.0)
+    outcomes = EditOutcomes()
+    outcomes.enter(1, "", 0.0)
     for number in range(2, 40):
-        docket.enter(number, "", 0.0)
-        docket.note(number, "refused")
-    assert len(docket.answers) == MOST
-    assert docket.answers[0].number == 1
+        outcomes.enter(number, "", 0.0)
+        outcomes.note(number, "refused")
+    assert len(outcomes.answers) == MOST
+    assert outcomes.answers[0].number == 1
 
 
 def test_the_rest_of_a_rotated_log_is_read(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_step_may_take_as_long_as_one_did() -> None:
 
 def test_the_longest_step_is_seen_from_outside() -> None:
     """None before the counter moves; a number that is only set is no move."""
-    pace = Pace()
+    pace = StepTimes()
     pace.sample(10, 0)
     pace.renumber(500)
     pace.sample(70, 500)
@@ -297,7 +297,7 @@ def test_the_longest_step_is_seen_from_outside() -> None:
 
 def test_pace_is_the_mean_of_the_samples() -> None:
     """Step times come from counter and clock; a counter set back starts anew."""
-    pace = Pace()
+    pace = StepTimes()
     assert pace.mean_ms(0, 0) is None
     pace.sample(10, 100)
     assert pace.mean_ms(11, 100) is None

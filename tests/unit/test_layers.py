@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,57 +14,42 @@ import dynprof
 from tests.processes import run
 
 PACKAGE = Path(dynprof.__file__).parent
-LAYERS = [
-    {
-        "mstx",
-        "caution",
-        "npu",
-        "errors",
-        "layout",
-        "clock",
-        "rank",
-        "version",
-        "offer",
-        "plural",
-        "switching",
-        "threads",
-        "stderr",
-        "interruptions",
-        "docket",
-        "leftovers",
-        "regular",
-        "interpreter",
-        "greenlets",
-    },
-    {"config", "capture", "snapshot", "statusfile", "journal", "pace", "wall"},
-    {"edits", "editing", "furnish", "watch", "plan", "request"},
-    {"companions"},
-    {"backends"},
-    {"diskguard", "packing", "export", "aftermath", "profiler.schedule", "profiler.window"},
-    {
-        "bill",
-        "inbox",
-        "ledger",
-        "turns",
-        "limits",
-        "stranded",
-        "process",
-        "loop",
-        "reception",
-        "ending",
-        "session",
-        "testing",
-    },
-    {"opening", "dynamic_profile", "profiler", "analysis", "acl"},
-    {"__init__", "cli", "demo", "profiler.__init__"},
-]
-"""A module imports from its own layer and those before it; cycles are looked for besides."""
+ROOMS = """
+errors version plural
+files
+process
+wall
+mstx npu
+config
+requests
+companions
+backends
+journal
+captures
+analysis.reading
+analysis.measures
+analysis.findings
+analysis.output
+analysis.ranks
+analysis.report
+analysis.runs
+analysis
+windows
+session
+dynamic_profile
+profiler
+acl
+testing
+__init__
+cli demo
+"""
+"""The rooms from the ground up: each imports from those above it in this list only.
 
-ANALYSIS_SEES = {"analysis", "capture", "errors", "interpreter", "layout", "regular", "version"}
-ANALYSIS_SEES |= {"plural"}
-CLI_SEES = {"capture", "cli", "config", "errors", "layout", "plan", "request", "snapshot"}
-CLI_SEES |= {"analysis", "version", "journal", "clock", "docket", "editing", "furnish", "regular"}
-CLI_SEES |= {"interpreter", "plural"}
+A name stands for a module of the hall, or for a folder and all that is in it."""
+
+ANALYSIS_SEES = {"analysis", "captures.manifest", "errors", "files", "plural", "process", "version"}
+CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "plural"}
+CLI_SEES |= {"process", "requests", "version"}
 
 TORCH_MODULES = {
     f"backends.{name}"
@@ -77,17 +64,18 @@ TORCH_MODULES = {
         "libtorch",
         "selftest",
         "annotations",
-        "scripts_claim",
+        "script_session",
     )
 }
 TORCH_MODULES |= {
-    "backends.memory",
-    "backends.operators",
+    "backends.memory_history",
+    "backends.operator_arguments",
     "backends.operator_stream",
     "demo.torch_job",
 }
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return every module of the package by its dotted name below ``dynprof``."""
     found = {}
@@ -97,61 +85,97 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, *, at_run_time: bool = False) -> set[str]:
-    """Return the dynprof modules that a file imports, without those for type checking only."""
-    tree = ast.parse(path.read_text())
-    typing_only: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            typing_only.update(child for part in node.body for child in ast.walk(part))
-    nodes = tree.body if at_run_time else ast.walk(tree)
+def imports(path: Path) -> set[str]:
+    """Return the modules of dynprof that a file imports, for type checking only too."""
     names: set[str] = set()
-    for node in nodes:
-        if node in typing_only:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-        elif isinstance(node, ast.Import):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-    return {n.removeprefix("dynprof").lstrip(".") or "__init__" for n in names if _ours(n)}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return set(filter(None, map(_module, names)))
 
 
-def _ours(name: str) -> bool:
-    return name == "dynprof" or name.startswith("dynprof.")
+def _module(name: str) -> str:
+    """Return the module of dynprof that an imported name is, or lies in; empty for others."""
+    if name.partition(".")[0] != "dynprof":
+        return ""
+    known, name = modules(), name.removeprefix("dynprof").removeprefix(".") or "__init__"
+    while name not in known and f"{name}.__init__" not in known:
+        name = name.rpartition(".")[0] or "__init__"
+    return name if name in known else f"{name}.__init__"
 
 
-def layer(module: str) -> int:
-    """Return the layer of a module: its own line, or that of its package."""
-    for key in (module, module.split(".", 1)[0]):
-        for number, names in enumerate(LAYERS):
-            if key in names:
+def floor(module: str, rooms: str = ROOMS) -> int:
+    """Return on which line the room of a module stands: its own, or that of its folder."""
+    name = module.removesuffix(".__init__")
+    while name:
+        for number, names in enumerate(rooms.split("\n")):
+            if name in names.split():
                 return number
-    raise AssertionError(f"{module} stands in no layer")
+        name = name.rpartition(".")[0]
+    raise AssertionError(f"{module} stands in no room")
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_imports_run_towards_the_lower_layers(module: str) -> None:
-    """No module imports, at its top, from a layer above its own."""
-    above = {
-        name
-        for name in imports(modules()[module], at_run_time=True)
-        if layer(name) > layer(module) and module != "profiler.__init__"
-    }
-    assert above == set()
+def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Return the imports from a room above."""
+    return {(a, b) for a, below in graph.items() for b in below if floor(b) > floor(a)}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules that import each other in a circle; empty where none do."""
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def graph() -> dict[str, set[str]]:
+    """Return who imports whom."""
+    return {module: imports(path) - {module} for module, path in modules().items()}
+
+
+def test_rooms_import_from_lower_rooms_only() -> None:
+    """No module imports from a room above its own, not even for type checking."""
+    assert upward(graph()) == set()
+
+
+def test_no_modules_import_each_other() -> None:
+    """There is no circle between files, not even for type checking."""
+    assert circle(graph()) == []
+
+
+def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
+    """What these tests look for, they see."""
+    real = graph()
+    up = {**real, "files.layout": real["files.layout"] | {"windows.loop"}}
+    assert upward(up) == {("files.layout", "windows.loop")}
+    around = {**real, "windows.turns": real["windows.turns"] | {"windows.loop"}}
+    assert {"windows.turns", "windows.loop"} <= set(circle(around))
+
+
+def test_each_room_has_a_door() -> None:
+    """Every folder says in its ``__init__`` what comes in, what goes out, what it never does."""
+    doors = [path for module, path in modules().items() if module.endswith("__init__")]
+    for door in doors:
+        said = ast.get_docstring(ast.parse(door.read_text())) or ""
+        assert len(said.split()) >= 15, door
 
 
 def test_the_command_line_changes_files_and_nothing_else() -> None:
-    """``cli/`` sees config, layout, plans and what was written, never session or backends."""
-    for module, path in modules().items():
+    """``cli/`` sees config, files, requests and what was written, never session or backends."""
+    for module, names in graph().items():
         if module.startswith("cli."):
-            assert {name.split(".")[0] for name in imports(path)} <= CLI_SEES, module
+            assert {name.split(".")[0] for name in names} <= CLI_SEES, module
 
 
 def test_analysis_needs_no_live_process() -> None:
     """``analysis/`` sees manifests and traces: it runs on another machine, without torch."""
-    for module, path in modules().items():
+    for module, names in graph().items():
         if module.startswith("analysis."):
-            assert {name.split(".")[0] for name in imports(path)} <= ANALYSIS_SEES, module
+            seen = {name if name in ANALYSIS_SEES else name.split(".")[0] for name in names}
+            assert seen <= ANALYSIS_SEES, module
 
 
 @pytest.mark.parametrize(

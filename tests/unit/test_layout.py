@@ -9,7 +9,13 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
-from dynprof.files.layout import Layout, free_disk_mb, window_dir_name, write_atomic, write_if_absent
+from dynprof.files.layout import (
+    Layout,
+    free_disk_mb,
+    window_dir_name,
+    write_atomic,
+    write_if_absent,
+)
 from dynprof.process.rank import Rank, find_rank
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.analysis.reading.intervals import both, clipped, cover, covered
 from dynprof.analysis.measures.nesting import ROOT, own_time, parents
+from dynprof.analysis.reading.intervals import both, clipped, cover, covered
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=25)
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from dynprof.config import ProfilerConfig
-from dynprof.requests.capabilities import Lack, Offer
+from dynprof.requests.capabilities import Capabilities, Lack
 from dynprof.requests.plan import Plan, Refusal, Script, Standing, plan
 
-TORCH = Offer("torch", ("CPU", "CUDA"))
-PYTHON = Offer("python", ("CPU",))
-NO_TORCH = Offer("torch", missing="this process has not imported torch")
+TORCH = Capabilities("torch", ("CPU", "CUDA"))
+PYTHON = Capabilities("python", ("CPU",))
+NO_TORCH = Capabilities("torch", missing="this process has not imported torch")
 
 
 def outcome(
-    step: int = 10, rank: int = 0, offers: tuple[Offer, ...] = (TORCH, PYTHON), **config: Any
+    step: int = 10, rank: int = 0, offers: tuple[Capabilities, ...] = (TORCH, PYTHON), **config: Any
 ) -> Plan | Refusal:
     """Plan a config given as keywords."""
     model = ProfilerConfig.model_validate(config)
@@ -74,7 +74,7 @@ def test_activities_left_out_are_all_that_the_machine_has() -> None:
 def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     """Of a setting of the file by its pointer; of one of the script's in words alone."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
-    offers = (Offer("torch", ("CPU",), lacks=lacks),)
+    offers = (Capabilities("torch", ("CPU",), lacks=lacks),)
     assert accepted(offers=offers, experimental_config={"profiler_level": "Level1"}).remarks == ()
     found = accepted(offers=offers, experimental_config={"profiler_level": "Level2"})
     assert [*map(str, found.remarks)] == ["/experimental_config/profiler_level: no overloads."]

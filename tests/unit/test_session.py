@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.requests.edits import Edit
 from dynprof.errors import BackendError, Problem
 from dynprof.files.layout import Layout
-from dynprof.windows.this_process import Process
 from dynprof.process.rank import SCRIPT, UNKNOWN, Rank
+from dynprof.requests.edits import Edit
 from dynprof.session.session import Session
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
+from dynprof.windows.this_process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -376,7 +376,7 @@ def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
 def test_a_manifest_that_cannot_be_written_is_no_capture(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Status and docket go on naming the capture before it; the log says what failed."""
+    """The status goes on naming the capture before it; the log says what failed."""
     job.edit(active=1)
     job.step(2)
     before = job.session.status().last_capture

@@ -29,7 +29,7 @@ class Training(RuleBasedStateMachine):
         self.job.session.end("the process ended")
         self.said += self.job.log()
         assert self.job.backend.running == 0
-        answers = self.job.session._journal.docket.answers
+        answers = self.job.session._journal.outcomes.answers
         assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
         ends = sum(
             self.said.count(words)

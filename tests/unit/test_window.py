@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynprof.profiler import ProfilerAction, schedule
-from dynprof.windows.window import Window
 from dynprof.testing import FakeBackend, FakeRecording
+from dynprof.windows.window import Window
 
 NONE, WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP
 RECORD, SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE

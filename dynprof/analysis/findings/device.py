@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
 from dynprof.analysis.findings.finding import LEAST, SMALL_NS, Finding, how_many
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
 from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.operators import FRAMES, OPERATORS
 from dynprof.analysis.measures.steps import LAUNCHES
+from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import COLLECTING, COMPILERS, COMPILING, IDLE, Breakdown, ms
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.measures.breakdown import (
+    COLLECTING,
+    COMPILERS,
+    COMPILING,
+    IDLE,
+    Breakdown,
+    ms,
+)
 from dynprof.analysis.measures.nesting import own_time
 from dynprof.analysis.measures.operators import FRAMES, OPERATORS
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -143,7 +150,7 @@ def _advice_on(name: str, *, shapes: bool) -> str:
 
 def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
     """Look for an optimizer that takes a large part of the step."""
-    time = steps.cost_of(where_phase(capture, OPTIMIZER))
+    time = steps.cost_of(where_phase(capture.trace, OPTIMIZER))
     if steps.share(time) < LARGE:
         return None
     return Finding(

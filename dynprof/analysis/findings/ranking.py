@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis import findings_device as device
-from dynprof.analysis import findings_host as host
+from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import LEAST
 
 if TYPE_CHECKING:
+    from dynprof.analysis.findings.finding import Finding
     from dynprof.analysis.measures.breakdown import Breakdown
     from dynprof.analysis.measures.capture import Capture
-    from dynprof.analysis.findings.finding import Finding
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,

@@ -7,22 +7,24 @@ step launched it. Where the device is behind the host, its own time for all step
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.reading.intervals import clipped, covered, gaps, layered, united
 from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.measures.steps import is_collective
+from dynprof.analysis.reading.intervals import clipped, covered, gaps, layered, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.kernels import Kind
+    from dynprof.analysis.measures.phases import Phases
+    from dynprof.analysis.measures.steps import Marked, Step
     from dynprof.analysis.reading.intervals import Cover
-    from dynprof.analysis.measures.steps import Marked
+    from dynprof.analysis.reading.trace import Trace
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 COLLECTING, COMPILING = "collecting garbage", "compiling"
@@ -33,6 +35,30 @@ _SHOWN = 0.005
 _MUCH = 0.1
 _BEHIND = 1.2
 """The device is behind the host where its steps take so many times as long."""
+
+
+class Measured(Protocol):
+    """What is needed of a capture: its trace, and what was measured of its steps."""
+
+    @property
+    def trace(self) -> Trace:
+        """Its events."""
+
+    @property
+    def marked(self) -> list[Marked]:
+        """Its steps on the host."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Its steps on each device."""
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Its kernels by name."""
+
+    @property
+    def phases(self) -> list[Phases]:
+        """What the host did in each step."""
 
 
 class Breakdown:
@@ -49,7 +75,7 @@ class Breakdown:
         count: How many steps.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Measured) -> None:
         self._capture = capture
         kernels = capture.trace.category("kernel")
         worked = np.unique(capture.trace.spans["device"][kernels])
@@ -128,7 +154,7 @@ class Breakdown:
     @cached_property
     def phases(self) -> dict[str, float]:
         """What the host does in a step."""
-        return mean_phases(self._capture)
+        return mean_phases(self._capture.phases)
 
     @cached_property
     def busy(self) -> Cover:
@@ -140,8 +166,8 @@ class Breakdown:
         """When the host does something that keeps everything else waiting."""
         trace = self._capture.trace
         return {
-            LOADING: where_phase(self._capture, LOADING),
-            CHECKPOINT: where_phase(self._capture, CHECKPOINT),
+            LOADING: where_phase(trace, LOADING),
+            CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category("gc")),
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.measures.call_tree import CallTree
-    from dynprof.analysis.reading.two_processes import Half
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.memory_use import Allocation
     from dynprof.analysis.measures.operators import Average, Calls, Operators
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
+    from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
 
 
@@ -46,7 +46,7 @@ class Capture:
 
     Args:
         path: Where it lies; its manifest is looked for beside it.
-        half: Leads to a process that reads the same trace at the same time.
+        partner: Leads to a process that reads the same trace at the same time.
 
     Attributes:
         path: Where it lies.
@@ -57,11 +57,11 @@ class Capture:
         CaptureError: It cannot be read.
     """
 
-    def __init__(self, path: Path, half: Half | None = None) -> None:
+    def __init__(self, path: Path, partner: Partner | None = None) -> None:
         self.path = path
         if not _is_text(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
-        self.trace = load_trace(path, half)
+        self.trace = load_trace(path, partner)
         self.manifest: Manifest | None = find_manifest(path)[1]
 
     @property
@@ -149,7 +149,7 @@ class Capture:
     @cached_property
     def phases(self) -> list[Phases]:
         """How long each phase of each marked step took."""
-        return phase_times(self)
+        return phase_times(self.trace, self.marked)
 
     @cached_property
     def breakdown(self) -> Breakdown:

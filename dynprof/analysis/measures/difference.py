@@ -77,7 +77,7 @@ def growths(one: Capture, other: Capture) -> list[Growth]:
 
 def phase_growths(one: Capture, other: Capture) -> list[Growth]:
     """Return the phases of the host that changed, what costs a step most first."""
-    before, after = (mean_phases(capture) for capture in (one, other))
+    before, after = (mean_phases(capture.phases) for capture in (one, other))
     found = [
         Growth(name, "phase", (1, 1), (before[name], after[name]))
         for name in before

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.intervals import layered
 from dynprof.analysis.measures.operators import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.intervals import layered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.capture import Capture
-    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.measures.steps import Marked
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
 
 Phases = dict[str, int]
 """By name, for how long each lasted in a step, in ns."""
@@ -41,15 +41,14 @@ _GRAPH = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 
 
-def phase_times(capture: Capture) -> list[Phases]:
+def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
     """Return how long each phase of each marked step took; what none covers is the rest."""
-    covers = {phase: where_phase(capture, phase) for phase in _LABELS}
-    return [_in_step(covers, step) for step in capture.marked]
+    covers = {phase: where_phase(trace, phase) for phase in _LABELS}
+    return [_in_step(covers, step) for step in marked]
 
 
-def mean_phases(capture: Capture) -> dict[str, float]:
-    """Return how long each phase takes in the mean of the marked steps, in ns."""
-    steps = capture.phases
+def mean_phases(steps: list[Phases]) -> dict[str, float]:
+    """Return how long each phase takes in the mean of steps, in ns."""
     return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
 
 
@@ -60,14 +59,14 @@ def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
     return {name: found[name] for name in NAMES}
 
 
-def where_phase(capture: Capture, phase: str) -> Cover:
+def where_phase(trace: Trace, phase: str) -> Cover:
     """Return where a phase is: at its labels, else where it shows in another way."""
-    trace, test = capture.trace, _LABELS[phase]
+    test = _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS) & trace.named(lambda name: test(_plain(name)))
     if not labelled.any() and phase == BACKWARD:
         labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
     if not labelled.any() and phase == FORWARD:
-        labelled = _forward(capture)
+        labelled = _forward(trace)
     return trace.when(labelled)
 
 
@@ -75,9 +74,8 @@ def _plain(name: str) -> str:
     return name.strip("# ").lower()
 
 
-def _forward(capture: Capture) -> NDArray[np.bool_]:
+def _forward(trace: Trace) -> NDArray[np.bool_]:
     """Return the modules, or else the operators whose part of the graph is gone back through."""
-    trace = capture.trace
     modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
     if modules.any():
         return modules

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.intervals import both, clipped, covered, united
 from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS, STEP
+from dynprof.analysis.reading.intervals import both, clipped, covered, united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

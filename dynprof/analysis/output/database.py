@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS
-from dynprof.analysis.reading.columns import Table
 from dynprof.analysis.output.tables import COMPONENT, shapes_text
+from dynprof.analysis.reading.columns import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

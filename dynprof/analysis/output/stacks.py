@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.output.files import whole
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.output.files import whole
 from dynprof.files.layout import write_atomic
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.output.files import whole
 from dynprof.analysis.measures.kernels import core_of, waits
 from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.operators import LABELS, ON_DEVICE, STEP
+from dynprof.analysis.output.files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,9 +7,9 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.files import whole
 from dynprof.analysis.reading.inflate import Readable, Torn, opened
-from dynprof.analysis.measures.steps import collectives
 from dynprof.files.layout import write_atomic
 
 if TYPE_CHECKING:

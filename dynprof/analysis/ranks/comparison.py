@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.output.tables import us
+from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.errors import CaptureError
-from dynprof.plural import counted
 from dynprof.files.regular import open_regular
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.difference import step_work
-from dynprof.analysis.output.files import own_folder, whole
 from dynprof.analysis.measures.phases import NAMES
 from dynprof.analysis.measures.steps import collectives
+from dynprof.analysis.output.files import own_folder, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

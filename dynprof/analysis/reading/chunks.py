@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FRAME = 16 << 20
+CHUNK = 16 << 20
 """Bytes of a piece, about."""
 _TAIL = 256 << 10
 """The end of the list of events is looked for in this much of the file's end."""
@@ -35,7 +35,7 @@ class TraceFile:
 
     Attributes:
         members: The members of the JSON object before its events, and after them once
-            :meth:`frames` has ended.
+            :meth:`chunks` has ended.
         torn: Where and how the file ends too early; empty where it does not.
         size: Its bytes, uncompressed, as far as they were read.
 
@@ -51,7 +51,7 @@ class TraceFile:
         with opened(path) as file:
             self.members = self._head(file)[0]
 
-    def frames(self, *, whole: bool = False) -> Iterator[bytes]:
+    def chunks(self, *, whole: bool = False) -> Iterator[bytes]:
         """Yield the events, as many pieces of JSON objects with commas between them.
 
         Args:
@@ -60,9 +60,9 @@ class TraceFile:
         with opened(self._path) as file:
             _, rest = self._head(file)
             while True:
-                chunk = self._read(file, FRAME)
+                chunk = self._read(file, CHUNK)
                 rest += chunk
-                if len(chunk) < FRAME // 2:
+                if len(chunk) < CHUNK // 2:
                     break
                 cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
                 if cut:

@@ -1,4 +1,4 @@
-"""One frame of a trace as columns; what many processes may work on at once."""
+"""One chunk of a trace as columns; what many processes may work on at once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Table(dict[Any, int]):
 
 
 @dataclass
-class Piece:
-    """What was read of a frame.
+class ChunkColumns:
+    """What was read of a chunk.
 
     Attributes:
         spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
@@ -46,25 +46,25 @@ class Piece:
     tables: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def digest(frame: bytes, *, exact: bool) -> Piece:
-    """Return the columns of a frame.
+def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
+    """Return the columns of a chunk.
 
     Args:
-        frame: Events, with commas between them.
+        chunk: Events, with commas between them.
         exact: Their times need more digits than a float has.
     """
-    events = decode(frame, ExactEvent if exact else Event)
+    events = decode(chunk, ExactEvent if exact else Event)
     try:
         return _digested(events)
     except (ArithmeticError, ValueError):  # a number that 64 bits do not hold
         return _digested([event for event in events if _fit(event)])
 
 
-def _digested(events: list[Event]) -> Piece:
+def _digested(events: list[Event]) -> ChunkColumns:
     tables = {name: Table() for name in TABLES}
     spans = [e for e in events if e.ph == "X"]
     memory = [e for e in events if e.name == "[memory]" and e.args is not None]
-    return Piece(
+    return ChunkColumns(
         spans=_spans(spans, tables),
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},

@@ -70,13 +70,13 @@ _HALF_PAIR = re.compile(
 )
 
 
-def decode(frame: bytes, kind: type[Event]) -> list[Event]:
-    """Return the events of a frame.
+def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
+    """Return the events of a chunk.
 
     Raises:
         msgspec.MsgspecError: It is no JSON.
     """
-    text = b"".join((b"[", frame, b"]"))
+    text = b"".join((b"[", chunk, b"]"))
     try:
         return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
     except msgspec.ValidationError:

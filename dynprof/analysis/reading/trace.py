@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.columns import TABLES, Table, digest
 from dynprof.analysis.reading.intervals import cover
-from dynprof.analysis.reading.columns import TABLES, Piece, Table, digest
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.reading.two_processes import Half
+    from dynprof.analysis.reading.columns import ChunkColumns, Columns
     from dynprof.analysis.reading.intervals import Cover
-    from dynprof.analysis.reading.columns import Columns
+    from dynprof.analysis.reading.two_processes import Partner
 
 
 @dataclass
@@ -67,61 +67,63 @@ class Trace:
         return str(self.tables["name"][self.spans["name"][span]])
 
 
-def load_trace(path: Path, half: Half | None = None) -> Trace:
+def load_trace(path: Path, partner: Partner | None = None) -> Trace:
     """Read a trace.
 
     Args:
         path: Where it lies.
-        half: Leads to a process that reads the same trace at the same time; each does half of it.
+        partner: Leads to a process that reads the same trace at the same time; each does half.
 
     Raises:
         CaptureError: It is none, or cannot be read.
     """
     import msgspec
 
-    with half or contextlib.nullcontext():
+    with partner or contextlib.nullcontext():
         file = TraceFile(path)
         exact = "baseTimeNanoseconds" not in file.members
-        pieces = _in_halves(file, half, exact=exact) if half else _digested(file, exact=exact)
-    if pieces is not None:
-        return _joined(file, pieces)
+        chunks = _with(partner, file, exact=exact) if partner else _digested(file, exact=exact)
+    if chunks is not None:
+        return _joined(file, chunks)
     try:
-        return _joined(file, [digest(frame, exact=exact) for frame in file.frames(whole=True)])
+        return _joined(file, [digest(chunk, exact=exact) for chunk in file.chunks(whole=True)])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
 
 
-def _digested(file: TraceFile, *, exact: bool, part: slice = slice(None)) -> list[Piece] | None:
-    """Return pieces; None after a cut inside an event, where a list in it looks like events."""
+def _digested(
+    file: TraceFile, *, exact: bool, part: slice = slice(None)
+) -> list[ChunkColumns] | None:
+    """Return chunks; None after a cut inside an event, where a list in it looks like events."""
     import msgspec
 
     try:
-        found = itertools.islice(file.frames(), part.start, None, part.step)
-        return [digest(frame, exact=exact) for frame in found]
+        found = itertools.islice(file.chunks(), part.start, None, part.step)
+        return [digest(chunk, exact=exact) for chunk in found]
     except msgspec.MsgspecError:
         return None
 
 
-def _in_halves(file: TraceFile, half: Half, *, exact: bool) -> list[Piece] | None:
-    own = _digested(file, exact=exact, part=slice(half.number, None, 2))
-    theirs = half.swap(own)
+def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
+    own = _digested(file, exact=exact, part=slice(partner.number, None, 2))
+    theirs = partner.swap(own)
     if own is None or theirs is None:
         return None
-    both = (own, theirs) if half.number == 0 else (theirs, own)
+    both = (own, theirs) if partner.number == 0 else (theirs, own)
     return [piece for pair in itertools.zip_longest(*both) for piece in pair if piece is not None]
 
 
-def _joined(file: TraceFile, pieces: list[Piece]) -> Trace:
+def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
     tables = {name: Table() for name in TABLES}
-    for piece in pieces:
+    for chunk in chunks:
         for name, table in tables.items():
-            places = np.array([table[value] for value in piece.tables[name]], np.int64)
-            for columns in (piece.spans, piece.memory):
+            places = np.array([table[value] for value in chunk.tables[name]], np.int64)
+            for columns in (chunk.spans, chunk.memory):
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
-    pieces = pieces or [digest(b"", exact=False)]
-    spans = _concatenated(piece.spans for piece in pieces)
-    memory = _concatenated(piece.memory for piece in pieces)
+    chunks = chunks or [digest(b"", exact=False)]
+    spans = _concatenated(chunk.spans for chunk in chunks)
+    memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     return Trace(
         members=file.members,

@@ -1,4 +1,4 @@
-"""Two processes that read one trace: each digests every other frame, and they swap."""
+"""Two processes that read one trace: each digests every other chunk, and they swap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Half:
+class Partner:
     """One of the two; a context that never leaves the other one waiting.
 
     Args:
@@ -18,7 +18,7 @@ class Half:
         other: What leads to the other one.
 
     Attributes:
-        number: 0 or 1; of the frames' numbers, its own leave this when divided by two.
+        number: 0 or 1; of the chunks' numbers, its own leave this when divided by two.
     """
 
     def __init__(self, number: int, other: Connection[Any, Any]) -> None:
@@ -48,7 +48,7 @@ class Half:
         theirs: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
         return theirs
 
-    def __enter__(self) -> Half:
+    def __enter__(self) -> Partner:
         return self
 
     def __exit__(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.plural import number, spanned

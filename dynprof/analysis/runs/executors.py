@@ -80,7 +80,7 @@ class Workers(Executor):
             stdout=subprocess.PIPE,
         )
         self._all.append(process)
-        _send(process, bytes(multiprocessing.current_process().authkey))  # for what Half holds
+        _send(process, bytes(multiprocessing.current_process().authkey))  # for what Partner holds
         return process
 
 

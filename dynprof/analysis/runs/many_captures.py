@@ -10,6 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.output.files import FOLDER
+from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.ranks.comparison import Ranks
+from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.reading.two_processes import Partner
+from dynprof.analysis.runs.executors import processes as processes_here
 from dynprof.analysis.runs.one_capture import (
     MEMORY,
     OPERATORS,
@@ -18,14 +25,7 @@ from dynprof.analysis.runs.one_capture import (
     analyse_capture,
     folder_of,
 )
-from dynprof.analysis.runs.executors import processes as processes_here
-from dynprof.analysis.output.files import FOLDER
-from dynprof.analysis.reading.two_processes import Half
-from dynprof.analysis.output.left_out import left_out
-from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.runs.places import place_of
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.output.tables import write_tables
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _HALVES = ((OPERATORS,), (MEMORY, RANK))
 """They take about as long."""
 
 
-_Task = tuple["Path", tuple[str, ...], Half | None]
+_Task = tuple["Path", tuple[str, ...], Partner | None]
 """A trace, what is to be made of it, and who shares the work."""
 
 
@@ -178,7 +178,7 @@ def _shared_out(traces: Sequence[Path], processes: int) -> list[_Task]:
         if len(traces) < processes and size > LARGE:
             ends = multiprocessing.Pipe()
             halves = enumerate(zip(_HALVES, ends, strict=True))
-            found += [(trace, parts, Half(number, end)) for number, (parts, end) in halves]
+            found += [(trace, parts, Partner(number, end)) for number, (parts, end) in halves]
         else:
             found.append((trace, PARTS, None))
     return found
@@ -193,12 +193,12 @@ def _result(done: Future[_Found], trace: Path) -> _Found:
 
 
 def _analyse(
-    trace: Path, parts: Collection[str], half: Half | None, types: Collection[str] | None
+    trace: Path, parts: Collection[str], partner: Partner | None, types: Collection[str] | None
 ) -> _Found:
     found = _Found(trace)
     try:
         with place_of(trace.parent) as place:
-            capture = Capture(place.fetch_capture(trace), half)
+            capture = Capture(place.fetch_capture(trace), partner)
             found.torn = capture.trace.torn
             for path in analyse_capture(capture, types, parts):
                 found.made.append(place.deliver(path))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.files import FOLDER, own_folder, whole
-from dynprof.analysis.measures.memory import write_memory_timeline
-from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
-from dynprof.analysis.report import REPORT, write_report
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.output.text_files import write_text_files
+from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
+from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.layout import INFO_DIR, trace_stem
 

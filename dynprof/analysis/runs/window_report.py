@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.runs.one_capture import RANK, folder_of, newest_in, traces_in
 from dynprof.analysis.output.files import FOLDER, own_folder
-from dynprof.analysis.runs.many_captures import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
-from dynprof.analysis.runs.places import Place
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
+from dynprof.analysis.runs.many_captures import analyse_each, oldest_first, ranks_of
+from dynprof.analysis.runs.one_capture import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.runs.places import Place
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 

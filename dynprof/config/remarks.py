@@ -1,44 +1,15 @@
-"""Rules between the fields of a config: which break it, and which deserve a remark."""
+"""Settings that do nothing beside others: remarks on a config that is right otherwise."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.config.ranks import RankSet
 from dynprof.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.config.model import ProfilerConfig
-
-
-class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its own error
-    """Carries the problems through pydantic."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        super().__init__("; ".join(map(str, problems)))
-
-
-def broken_rules(config: ProfilerConfig) -> list[Problem]:
-    """Return what makes the fields of ``config`` contradict each other."""
-    problems = []
-    if config.prof_dir.startswith("~"):
-        text = "the ~ of a shell means nothing here; write the whole path."
-        problems.append(Problem(text, "/prof_dir"))
-    if config.ranks is not None and config.is_rank:
-        text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
-        problems.append(Problem(text, "/ranks"))
-    if isinstance(config.ranks, str):
-        try:
-            RankSet.parse(config.ranks)
-        except ValueError as error:
-            problems.append(Problem(f"the interval {error}.", "/ranks"))
-    if config.is_rank and not config.rank_list:
-        text = "is_rank is true, but this list names no rank; name some or set is_rank to false."
-        problems.append(Problem(text, "/rank_list"))
-    return problems
 
 
 def remarks(config: ProfilerConfig) -> list[Problem]:
