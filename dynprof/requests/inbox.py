@@ -17,14 +17,17 @@ class Inbox:
     Attributes:
         step: The number of the step that is running; only ``step()`` and ``set_state()`` write it.
         due: Whether the next ``step()`` has to look closer; all that an idle one tests.
+        free_disk_mb: The last known free MB where the waiting capture would go; another thread
+            asks the file system, so that a hung one does not hang the training.
         on_due: Called by ``step()`` when something is due.
     """
 
-    __slots__ = ("_knocked", "_lock", "_order", "_waiting", "due", "on_due", "step")
+    __slots__ = ("_knocked", "_lock", "_order", "_waiting", "due", "free_disk_mb", "on_due", "step")
 
     def __init__(self, on_due: Callable[[], None]) -> None:
         self.step = 0
         self.due = False
+        self.free_disk_mb = float("inf")
         self.on_due = on_due
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None
@@ -41,9 +44,10 @@ class Inbox:
         """Why the open window shall close; empty where it shall not."""
         return self._order
 
-    def put(self, request: Request) -> Request | None:
+    def put(self, request: Request, free_disk_mb: float) -> Request | None:
         """Leave a request for the training thread; return the one that it replaces."""
         with self._lock:
+            self.free_disk_mb = free_disk_mb
             replaced, self._waiting = self._waiting, request
             self.due = True
         return replaced

@@ -12,9 +12,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.requests.plan import Plan, Refusal, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dynprof.config import ProfilerConfig
+    from dynprof.config import Parsed, ProfilerConfig
     from dynprof.requests.edits import Edit
     from dynprof.requests.plan import Standing
 
@@ -55,8 +53,6 @@ class Request:
 class Cancel:
     """An edit that asks to close or disarm what there is."""
 
-    number: int
-
 
 class Cancels:
     """Tells a save that cancels from one in which a cancel of before only stands on.
@@ -85,20 +81,44 @@ class Cancels:
         return self._before or {}
 
 
-def read_request(
-    edit: Edit,
-    number: int,
-    standing_for: Callable[[ProfilerConfig], Standing],
-    cancels: Cancels,
-    *,
-    now: bool = False,
-) -> Request | Cancel | Refusal:
-    """Parse and plan an edit.
+@dataclass(frozen=True)
+class Asked:
+    """What an edit asks for, before anybody looked whether it can be had.
+
+    Attributes:
+        edit: What was saved.
+        config: What it says.
+        parsed: How it was read, which knows where each key stands.
+        now: The script asks, for this very step.
+    """
+
+    edit: Edit
+    config: ProfilerConfig
+    parsed: Parsed
+    now: bool
+
+    def planned(self, number: int, standing: Standing) -> Request | Refusal:
+        """Return the request, or the reasons against it.
+
+        Args:
+            number: The number of the edit.
+            standing: Where the process stands.
+        """
+        outcome = plan(self.config, standing)
+        if isinstance(outcome, Refusal):
+            return replace(outcome, problems=self.parsed.locate(outcome.problems))
+        text = _BY_SCRIPT if self.now else _STANDS_ON
+        standing_on = [Problem(text, "/cancel")] if self.config.cancel else []
+        remarks = (*self.parsed.remarks, *self.parsed.locate((*standing_on, *outcome.remarks)))
+        digest = hashlib.sha256(self.edit.raw).hexdigest()
+        return Request(number, outcome, self.edit.edited_at_s, digest, remarks, at_once=self.now)
+
+
+def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Cancel | Refusal:
+    """Return what an edit asks for.
 
     Args:
         edit: What was saved.
-        number: Its number.
-        standing_for: Returns where the process stands with regard to a config.
         cancels: Knows the saves before.
         now: The script asks, for this very step: no start step counts, and no cancel.
     """
@@ -108,15 +128,8 @@ def read_request(
         parsed = parse_config(edit.raw)
     except ConfigError as error:
         return Refusal(error.problems)
-    config = parsed.config
     if now:
-        config = config.model_copy(update={"start_step": 0})
-    elif cancels.meant_by(config):
-        return Cancel(number)
-    outcome = plan(config, standing_for(config))
-    if isinstance(outcome, Refusal):
-        return replace(outcome, problems=parsed.locate(outcome.problems))
-    standing_on = [Problem(_BY_SCRIPT if now else _STANDS_ON, "/cancel")] if config.cancel else []
-    remarks = (*parsed.remarks, *parsed.locate((*standing_on, *outcome.remarks)))
-    digest = hashlib.sha256(edit.raw).hexdigest()
-    return Request(number, outcome, edit.edited_at_s, digest, remarks, at_once=now)
+        return Asked(edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now)
+    if cancels.meant_by(parsed.config):
+        return Cancel()
+    return Asked(edit, parsed.config, parsed, now)

@@ -12,7 +12,8 @@ from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
 from dynprof.requests.plan import Refusal, Standing
-from dynprof.requests.request import Cancel, Cancels, Request, read_request
+from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
+from dynprof.session.upkeep import learn_rank
 
 if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
@@ -65,32 +66,33 @@ class EditHandler:
         if error := self._wall.attempt(text, lambda: self._answer(edit, number, now=now)):
             self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])
 
-    def learn_rank(self) -> None:
-        """Ask which rank this is while nobody has said, and go by it from then on."""
-        if self._process.learn_rank():
-            self._journal.move(self._process.layout)
-            rank = self._process.rank
-            text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
-            self._journal.info(f"{text}, as has only now become known")
-
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         if text := why_no_threads():  # since init(), which does nothing on them
             self._journal.refusal(number, [text])
             return
-        self.learn_rank()
-        outcome = read_request(edit, number, self._standing, self._cancels, now=now)
-        if isinstance(outcome, Request):
-            self._arm(outcome)
-        elif isinstance(outcome, Cancel):
-            self._cancel(outcome.number)
-        elif isinstance(outcome, Refusal):
-            texts = list(map(str, outcome.problems))
-            if outcome.asked:
-                self._journal.refusal(number, texts)
-            else:
-                self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
+        learn_rank(self._process, self._journal)
+        asked = read_edit(edit, self._cancels, now=now)
+        if isinstance(asked, Cancel):
+            self._cancel(number)
+            return
+        if isinstance(asked, Asked):
+            standing = self._standing(asked.config)
+            planned = asked.planned(number, standing)
+            if isinstance(planned, Request):
+                self._arm(planned, standing)
+                return
+            asked = planned
+        self._refuse(number, asked)
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        texts = list(map(str, refusal.problems))
+        if refusal.asked:
+            self._journal.refusal(number, texts)
+        else:
+            self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
 
     def _standing(self, config: ProfilerConfig) -> Standing:
+        """Say where the process stands with regard to a config."""
         folder = self._process.layout.capture_dir(config.prof_dir)
         return Standing(
             step=self._inbox.step,
@@ -100,11 +102,7 @@ class EditHandler:
             prof_dir_problem=self._process.layout.why_forbidden(folder) or why_unusable(folder),
         )
 
-    def look_at_disk(self, config: ProfilerConfig) -> None:
-        """Find out how much is free where a capture would go, for the loop to look at."""
-        self._loop.free_disk_mb = free_disk_mb(self._process.layout.capture_dir(config.prof_dir))
-
-    def _arm(self, request: Request) -> None:
+    def _arm(self, request: Request, standing: Standing) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
@@ -114,8 +112,7 @@ class EditHandler:
         remarks = [str(remark) for remark in request.remarks]
         self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
         self._journal.remember(problems=(), remarks=tuple(remarks))
-        self.look_at_disk(request.config)
-        if replaced := self._inbox.put(request):
+        if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
 

@@ -1,42 +1,46 @@
-"""One process's profiling: wires watcher, inbox, loop and exporter together.
+"""One process's profiling: wires watcher, inbox, training thread and exporter together.
 
-Three threads meet here. The watcher's thread puts requests into the inbox; whichever calls
-``step()`` looks into it, and has its turn with the profiler (``loop.py``); the exporter's thread
-reports what it saved.
+Three walks go through here, each one way:
+
+- a save: ``Watcher`` -> :meth:`Session.take` -> ``EditHandler`` -> ``Inbox``, or a refusal;
+- a step: ``step()`` sees that the inbox is due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
+  closes a window -> ``Handover`` -> ``Exporter``;
+- a saved capture: ``Exporter`` -> ``SavedCaptures``, which counts its cost, begins its analysis and
+  tells the ``Journal``.
+
+The watcher's thread walks the first, whoever trains the second, the exporter's thread the third;
+the journal's thread calls ``Upkeep`` once a second.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.analysis_start import Analyses, arguments_for
+from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
 from dynprof.errors import ConfigError
 from dynprof.files.layout import pid_namespace
-from dynprof.files.leftovers import OLD_S, remove_leftovers
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
-from dynprof.journal.status_file import remove_stale
-from dynprof.process.threads import own_thread
 from dynprof.requests.edits import GONE, Edit, Reading, read
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.session.edit_handler import EditHandler
+from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
+from dynprof.session.upkeep import Upkeep
 from dynprof.version import __version__
 from dynprof.wall import Wall
 from dynprof.windows.cost_account import CostAccount
 from dynprof.windows.loop import Loop
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from dynprof.captures.exporter import Attempt
-    from dynprof.captures.manifest import Manifest
-    from dynprof.windows.cost_account import Span
     from dynprof.windows.this_process import Process
 
 
@@ -63,13 +67,16 @@ class Session:
     ) -> None:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
-        self._costs = CostAccount()
         self._stopped = False
         self._ended = threading.Event()
         self.inbox = Inbox(on_due=self._turn)
-        self._journal = Journal(self._process.layout, self.status, self._guarded_tick)
+        self._costs = CostAccount(self._clock, self.inbox)
+        self._journal = Journal(self._process.layout, self.status, self._tick)
         self._wall = Wall(self._journal)
         self._analyses = Analyses(self._journal)
+        said = (self.inbox, self._journal, self._wall, self._costs, self._analyses)
+        self._upkeep = Upkeep(process, *said)
+        saved_captures = SavedCaptures(process.layout.root, *said)
         self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
         self._at_start = self._read(self._process.layout.config)
@@ -88,8 +95,8 @@ class Session:
             exporter=self._exporter,
             journal=self._journal,
             wall=self._wall,
-            pace_ms=self._pace_before_window,
-            on_saved=self._on_saved,
+            costs=self._costs,
+            on_saved=saved_captures.take,
         )
         raw = b"" if isinstance(self._at_start, ConfigError) else self._at_start.raw
         self._edit_handler = EditHandler(
@@ -112,12 +119,11 @@ class Session:
         Raises:
             OSError: The log's or the status's directory cannot be made.
         """
-        self._costs.sample(self._clock.now_s(), self.inbox.step)
+        self._costs.sample()
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
-            own_thread(self._clear_up, "dynprof-clear").start()
+        self._upkeep.clear_up(self._ended)
         offers = self._process.offers()
         self._journal.remember(profilers=offers)
         layout, rank = self._process.layout, self._process.rank
@@ -130,22 +136,6 @@ class Session:
             self._journal.warning(f"the config that is there now: {self._at_start}")
         else:
             self._journal.info("what the config says now asks for nothing; its next save does")
-
-    def _clear_up(self) -> None:
-        """Remove what killed processes left, now and once more when the newest of it is old."""
-        self._clear_up_once()
-        if not self._ended.wait(OLD_S):
-            self._clear_up_once()
-
-    def _clear_up_once(self) -> None:
-        layout, removed = self._process.layout, list[Path]()
-        places = (layout.root, *layout.prof_dirs)
-        self._wall.attempt(
-            "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
-        )
-        self._wall.attempt("clearing up", lambda: remove_stale(layout, self._clock.wall_s()))
-        for path in removed:
-            self._journal.info(f"removed {path}, which a killed process left unfinished")
 
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
@@ -164,7 +154,7 @@ class Session:
         finally:
             self._stopped = True
             self._wall.attempt("analysis", self._analyses.end)
-            self._wall.attempt("settling the bill", lambda: self._settle(final=True))
+            self._wall.attempt("settling the bill", lambda: self._costs.settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
             self._journal.stop()
 
@@ -194,9 +184,9 @@ class Session:
             watching=f"{self._watcher.mode} ({self._why_watching})",
             prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
             follow_symlinks=self._process.layout.follow_symlinks,
-            step_ms=self._step_ms(),
-            still_s=round(self._costs.still_s(self._clock.now_s(), self.inbox.step), 1),
-            longest_s=self._costs.longest_s(self._clock.now_s(), self.inbox.step),
+            step_ms=self._costs.step_ms(),
+            still_s=round(self._costs.still_s(), 1),
+            longest_s=self._costs.longest_s(),
             heartbeat=self._clock.wall_s(),
             edits=self._journal.outcomes.answers,
             **self._journal.remembered,
@@ -206,14 +196,14 @@ class Session:
 
     def take(self, edit: Edit) -> None:
         """Answer an edit."""
-        self._loop.forgive()
+        self._loop.admission.forgive()
         self._edit_handler.take(edit)
 
     # calls of the training script
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._costs.step_ends(self._clock.now_s(), self.inbox.step)
+            self._costs.step_ends()
         self._loop.turn()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
@@ -255,54 +245,5 @@ class Session:
         self._costs.counter_set(step)
         self.inbox.step = step
 
-    # news, on the exporter's and the journal's threads
-
-    def _on_saved(self, span: Span, path: Path, manifest: Manifest) -> None:
-        self._wall.attempt("settling the bill", lambda: self._settle(final=True))
-        kept = manifest.lies_at(path)
-        now_s, step = self._clock.now_s(), self.inbox.step
-        self._costs.window_saved(path if kept else None, manifest, span, now_s, step)
-        self.inbox.knock()
-        shown = _relative(path, self._process.layout.root) if kept else None
-        folder = path.parent.parent
-        wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
-        if wanted is not None:
-            trace_path = folder / str(manifest.trace)
-            self._wall.attempt("analysis", lambda: self._analyses.begin(trace_path, wanted))
-        if shown:
-            self._journal.remember(last_capture=shown)
-        number, trace = manifest.request.number, manifest.trace
-        if trace:
-            text = f"saved {_relative(folder / trace, self._process.layout.root)} "
-            text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
-            self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=shown)
-        else:
-            text = f"no trace; {manifest.reason}" + (f"; see {shown}" if shown else "")
-            self._journal.tell(number, "failed", text, capture=shown)
-
-    def _guarded_tick(self) -> None:
-        self._wall.attempt("a tick", self._tick)
-
     def _tick(self) -> None:
-        self._edit_handler.learn_rank()
-        self._wall.attempt("analysis", self._analyses.look)
-        self._costs.sample(self._clock.now_s(), self.inbox.step)
-        self._wall.attempt("settling the bill", lambda: self._settle(final=False))
-        waiting = self.inbox.waiting
-        if waiting:
-            self._wall.attempt(
-                "looking at the disk", lambda: self._edit_handler.look_at_disk(waiting.config)
-            )
-
-    def _settle(self, *, final: bool) -> None:
-        self._costs.settle(self._clock.now_s(), self.inbox.step, final=final)
-
-    def _pace_before_window(self) -> float | None:
-        return self._costs.window_opens(self._clock.now_s(), self.inbox.step)
-
-    def _step_ms(self) -> float | None:
-        return self._costs.step_ms(self._clock.now_s(), self.inbox.step)
-
-
-def _relative(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+        self._upkeep.tick()

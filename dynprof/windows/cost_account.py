@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
+    from dynprof.process.clock import Clock
+    from dynprof.requests.inbox import Inbox
 
 AFTER_S = 10.0
 """Over how many seconds the step time after a capture is measured."""
@@ -86,59 +88,67 @@ def _mean_ms(seconds: float, steps: int) -> float | None:
 
 
 class CostAccount:
-    """Keeps the pace of the job, apart for each stretch between two windows."""
+    """Keeps the step times of the job, apart for each stretch between two windows.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Tells the time.
+        inbox: Counts the steps.
+    """
+
+    def __init__(self, clock: Clock, inbox: Inbox) -> None:
+        self._clock, self._inbox = clock, inbox
         self._step_times = StepTimes()
         self._unsettled: Unsettled | None = None
         self._stretch_end: tuple[float, int] | None = None
 
-    def sample(self, now_s: float, step: int) -> None:
+    def sample(self) -> None:
         """Note where the step counter stands."""
-        self._step_times.sample(now_s, step)
+        self._step_times.sample(*self._now())
 
-    def step_ms(self, now_s: float, step: int) -> float | None:
+    def step_ms(self) -> float | None:
         """Return the mean step time of late."""
-        return self._step_times.mean_ms(now_s, step)
+        return self._step_times.mean_ms(*self._now())
 
-    def still_s(self, now_s: float, step: int) -> float:
+    def still_s(self) -> float:
         """Return for how long the step counter has stood still."""
-        return self._step_times.still_s(now_s, step)
+        return self._step_times.still_s(*self._now())
 
-    def longest_s(self, now_s: float, step: int) -> float | None:
+    def longest_s(self) -> float | None:
         """Return how long a step took at most, in whole seconds; None before the first ended."""
-        longest_s = self._step_times.longest_s(now_s, step)
+        longest_s = self._step_times.longest_s(*self._now())
         return None if longest_s is None else float(round(longest_s))
 
-    def window_opens(self, now_s: float, step: int) -> float | None:
+    def window_opens(self) -> float | None:
         """End a stretch; return its mean step time. Cheap: the training thread calls it."""
-        before_ms = self._step_times.mean_ms(now_s, step)
-        self._stretch_end = (now_s, step)
+        before_ms = self._step_times.mean_ms(*self._now())
+        self._stretch_end = self._now()
         self._step_times.forget()
         return before_ms
 
-    def window_saved(
-        self, path: Path | None, manifest: Manifest, span: Span, now_s: float, step: int
-    ) -> None:
+    def window_saved(self, path: Path | None, manifest: Manifest, span: Span) -> None:
         """Begin a stretch, whose step time the manifest still lacks; no path: it is not there."""
         self._stretch_end = None
         self._step_times.forget()
-        self._unsettled = Unsettled(path, manifest, span, now_s, step) if path else None
+        self._unsettled = Unsettled(path, manifest, span, *self._now()) if path else None
 
-    def step_ends(self, now_s: float, step: int) -> None:
+    def step_ends(self) -> None:
         """Note the first step boundary after saving: more exact than the middle of a step."""
         if unsettled := self._unsettled:
-            unsettled.since_s, unsettled.since_step = now_s, step
+            unsettled.since_s, unsettled.since_step = self._now()
 
     def counter_set(self, step: int) -> None:
         """Forget what was: the steps were given other numbers, the one that is running this."""
         self._step_times.renumber(step)
         self._unsettled = None
 
-    def settle(self, now_s: float, step: int, *, final: bool) -> None:
+    def settle(self, *, final: bool) -> None:
         """Complete the manifest that waits, once its stretch is long enough or over."""
         unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
-        if self._stretch_end:
-            (now_s, step), final = self._stretch_end, True
+        now_s, step = self._stretch_end or self._now()
+        final = final or self._stretch_end is not None
         if unsettled and not unsettled.settle(now_s, step, final=final):
             self._unsettled = unsettled
+
+    def _now(self) -> tuple[float, int]:
+        """Return the monotonic time, and the step that is running."""
+        return self._clock.now_s(), self._inbox.step

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from dynprof.captures.exporter import Export
 from dynprof.errors import BackendError, Problem, describe
-from dynprof.files.layout import window_dir_name
-from dynprof.windows.cost_account import Span
+from dynprof.windows.admission import Admission
 from dynprof.windows.given_up import GivenUp
-from dynprof.windows.limits import why_early, why_too_late
+from dynprof.windows.handover import Handover
+from dynprof.windows.limits import why_early
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.turns import Turns
 from dynprof.windows.window import Window
-from dynprof.windows.window_manifest import window_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
+    from dynprof.windows.cost_account import CostAccount, Span
     from dynprof.windows.this_process import Process
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
@@ -45,13 +43,12 @@ class Loop:
         exporter: Takes stopped recordings over.
         journal: The log.
         wall: Keeps failures from the training loop.
-        pace_ms: Returns the mean step time of late in ms, if known.
+        costs: The step times of the job.
         on_saved: Called by the exporter with the time that a window was open, the path of its
             manifest and the manifest.
 
     Attributes:
-        free_disk_mb: The last known free MB where the waiting capture would go; another thread
-            asks the file system, so that a hung one does not hang the training.
+        admission: Decides whether a request may open.
         turns: Which thread is in it.
     """
 
@@ -62,18 +59,18 @@ class Loop:
         exporter: Exporter,
         journal: Journal,
         wall: Wall,
-        pace_ms: Callable[[], float | None],
+        costs: CostAccount,
         on_saved: Callable[[Span, Path, Manifest], None],
     ) -> None:
-        self.free_disk_mb = float("inf")
         self._process, self._clock = process, process.clock
         self._inbox, self._exporter = inbox, exporter
         self._journal, self._wall = journal, wall
-        self._pace_ms, self._on_saved = pace_ms, on_saved
+        self._costs = costs
         self._open: OpenWindow | None = None
-        self._failures: Counter[str] = Counter()
         self._said, self._opening = "", False
         self.turns, self._given_up = Turns(), GivenUp(wall, self._clock)
+        self.admission = Admission(process, inbox, exporter, self._given_up)
+        self._handover = Handover(process, inbox, exporter, on_saved)
 
     @property
     def busy(self) -> bool:
@@ -89,10 +86,6 @@ class Loop:
     def open_window(self) -> OpenWindow | None:
         """The open window, to look at."""
         return self._open
-
-    def forgive(self) -> None:
-        """Let backends that were put aside try again."""
-        self._failures.clear()
 
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
@@ -201,33 +194,22 @@ class Loop:
         request = self._inbox.waiting
         if request is None or self._inbox.step < (request.plan.start_step or 0):
             return
-        backend = self._process.backend(request.plan.backend)
-        if hindrance := self._hindrance(backend, request):
+        if hindrance := self.admission.hindrance(request):
             self._say_once(f"request {request.number}: waits, {hindrance}")
             return
         self._opening = True
         try:
             if not self._inbox.claim(request):
                 return  # replaced or cancelled meanwhile; the next step looks again
-            failures, step = self._failures.get(request.plan.backend, 0), self._inbox.step
-            if problem := why_too_late(request, step, self.free_disk_mb, failures):
+            if problem := self.admission.refusal(request):
                 self._journal.refusal(request.number, [str(problem)])
             else:
-                self._open_window(request, backend)
+                self._open_window(request)
         finally:
             self._opening = False
 
-    def _hindrance(self, backend: Backend, request: Request) -> str | None:
-        if self._exporter.busy:
-            return "the last capture is being saved"
-        if self._given_up.hinder():
-            return "the thread of a window that was given up has not come by since"
-        if obstacle := backend.obstacle(request.plan):
-            return obstacle
-        free = request.plan.start_step is None and not request.at_once
-        return backend.hesitation(request.plan.activities) if free else None
-
-    def _open_window(self, request: Request, backend: Backend) -> None:
+    def _open_window(self, request: Request) -> None:
+        backend = self._process.backend(request.plan.backend)
         began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
         self._said = ""
         current = OpenWindow(
@@ -239,7 +221,7 @@ class Loop:
             opened_step=step,
             opened_wall_s=self._clock.wall_s(),
             memory_mb=self._process.memory_mb(),
-            step_before_ms=self._pace_ms(),
+            step_before_ms=self._costs.window_opens(),
         )
         self._open = current
         try:
@@ -266,42 +248,23 @@ class Loop:
         current.closing = recording.closing if recording else "nothing was kept"
         text = current.how_closed(close_ms, reason)
         self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
-        self._submit(current, recording, reason, close_ms)
+        self._handover.submit(current, recording, reason=reason, close_ms=close_ms)
         current.window.release()  # the exporter has it
         self._open = None
-        self._failures.pop(current.backend.name, None)
+        self.admission.note_success(current.backend.name)
 
     def _give_up(self, error: Exception) -> None:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
         current, self._open = self._open, None
-        self._failures[current.backend.name] += 1
+        self.admission.note_failure(current.backend.name)
         self._given_up.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
-        self._wall.attempt("leaving a manifest", lambda: self._submit(current, None, reason, 0.0))
-
-    def _submit(
-        self, current: OpenWindow, recording: Recording | None, reason: str, close_ms: float
-    ) -> None:
-        layout, wall_s = self._process.layout, self._clock.wall_s()
-        manifest = window_manifest(
-            current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
-        )
-        request, window = current.request, current.window
-        span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
-        parent = layout.capture_dir(request.config.prof_dir)
-        self._exporter.submit(
-            Export(
-                recording=recording,
-                manifest=manifest,
-                folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
-                trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
-                layout=layout,
-                least_free_mb=request.config.limits.min_free_disk_mb,
-                on_end=functools.partial(self._on_saved, span),
-            )
+        self._wall.attempt(
+            "leaving a manifest",
+            lambda: self._handover.submit(current, None, reason=reason, close_ms=0.0),
         )
 
     def _say_once(self, text: str) -> None:

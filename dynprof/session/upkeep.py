@@ -1,0 +1,98 @@
+"""What a session does once a second and once a start, on threads of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.files.layout import free_disk_mb
+from dynprof.files.leftovers import OLD_S, remove_leftovers
+from dynprof.journal.status_file import remove_stale
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    import threading
+
+    from dynprof.captures.analysis_start import Analyses
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
+    from dynprof.wall import Wall
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.this_process import Process
+
+
+class Upkeep:
+    """Samples, settles and tidies; each of it may fail without the others.
+
+    Args:
+        process: This process.
+        inbox: What waits.
+        journal: The log.
+        wall: Keeps failures from the others.
+        costs: The step times of the job.
+        analyses: Those that were started.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        inbox: Inbox,
+        journal: Journal,
+        wall: Wall,
+        costs: CostAccount,
+        analyses: Analyses,
+    ) -> None:
+        self._process, self._inbox, self._costs = process, inbox, costs
+        self._journal, self._wall, self._analyses = journal, wall, analyses
+
+    def tick(self) -> None:
+        """Do what is due once a second, on the journal's thread."""
+        self._wall.attempt("a tick", self._tick)
+
+    def _tick(self) -> None:
+        learn_rank(self._process, self._journal)
+        self._wall.attempt("analysis", self._analyses.look)
+        self._costs.sample()
+        self._wall.attempt("settling the bill", lambda: self._costs.settle(final=False))
+        self._wall.attempt("looking at the disk", self._look_at_disk)
+
+    def _look_at_disk(self) -> None:
+        if waiting := self._inbox.waiting:
+            folder = self._process.layout.capture_dir(waiting.config.prof_dir)
+            self._inbox.free_disk_mb = free_disk_mb(folder)
+
+    def clear_up(self, ended: threading.Event) -> None:
+        """Remove what killed processes left, now and once more when the newest of it is old.
+
+        Args:
+            ended: Set when the session ends.
+        """
+
+        def clear_up() -> None:
+            self._clear_up_once()
+            if not ended.wait(OLD_S):
+                self._clear_up_once()
+
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
+            own_thread(clear_up, "dynprof-clear").start()
+
+    def _clear_up_once(self) -> None:
+        layout, removed = self._process.layout, list[Path]()
+        places = (layout.root, *layout.prof_dirs)
+        self._wall.attempt(
+            "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
+        )
+        wall_s = self._process.clock.wall_s()
+        self._wall.attempt("clearing up", lambda: remove_stale(layout, wall_s))
+        for path in removed:
+            self._journal.info(f"removed {path}, which a killed process left unfinished")
+
+
+def learn_rank(process: Process, journal: Journal) -> None:
+    """Ask which rank this is while nobody has said, and go by it from then on."""
+    if process.learn_rank():
+        journal.move(process.layout)
+        rank = process.rank
+        text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
+        journal.info(f"{text}, as has only now become known")

@@ -1,0 +1,89 @@
+"""Whether a request may open a window at this step, has to wait, or comes too late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dynprof.errors import Problem
+from dynprof.requests.plan import past_start
+
+if TYPE_CHECKING:
+    from dynprof.captures.exporter import Exporter
+    from dynprof.requests.inbox import Inbox
+    from dynprof.requests.request import Request
+    from dynprof.windows.given_up import GivenUp
+    from dynprof.windows.this_process import Process
+
+MAX_FAILURES = 3
+"""A backend that failed so many windows in a row rests until the next edit."""
+
+
+class Admission:
+    """Asked at each step while a request waits.
+
+    Args:
+        process: This process.
+        inbox: The step that is running, and what is known of the disk.
+        exporter: May be saving.
+        given_up: Recordings that have not been ended yet.
+    """
+
+    def __init__(
+        self, process: Process, inbox: Inbox, exporter: Exporter, given_up: GivenUp
+    ) -> None:
+        self._process, self._inbox = process, inbox
+        self._exporter, self._given_up = exporter, given_up
+        self._failures: Counter[str] = Counter()
+
+    def forgive(self) -> None:
+        """Let backends that were put aside try again."""
+        self._failures.clear()
+
+    def note_failure(self, backend: str) -> None:
+        """Count a window that this backend failed at."""
+        self._failures[backend] += 1
+
+    def note_success(self, backend: str) -> None:
+        """Note that this backend works: only failures in a row count."""
+        self._failures.pop(backend, None)
+
+    def hindrance(self, request: Request) -> str | None:
+        """Return what a request has to wait for now; None where nothing."""
+        if self._exporter.busy:
+            return "the last capture is being saved"
+        if self._given_up.hinder():
+            return "the thread of a window that was given up has not come by since"
+        backend = self._process.backend(request.plan.backend)
+        if obstacle := backend.obstacle(request.plan):
+            return obstacle
+        free = request.plan.start_step is None and not request.at_once
+        return backend.hesitation(request.plan.activities) if free else None
+
+    def refusal(self, request: Request) -> Problem | None:
+        """Return why a request that was accepted can no longer be served; None where it can."""
+        failures, inbox = self._failures[request.plan.backend], self._inbox
+        return _why_too_late(request, inbox.step, inbox.free_disk_mb, failures)
+
+
+def _why_too_late(
+    request: Request, step: int, free_disk_mb: float, failures: int
+) -> Problem | None:
+    """Return what was fine when the edit was accepted, but no longer is.
+
+    Args:
+        request: What would open.
+        step: The step that begins.
+        free_disk_mb: What is free where the capture would go.
+        failures: How many windows of its backend failed in a row.
+    """
+    least = request.config.limits.min_free_disk_mb
+    if least is not None and free_disk_mb < least:
+        text = f"only {free_disk_mb:,.0f} MB are free now, {least:,.0f} are asked for."
+        return Problem(text, "/limits/min_free_disk_mb")
+    if failures >= MAX_FAILURES:
+        text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
+        return Problem(text, "/backend")
+    if request.plan.start_step is None:
+        return None
+    return past_start(request.config, step - 1)

@@ -1,0 +1,75 @@
+"""A closed window goes to the exporter, with the manifest that is known by then."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from dynprof.captures.exporter import Export
+from dynprof.files.layout import window_dir_name
+from dynprof.windows.cost_account import Span
+from dynprof.windows.window_manifest import window_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.backends import Recording
+    from dynprof.captures.exporter import Exporter
+    from dynprof.captures.manifest import Manifest
+    from dynprof.requests.inbox import Inbox
+    from dynprof.windows.open_window import OpenWindow
+    from dynprof.windows.this_process import Process
+
+
+class Handover:
+    """Makes an export of each closed window, also of one that kept nothing.
+
+    Args:
+        process: This process.
+        inbox: The step that is running.
+        exporter: Takes it.
+        on_saved: Called by the exporter with the time that the window was open, the path of its
+            manifest and the manifest.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        inbox: Inbox,
+        exporter: Exporter,
+        on_saved: Callable[[Span, Path, Manifest], None],
+    ) -> None:
+        self._process, self._inbox = process, inbox
+        self._exporter, self._on_saved = exporter, on_saved
+
+    def submit(
+        self, current: OpenWindow, recording: Recording | None, *, reason: str, close_ms: float
+    ) -> None:
+        """Hand a window over.
+
+        Args:
+            current: The window.
+            recording: What it recorded; None where that is lost.
+            reason: Why it is not complete; empty where it is.
+            close_ms: Time that closing took.
+        """
+        clock, layout = self._process.clock, self._process.layout
+        wall_s = clock.wall_s()
+        manifest = window_manifest(
+            current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
+        )
+        request, window = current.request, current.window
+        span = Span(current.opened_s, current.opened_step, clock.now_s(), self._inbox.step)
+        parent = layout.capture_dir(request.config.prof_dir)
+        self._exporter.submit(
+            Export(
+                recording=recording,
+                manifest=manifest,
+                folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+                trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
+                layout=layout,
+                least_free_mb=request.config.limits.min_free_disk_mb,
+                on_end=functools.partial(self._on_saved, span),
+            )
+        )
