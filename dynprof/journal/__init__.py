@@ -2,5 +2,5 @@
 
 In comes what any thread has to tell; out go two files, written by one thread of its own, so that no
 disk keeps the training waiting. Decides nothing. Others use ``journal`` (to tell), ``status`` and
-``status_file`` (to read), ``edit_outcomes`` and the time as people write it.
+``status_file`` (to read) and ``edit_outcomes``.
 """

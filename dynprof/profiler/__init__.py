@@ -1,7 +1,9 @@
 """Windows in a script: the API of ``torch_npu.profiler`` and ``torch.profiler``.
 
 ``from dynprof.profiler import dynamic_profile as dp`` works as it does there, and costs no more
-than it: the rest is loaded when it is first asked for.
+than it: the rest is loaded when it is first asked for. In come a script's arguments and steps; out
+go captures, and torch's own results. Never watches a file. ``acl`` uses ``recorder`` and
+``handlers``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -155,12 +156,26 @@ def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
     assert {"windows.turns", "windows.loop"} <= set(circle(around))
 
 
+def rooms() -> dict[str, set[str]]:
+    """Return for each folder its modules that others import."""
+    used: dict[str, set[str]] = {}
+    for module, names in graph().items():
+        for name in names:
+            folder, _, last = name.rpartition(".")
+            if last != "__init__" and not f"{module}.".startswith(f"{folder}."):
+                used.setdefault(folder, set()).add(last)
+    return {folder: names for folder, names in used.items() if folder}
+
+
 def test_each_room_has_a_door() -> None:
-    """Every folder says in its ``__init__`` what comes in, what goes out, what it never does."""
-    doors = [path for module, path in modules().items() if module.endswith("__init__")]
-    for door in doors:
-        said = ast.get_docstring(ast.parse(door.read_text())) or ""
-        assert len(said.split()) >= 15, door
+    """Every folder says in its ``__init__`` what it is for, and names what others use of it."""
+    used = rooms()
+    for module, path in modules().items():
+        if module.endswith(".__init__"):
+            said = ast.get_docstring(ast.parse(path.read_text())) or ""
+            folder = module.removesuffix(".__init__")
+            assert len(said.split()) >= 15, path
+            assert used.get(folder, set()) - set(re.findall(r"``(\w+)``", said)) == set(), path
 
 
 def test_the_command_line_changes_files_and_nothing_else() -> None:
