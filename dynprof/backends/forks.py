@@ -7,7 +7,8 @@ asked for (``KINETO_USE_DAEMON``), it is left alone, else it is ended as soon as
 fork needs to do that, then, and no two of them can do it at once.
 
 While a profiler is being opened or closed its locks are held, and a child forked at that moment
-could never take them. So forks wait for the moment to pass.
+could never take them. So forks wait for the moment to pass, and a little longer: every other thread
+takes one of torch's locks at its next operator, for less than a microsecond, to learn of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import ctypes
 import functools
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.annotations import ANNOTATIONS
@@ -31,15 +33,45 @@ if TYPE_CHECKING:
 _LOADER = "_ZN9libkineto12ConfigLoader"
 _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
-_changing = threading.RLock()
-"""Held while a profiler is opened or closed, and while the process forks."""
+NEWS_S = 0.03
+"""For so long after a change busy threads may still be learning of it."""
+
+
+class _Gate:
+    """Lets either profilers be opened and closed, or the process fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._calm_s = 0.0
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """Let forks of other threads wait for the body, which changes a profiler."""
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._calm_s = time.monotonic() + NEWS_S
+
+    def begin_fork(self) -> None:
+        """Wait for such a change."""
+        self._lock.acquire()
+        while (wait_s := self._calm_s - time.monotonic()) > 0:
+            time.sleep(wait_s)
+
+    def end_fork(self) -> None:
+        """Let changes go on."""
+        self._lock.release()
+
+
+_gate = _Gate()
 
 
 @contextlib.contextmanager
 def no_fork() -> Iterator[None]:
     """Let forks of other threads wait while the body opens or closes a profiler."""
     _guard()
-    with _changing:
+    with _gate.change():
         yield
 
 
@@ -47,7 +79,7 @@ def no_fork() -> Iterator[None]:
 def _guard() -> None:
     """Guard every fork from now on; asked first when a profiler is opened."""
     os.register_at_fork(
-        before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_begin_anew
+        before=_gate.begin_fork, after_in_parent=_gate.end_fork, after_in_child=_begin_anew
     )
 
 
@@ -56,9 +88,9 @@ def _begin_anew() -> None:
     KINETO.forget()
     COLLECTOR.forget()
     ANNOTATIONS.forget()
-    with contextlib.suppress(BackendError):  # one that waits to be collected, in the parent
-        find().take_off_all(at_once=True)
-    _changing.release()
+    with contextlib.suppress(BackendError):
+        find().forget_all()
+    _gate.end_fork()
 
 
 def end_settings_thread() -> None:

@@ -131,6 +131,10 @@ class DetachedClose:
         if state is not None:
             self._put_on(state)
 
+    def forget_all(self) -> None:
+        """Record nothing on any thread of a child that was just forked; takes no lock."""
+        self._pop(True)
+
     def take_late(self) -> _Returned:
         """Take the state from all threads, some time after their recording has ended."""
         time.sleep(UNDER_WAY_S)

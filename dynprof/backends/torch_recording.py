@@ -174,8 +174,8 @@ class TorchRecording:
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
         with contextlib.suppress(BackendError):
-            if self._state == "running":
-                self._off_the_threads(self._functions or find(), at_once=True)
+            if self._state == "running" and self.bound_to_thread:
+                (self._functions or find()).take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
