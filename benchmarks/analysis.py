@@ -23,12 +23,12 @@ from benchmarks.tables import print_table
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 RUNS = 3
 """Of each reader; the median is shown."""
-_ANALYSE = "from dynprof.analysis.runs.many_captures import analyse_each\n"
+_ANALYSE = "from dynprof.analysis.runs.many_traces import analyse_each\n"
 READERS = {
     "dynprof: read into columns": "from dynprof.analysis.reading.trace import load_trace\n"
     "load_trace(path)",
-    "dynprof: counts and times by operator": "from dynprof.analysis.measures.capture import "
-    "Capture\nCapture(path).averages",
+    "dynprof: counts and times by operator": "from dynprof.analysis.measures.measured_trace import "
+    "MeasuredTrace\nMeasuredTrace(path).averages",
     "dynprof: all tables, one process": _ANALYSE + "analyse_each([path], ['text'], processes=1)",
     "dynprof: all tables": _ANALYSE + "if __name__ == '__main__': analyse_each([path], ['text'])",
     "dynprof: all tables and the database": _ANALYSE
@@ -69,7 +69,7 @@ def measure(code: str, path: Path) -> tuple[float, float]:
     script = (
         "import sys, time, warnings; warnings.simplefilter('ignore')\n"
         "from pathlib import Path; path = Path(sys.argv[1])\n"
-        "import dynprof.analysis.runs.one_capture\n"
+        "import dynprof.analysis.runs.one_trace\n"
         f"began_s = time.perf_counter()\n{code}\n"
         "print('took', time.perf_counter() - began_s)\n"
     )

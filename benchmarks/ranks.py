@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.tables import print_table
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
-from dynprof.analysis.runs.many_captures import analyse_each
-from dynprof.analysis.runs.one_capture import folder_of, traces_in
+from dynprof.analysis.runs.many_traces import analyse_each
+from dynprof.analysis.runs.one_trace import folder_of, traces_in
 
 RANKS = int(sys.argv[1]) if sys.argv[1:] else 4096
 STEPS, LATE_US = 5, 20_000.0

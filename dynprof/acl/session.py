@@ -12,8 +12,8 @@ from dynprof.errors import SessionError
 if TYPE_CHECKING:
     import os
 
-    from dynprof.acl.recording import Stretch
     from dynprof.acl.subscription import Subscription
+    from dynprof.acl.window import SessionWindow
 
 
 class Session:
@@ -27,9 +27,9 @@ class Session:
         self._begun = False
         self._ended = False
         self._folder: Path | None = None
-        self._by_file: Stretch | None = None
+        self._by_file: SessionWindow | None = None
         self._started: list[Config] = []
-        self._stretch: Stretch | None = None
+        self._window: SessionWindow | None = None
         self._subscription: Subscription | None = None
 
     # acl
@@ -41,7 +41,7 @@ class Session:
                 raise SessionError("acl.init() was called before; it is called once in a process")
             asked = None if config_path is None else read_json(config_path)
             if asked:
-                self._by_file = self._record(Path(asked.output), asked.config(), asked.unknown)
+                self._by_file = self._open(Path(asked.output), asked.config(), asked.unknown)
             self._begun = True
 
     def finalize(self) -> None:
@@ -53,9 +53,9 @@ class Session:
             if self._subscription:
                 raise SessionError("acl.finalize() comes after the end of the subscription")
             self._ended = True
-            stretch, self._by_file = self._by_file, None
-            if stretch:
-                stretch.end()
+            window, self._by_file = self._by_file, None
+            if window:
+                window.end()
 
     # acl.prof
 
@@ -91,10 +91,10 @@ class Session:
             if twice := sorted(taken.intersection(config.devices)):
                 numbers = ", ".join(map(str, twice))
                 raise SessionError(f"acl.prof.start(): device {numbers} is being profiled already")
-            if self._stretch is None:
-                self._stretch = self._record(folder, config, ())
+            if self._window is None:
+                self._window = self._open(folder, config, ())
             else:
-                self._stretch.join(config)
+                self._window.join(config)
             self._started.append(config)
 
     def stop(self, config: Config) -> None:
@@ -105,9 +105,9 @@ class Session:
                 text = "acl.prof.stop(): no acl.prof.start() came with this config"
                 raise SessionError(f"{text} (devices {_devices(config)})")
             self._started.remove(config)
-            if not self._started and self._stretch:
-                stretch, self._stretch = self._stretch, None
-                stretch.end()
+            if not self._started and self._window:
+                window, self._window = self._window, None
+                window.end()
 
     def stop_all(self) -> None:
         """Stop whatever is started."""
@@ -143,10 +143,10 @@ class Session:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
 
-    def _record(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> Stretch:
-        from dynprof.acl.recording import Stretch
+    def _open(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> SessionWindow:
+        from dynprof.acl.window import SessionWindow
 
-        return Stretch(folder, config, unknown)
+        return SessionWindow(folder, config, unknown)
 
     def _insist_begun(self, call: str) -> None:
         if not self._begun or self._ended:

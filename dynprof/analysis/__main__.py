@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from dynprof.analysis.runs.one_capture import analyse_trace, draw_memory
+from dynprof.analysis.runs.one_trace import analyse_trace, draw_memory
 from dynprof.errors import DynprofError
 
 

@@ -37,7 +37,7 @@ class Saved:
 
 
 class Recording(Protocol):
-    """One window of one profiler, from its preparation to its file.
+    """What a profiler records of one window, from its preparation to its file.
 
     ``start``, ``begin_step`` and ``stop`` run inside ``step()`` on the training thread, in this
     order; ``save`` runs once afterwards, on another thread; ``discard`` instead of what is left.

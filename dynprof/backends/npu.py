@@ -95,7 +95,7 @@ def _why_not_now() -> str | None:
 
 
 class NpuRecording:
-    """One window of ``torch_npu.profiler``."""
+    """A recording of ``torch_npu.profiler``."""
 
     bound_to_thread = True
     results = None

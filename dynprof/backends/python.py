@@ -123,7 +123,7 @@ def _stop(tracer: Any) -> None:
 
 
 class PythonRecording:
-    """One window of VizTracer."""
+    """A recording of VizTracer."""
 
     closing = "detached"
     results = None

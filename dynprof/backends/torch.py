@@ -18,13 +18,13 @@ from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unkno
 from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
-from dynprof.backends.moments import in_backward, why_not_now
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
 from dynprof.backends.script_session import ScriptSession
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED
+from dynprof.backends.unsafe_moments import in_backward, why_not_now
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.requests.capabilities import Capabilities
@@ -75,7 +75,7 @@ class TorchBackend:
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
     def obstacle(self, plan: Plan) -> str | None:
-        """Wait for the end of a backward pass, of a capture, and of the last collecting."""
+        """Wait for the end of a backward pass, of a CUDA graph, and of the last collecting."""
         anywhere = bool(plan.script) or _records_all_threads(plan)
         if reason := why_not_now(in_backward_too=anywhere):
             return reason

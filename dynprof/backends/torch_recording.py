@@ -1,4 +1,4 @@
-"""One window of ``torch.profiler``, from its preparation to its file."""
+"""What ``torch.profiler`` records of a window, from its preparation to its file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.forks import no_fork
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.libtorch import find
-from dynprof.backends.moments import why_not_now
 from dynprof.backends.quiescence import let_others_leave
-from dynprof.backends.raw_trace import is_whole
+from dynprof.backends.trace_check import is_whole
 from dynprof.backends.unfinished_operators import UNFINISHED
+from dynprof.backends.unsafe_moments import why_not_now
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TorchRecording:
-    """One window of ``torch.profiler``.
+    """A recording of ``torch.profiler``.
 
     What it has recorded belongs to torch's profiler until :meth:`stop`, then to this object until
     :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is given back

@@ -19,11 +19,11 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Request(_Record):
-    """The edit that asked for a window.
+class RequestRecord(_Record):
+    """The request that a window was opened for.
 
     Attributes:
-        number: Counts the requests of this process, from 1.
+        number: That of its edit, counted by the process from 1.
         edited_at: Time of the save, ISO 8601 in UTC.
         sha256: Digest of the config's bytes, the same on every rank.
         config: The config as it was written.
@@ -88,7 +88,7 @@ class Manifest(_Record):
         pid: Id of the process.
         rank: Rank of the process.
         world_size: Number of ranks.
-        request: The edit that asked for it.
+        request: What its window was opened for.
         steps: Which steps were recorded.
         activities: What was watched.
         opened_at: When the window opened, ISO 8601 in UTC.
@@ -112,7 +112,7 @@ class Manifest(_Record):
     pid: int
     rank: int
     world_size: int
-    request: Request
+    request: RequestRecord
     steps: Steps
     activities: tuple[str, ...]
     opened_at: str

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from dynprof.cli.places import INVALID, UNREADABLE, fail, say
-from dynprof.cli.waiting import waiting
+from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, say
+from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dynprof.analysis.runs.many_captures import Outcome
+    from dynprof.analysis.runs.many_traces import Outcome
 
 
 class ExportType(str, Enum):
@@ -61,7 +61,7 @@ def analyse(
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
     from dynprof.analysis.runs.executors import dask
-    from dynprof.analysis.runs.one_capture import traces_in
+    from dynprof.analysis.runs.one_trace import traces_in
     from dynprof.analysis.runs.places import located
 
     if (executor is Workers.dask) != (scheduler is not None):
@@ -82,7 +82,7 @@ def _analysed(
     executor: AbstractContextManager[Executor] | None,
 ) -> Outcome:
     """Analyse them, with a progress bar where it takes long."""
-    from dynprof.analysis.runs.many_captures import analyse_each
+    from dynprof.analysis.runs.many_traces import analyse_each
 
     with waiting("analysing", len(traces)) as done:
         return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)

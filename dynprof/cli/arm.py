@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.follow import Follower
-from dynprof.cli.options import changes, inherited, with_settings
-from dynprof.cli.places import (
+from dynprof.cli.config_directory import (
     INVALID,
     LOST,
     NOBODY,
@@ -25,6 +23,8 @@ from dynprof.cli.places import (
     nobody,
     say,
 )
+from dynprof.cli.options import changes, inherited, with_settings
+from dynprof.cli.request_follower import Follower
 from dynprof.config import RankSet, parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Cost
 
 PATIENCE_S = 120.0
-EDIT: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
+CHANGES: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
 
 
 class DemoBackend(str, Enum):
@@ -80,13 +80,13 @@ def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Po
 
 
 def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
-    """Wait until the job trains, save an edit, and wait for the capture."""
+    """Wait until the job trains, edit its config, and wait for the capture."""
     config = root / CONFIG_NAME
     begun = _wait(job, "the job to train", lambda: _status_if(root, job, lambda s: s.step >= 20))
     typer.echo(f"1. The job trains: step {begun.step}, process {begun.pid}.")
     settings = json.loads(read_source(config).raw)
-    config.write_text(json.dumps({**settings, **EDIT}, indent=4) + "\n")
-    typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(EDIT)[1:-1]}.")
+    config.write_text(json.dumps({**settings, **CHANGES}, indent=4) + "\n")
+    typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(CHANGES)[1:-1]}.")
     done = _wait(
         job, "the capture", lambda: _status_if(root, job, lambda s: s.last_capture is not None)
     )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.columns import Column, console, sentence, table
-from dynprof.cli.places import INVALID, UNREADABLE, fail, say
-from dynprof.cli.waiting import waiting
+from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, say
+from dynprof.cli.progress import waiting
+from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -42,18 +42,18 @@ def diff(
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
-    from dynprof.analysis.measures.capture import Capture
     from dynprof.analysis.measures.difference import (
         growths,
         phase_growths,
         step_ns,
         why_not_comparable,
     )
-    from dynprof.analysis.runs.one_capture import newest_in
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.runs.one_trace import newest_in
 
     try:
         with waiting("reading"):
-            one, other = (Capture(newest_in(path)) for path in (first, second))
+            one, other = (MeasuredTrace(newest_in(path)) for path in (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.places import INVALID, UNREADABLE, fail, live, say
+from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, live, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME, make_dir

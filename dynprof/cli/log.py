@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dynprof.cli.places import NOBODY, Directory, directory_of, fail, say
+from dynprof.cli.config_directory import NOBODY, Directory, directory_of, fail, say
 from dynprof.files.layout import LOG_DIR
 from dynprof.files.regular import NotRegularError, open_regular
 from dynprof.journal.journal import LOG_BYTES, printable

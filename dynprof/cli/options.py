@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dynprof.cli.panels import BRIEFS, PANELS
+from dynprof.cli.help_panels import BRIEFS, PANELS
 from dynprof.config import ExperimentalConfig, Limits, ProfilerConfig
 
 if typing.TYPE_CHECKING:

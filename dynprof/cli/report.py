@@ -8,8 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from dynprof.cli.places import INVALID, UNREADABLE, Captures, fail, say
-from dynprof.cli.waiting import waiting
+from dynprof.cli.config_directory import INVALID, UNREADABLE, Captures, fail, say
+from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
 
 

@@ -13,8 +13,17 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from dynprof.cli.columns import Column, console, sentence, table
-from dynprof.cli.places import LIVE, NOBODY, Directory, directory_of, fail, health, nobody, statuses
+from dynprof.cli.config_directory import (
+    LIVE,
+    NOBODY,
+    Directory,
+    directory_of,
+    fail,
+    health,
+    nobody,
+    statuses,
+)
+from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.plural import counted
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.columns import Column, console, sentence, table
-from dynprof.cli.places import UNREADABLE, Captures, fail, say
-from dynprof.cli.waiting import waiting
+from dynprof.cli.config_directory import UNREADABLE, Captures, fail, say
+from dynprof.cli.progress import waiting
+from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -45,20 +45,20 @@ def top(
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.measures.capture import Capture
-    from dynprof.analysis.runs.one_capture import newest_in
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.runs.one_trace import newest_in
 
     try:
         trace = newest_in(path)
         with waiting("reading"):
-            capture = Capture(trace)
+            measured = MeasuredTrace(trace)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     shown = console()
     shown.print(sentence(trace.name, shown.width, style="italic"))
-    shown.print(_operators(capture.work, sort, limit, shown.width))
-    if capture.trace.torn:
-        say(f"{trace}: {capture.trace.torn}", err=True)
+    shown.print(_operators(measured.work, sort, limit, shown.width))
+    if measured.trace.torn:
+        say(f"{trace}: {measured.trace.torn}", err=True)
 
 
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.places import INVALID, UNREADABLE, fail, live, nobody, say
+from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, live, nobody, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dynprof.cli.places import UNREADABLE, Captures, fail, say
+from dynprof.cli.config_directory import UNREADABLE, Captures, fail, say
 from dynprof.errors import CaptureError
 from dynprof.files.regular import open_regular
 
@@ -34,7 +34,7 @@ def view(
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
-    from dynprof.analysis.runs.one_capture import newest_in
+    from dynprof.analysis.runs.one_trace import newest_in
 
     try:
         trace = newest_in(path)

@@ -22,7 +22,7 @@ def companions_for(settings: ExperimentalConfig) -> list[Companion]:
 
         found.append(HostSampler(settings.host_sys))
     if settings.gc_detect_threshold is not None:
-        from dynprof.companions.collections import CollectionTrack
+        from dynprof.companions.garbage_collections import CollectionTrack
 
         found.append(CollectionTrack(settings.gc_detect_threshold))
     if settings.marks:

@@ -7,10 +7,10 @@ nothing of this process. Others use the names below, ``model``, ``experimental``
 """
 
 from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.file_reading import Source, read_source
 from dynprof.config.model import Limits, ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
-from dynprof.config.reading import Source, read_source
 from dynprof.config.schema import config_schema, schema_text, template_text
 
 __all__ = [

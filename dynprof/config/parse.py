@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
+from dynprof.config.file_reading import MAX_BYTES
 from dynprof.config.jsontext import Document, join, read_json
 from dynprof.config.model import BrokenRules, ProfilerConfig
-from dynprof.config.reading import MAX_BYTES
 from dynprof.config.remarks import remarks
 from dynprof.config.schema import config_schema
 from dynprof.config.wording import branch_violations, show, unknown_key, violation

@@ -15,10 +15,7 @@ from dynprof import dynamic_profile
 from dynprof.windows.schedule import ProfilerAction, schedule
 
 if TYPE_CHECKING:
-    from dynprof.profiler.experimental import _ExperimentalConfig
-    from dynprof.profiler.handlers import tensorboard_trace_handler
-    from dynprof.profiler.kineto_profile import _KinetoProfile
-    from dynprof.profiler.names import (
+    from dynprof.profiler.enums import (
         AiCMetrics,
         ExportType,
         HostSystem,
@@ -29,25 +26,28 @@ if TYPE_CHECKING:
         supported_export_type,
         supported_profiler_level,
     )
+    from dynprof.profiler.experimental import _ExperimentalConfig
+    from dynprof.profiler.handlers import tensorboard_trace_handler
+    from dynprof.profiler.kineto_profile import _KinetoProfile
     from dynprof.profiler.offline import analyse
     from dynprof.profiler.profiles import profile
 
 _TORCHS = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
 """What scripts import from ``torch.profiler`` beside the profiler, handed on as it is."""
 _HOMES = {
-    "AiCMetrics": "names",
-    "ExportType": "names",
-    "HostSystem": "names",
-    "ProfilerActivity": "names",
-    "ProfilerLevel": "names",
+    "AiCMetrics": "enums",
+    "ExportType": "enums",
+    "HostSystem": "enums",
+    "ProfilerActivity": "enums",
+    "ProfilerLevel": "enums",
     "_ExperimentalConfig": "experimental",
     "_KinetoProfile": "kineto_profile",
     "analyse": "offline",
     "profile": "profiles",
-    "supported_activities": "names",
-    "supported_ai_core_metrics": "names",
-    "supported_export_type": "names",
-    "supported_profiler_level": "names",
+    "supported_activities": "enums",
+    "supported_ai_core_metrics": "enums",
+    "supported_export_type": "enums",
+    "supported_profiler_level": "enums",
     "tensorboard_trace_handler": "handlers",
 }
 

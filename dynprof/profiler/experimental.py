@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dynprof.config import ExperimentalConfig
 from dynprof.process.script_warnings import warn_script
-from dynprof.profiler.names import AiCMetrics, ExportType, ProfilerLevel
+from dynprof.profiler.enums import AiCMetrics, ExportType, ProfilerLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from dynprof.process.script_warnings import warn_script
 if TYPE_CHECKING:
     import os
 
-    from dynprof.profiler.recorded import Recorded
+    from dynprof.profiler.closed_window import ClosedWindow
 
 STACK_METRICS = (
     "self_cpu_time_total",
@@ -25,7 +25,7 @@ class Exports(ABC):
     """The newest trace of a profile, and torch's view of it."""
 
     @abstractmethod
-    def _recorded_now(self) -> Recorded:
+    def _recorded_now(self) -> ClosedWindow:
         """Return what the newest window recorded.
 
         Raises:

@@ -19,8 +19,8 @@ from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
+    from dynprof.profiler.closed_window import ClosedWindow
     from dynprof.profiler.kineto_profile import _KinetoProfile
-    from dynprof.profiler.recorded import Recorded
 
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for traces that are being saved."""
@@ -63,7 +63,7 @@ class TraceHandler:
 
 
 def save_now(
-    recorded: Recorded, folder: Path, worker: str, *, use_gzip: bool, analyse: bool
+    recorded: ClosedWindow, folder: Path, worker: str, *, use_gzip: bool, analyse: bool
 ) -> None:
     """Save a trace with its manifest in a folder.
 
@@ -88,7 +88,7 @@ def worker_here() -> str:
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
-def _export(recorded: Recorded, folder: Path, worker: str, use_gzip: bool) -> Export:
+def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
     place = folder.expanduser().resolve()
     return Export(
         recording=recorded.hand_over(),

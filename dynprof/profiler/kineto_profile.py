@@ -9,7 +9,7 @@ from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
-from dynprof.profiler.recorder import Recorder
+from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dynprof.profiler.recorded import Recorded
+    from dynprof.profiler.closed_window import ClosedWindow
 
 
 class _KinetoProfile(Exports):
@@ -81,9 +81,9 @@ class _KinetoProfile(Exports):
         self._make_trace_id, self._trace_id = custom_trace_id_callback, ""
         self._observer = execution_trace_observer
         self._metadata = Metadata()
-        self._recorded: Recorded | None = None
+        self._recorded: ClosedWindow | None = None
         self._running = False
-        self._recorder = Recorder(
+        self._windows = ScriptWindows(
             config,
             script_from(
                 experimental_config,
@@ -126,8 +126,8 @@ class _KinetoProfile(Exports):
         """
         if not self._running:
             raise RuntimeError("stop(): the profiler is not running; start() it first")
-        if self._recorder.window:
-            self._recorder.insist("stop")
+        if self._windows.window:
+            self._windows.insist("stop")
         try:
             self._finish()
         finally:
@@ -159,8 +159,8 @@ class _KinetoProfile(Exports):
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch kinds of events on or off while recording, as torch does."""
-        if self._recorder.window and self._recorder.window.results:
-            self._recorder.window.results.toggle_collection_dynamic(enable, activities)
+        if self._windows.window and self._windows.window.results:
+            self._windows.window.results.toggle_collection_dynamic(enable, activities)
 
     def _begin(self) -> None:
         self._open(lambda _step: ProfilerAction.RECORD, 0)
@@ -170,13 +170,13 @@ class _KinetoProfile(Exports):
 
     def _open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
         self._trace_id = str(self._make_trace_id()) if self._make_trace_id else uuid.uuid4().hex
-        self._recorder.open(action_at, step)
+        self._windows.open(action_at, step)
 
     def _close(self) -> None:
-        self._recorded = self._recorder.close(dict(self._metadata.values))
+        self._recorded = self._windows.close(dict(self._metadata.values))
 
-    def _recorded_now(self) -> Recorded:
-        if self._recorder.window:
+    def _recorded_now(self) -> ClosedWindow:
+        if self._windows.window:
             raise RuntimeError("the profiler is still recording; stop() it first")
         if self._recorded is None:
             raise RuntimeError("nothing was recorded yet")

@@ -13,7 +13,7 @@ from dynprof.process.script_warnings import warn_script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dynprof.profiler.names import ExportType
+    from dynprof.profiler.enums import ExportType
 
 
 def analyse(
@@ -38,8 +38,8 @@ def analyse(
     Raises:
         CaptureError: There is no capture, or some cannot be read; the others were analysed.
     """
-    from dynprof.analysis.runs.many_captures import analyse_each
-    from dynprof.analysis.runs.one_capture import traces_in
+    from dynprof.analysis.runs.many_traces import analyse_each
+    from dynprof.analysis.runs.one_trace import traces_in
 
     outcome = analyse_each(
         traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
@@ -65,7 +65,7 @@ def _count(asked: object) -> int | None:
 
 
 def _types(asked: object) -> tuple[str, ...] | None:
-    from dynprof.analysis.runs.one_capture import EXPORT_TYPES
+    from dynprof.analysis.runs.one_trace import EXPORT_TYPES
 
     if asked is None:
         return None

@@ -90,12 +90,12 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
             return
-        if self._recorder.window:
-            self._recorder.insist("step")
+        if self._windows.window:
+            self._windows.insist("step")
         before, action = self.current_action, self._action_at(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
-        if self._recorder.window:
-            self._recorder.end_step()
+        if self._windows.window:
+            self._windows.end_step()
             if _ends(before, action):
                 self._end_window(before, action)
         self._begin_step()
@@ -120,8 +120,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if self._recorder.window:
-            self._recorder.begin_step(self.step_num)
+        if self._windows.window:
+            self._windows.begin_step(self.step_num)
         elif self.current_action is not NONE:
             self._open(lambda _step: self.current_action, self.step_num)
 
@@ -133,7 +133,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._trace_ready()
 
     def _finish(self) -> None:
-        if self._recorder.window:
+        if self._windows.window:
             self._close()
             if self.current_action in RECORDING:
                 self._trace_ready()

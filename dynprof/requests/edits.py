@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.config.reading import Source, read_source
+from dynprof.config.file_reading import Source, read_source
 from dynprof.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

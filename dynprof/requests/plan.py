@@ -46,7 +46,7 @@ class Script:
         experimental_config: Torch's own object of that name.
         observer: Is started and stopped with the recording.
         trace_id: Returns the id of the trace.
-        metadata: What the script writes about its recording; may grow until the end.
+        metadata: What the script writes about its capture; may grow until the end.
         all_threads: Record all threads; any of them may start and stop.
     """
 

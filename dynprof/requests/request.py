@@ -1,4 +1,4 @@
-"""One edit, read and judged: a request that may wait for its step, or the reasons against it."""
+"""What an edit asks for, once it is read: a request, a cancel, or the reasons against it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BY_SCRIPT = "has no effect: the script itself asks for this window."
 
 @dataclass(frozen=True)
 class Request:
-    """A window that was asked for and may be opened.
+    """What an edit asks for, where that can be done: a window, with its plan.
 
     Attributes:
-        number: Counts the edits of this process, from 1.
+        number: That of its edit, counted by this process from 1.
         plan: What to do.
         edited_at_s: Time of the save, in seconds since the epoch.
         sha256: Digest of the config's bytes.
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Cancel:
-    """An edit that asks to close or disarm what there is."""
+    """What an edit asks for that cancels: to close or disarm what there is."""
 
 
 class Cancels:

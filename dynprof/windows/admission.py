@@ -69,7 +69,7 @@ class Admission:
 def _why_too_late(
     request: Request, step: int, free_disk_mb: float, failures: int
 ) -> Problem | None:
-    """Return what was fine when the edit was accepted, but no longer is.
+    """Return what was fine when the request was accepted, but no longer is.
 
     Args:
         request: What would open.

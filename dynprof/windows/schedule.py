@@ -19,7 +19,7 @@ class ProfilerAction(Enum):
     RECORD = 2
     """What it sees is kept."""
     RECORD_AND_SAVE = 3
-    """The same, and at the end of this step the capture is closed."""
+    """The same, and at the end of this step the window is closed."""
 
 
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)

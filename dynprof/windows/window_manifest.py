@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.captures.manifest import Cost, Manifest, Steps
-from dynprof.captures.manifest import Request as RequestRecord
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.process.clock import iso
 from dynprof.version import __version__
 

@@ -18,7 +18,7 @@ pytest.importorskip(
 
 from hta.trace_analysis import TraceAnalysis
 
-from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.operators import ON_DEVICE
 from dynprof.analysis.measures.steps import step_times
 from dynprof.analysis.reading.intervals import cover, covered
@@ -37,45 +37,45 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=TRACES)
-def both(request: pytest.FixtureRequest) -> tuple[Capture, Any]:
+def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
     """Read a trace with both."""
     path = REAL / f"{request.param}.json.gz"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
         analysis = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
-    return Capture(path), analysis
+    return MeasuredTrace(path), analysis
 
 
-def test_computing_and_idle_time(both: tuple[Capture, Any]) -> None:
+def test_computing_and_idle_time(both: tuple[MeasuredTrace, Any]) -> None:
     """Unions of kernels, and what no kernel, copy or memset covers between the first and last."""
-    capture, analysis = both
+    measured, analysis = both
     (theirs,) = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
-    spans, chosen = capture.trace.spans, capture.trace.category(*ON_DEVICE)
+    spans, chosen = measured.trace.spans, measured.trace.category(*ON_DEVICE)
     busy = cover(spans["start"][chosen], (spans["start"] + spans["length"])[chosen])
     whole = int(busy[1][-1] - busy[0][0])
-    (ours,) = step_times(capture.trace, [(None, int(busy[0][0]), whole)])
+    (ours,) = step_times(measured.trace, [(None, int(busy[0][0]), whole)])
     assert ours.computing / 1000 == pytest.approx(theirs["compute_time(us)"], rel=1e-5)
     assert whole / 1000 == pytest.approx(theirs["kernel_time(us)"], rel=1e-5)
     assert (whole - covered(busy)) / 1000 == pytest.approx(theirs["idle_time(us)"], rel=1e-5)
 
 
-def test_overlap_of_communication_and_computing(both: tuple[Capture, Any]) -> None:
+def test_overlap_of_communication_and_computing(both: tuple[MeasuredTrace, Any]) -> None:
     """What part of communication is hidden, in percent."""
-    capture, analysis = both
+    measured, analysis = both
     (theirs,) = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")
-    starts = capture.trace.spans["start"]
-    (ours,) = step_times(capture.trace, [(None, int(starts[0]), 1)])
+    starts = measured.trace.spans["start"]
+    (ours,) = step_times(measured.trace, [(None, int(starts[0]), 1)])
     percent = 100 * ours.overlapped / ours.communication
     assert percent == pytest.approx(theirs["comp_comm_overlap_pctg"], abs=0.006)
 
 
-def test_kernels_by_name(both: tuple[Capture, Any]) -> None:
+def test_kernels_by_name(both: tuple[MeasuredTrace, Any]) -> None:
     """Sum, longest and shortest of every kernel and copy."""
-    capture, analysis = both
+    measured, analysis = both
     _, theirs = analysis.get_gpu_kernel_breakdown(
         visualize=False, num_kernels=1000, duration_ratio=1.0, include_memory_kernels=True
     )
-    ours = {kind.name: kind for kind in capture.kinds}
+    ours = {kind.name: kind for kind in measured.kinds}
     compared = 0
     for row in theirs.to_dict("records"):
         if row["name"] in ours:

@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output import tables
 from dynprof.analysis.output.database import API_TYPES, TABLES
 from dynprof.analysis.output.stacks import folded
-from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.analysis.runs.one_trace import analyse_trace
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
@@ -70,8 +70,8 @@ def test_operators_are_those_of_torchs_key_averages(
     """Count, own and total time of every name; with stacks torch counts frames as operators."""
     path = tmp_path / "a.pt.trace.json"
     torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
-    capture = Capture(path)
-    ours = {row.name: row for row in capture.averages}
+    measured = MeasuredTrace(path)
+    ours = {row.name: row for row in measured.averages}
     stacks = settings.get("with_stack")
     assert set(ours) <= set(torchs) if stacks else set(ours) == set(torchs)
     for name, row in ours.items():
@@ -87,7 +87,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
     made = {found.name: found for found in analyse_trace(path, ["text"])}
-    capture = Capture(path)
+    measured = MeasuredTrace(path)
     details = rows(made["operator_details.csv"])
     products = [row for row in details if row["Name"] == "aten::addmm"]
     assert products[0]["Input Shapes"].startswith("32;32,32;32,32;")
@@ -95,9 +95,9 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
     assert "linear" in frames[0]
     assert frames[-1].endswith(("<module>", "_run_code", "wrapper", "main")) or len(frames) > 5
     own = sum(float(row["Host Self Duration(us)"]) for row in details)
-    steps = float(sum(row.own for row in capture.averages
+    steps = float(sum(row.own for row in measured.averages
                       if row.name == "ProfilerStep*")) / 1000  # fmt: skip
-    assert own + steps == pytest.approx(sum(capture.operators.own) / 1000, abs=0.01)
+    assert own + steps == pytest.approx(sum(measured.operators.own) / 1000, abs=0.01)
     times = rows(made["step_trace_time.csv"])
     assert [int(row["Step"]) for row in times] == STEPS
     for row in times:
@@ -169,14 +169,14 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     """All lines together are what the threads did in the steps; frames first, operators last."""
     path = tmp_path / "a.pt.trace.json"
     recorded(path, with_stack=True)
-    capture = Capture(path)
-    lines = list(folded(capture))
-    outer = capture.calls.span[capture.calls.parent == -1]
-    thread = capture.trace.spans["thread"]
-    outer = outer[np.isin(thread[outer], thread[capture.trace.category("cpu_op")])]
-    begins = capture.trace.spans["start"][outer]
-    ends = begins + capture.trace.spans["length"][outer]
-    first, last = capture.marked[0], capture.marked[-1]
+    measured = MeasuredTrace(path)
+    lines = list(folded(measured))
+    outer = measured.calls.span[measured.calls.parent == -1]
+    thread = measured.trace.spans["thread"]
+    outer = outer[np.isin(thread[outer], thread[measured.trace.category("cpu_op")])]
+    begins = measured.trace.spans["start"][outer]
+    ends = begins + measured.trace.spans["length"][outer]
+    first, last = measured.marked[0], measured.marked[-1]
     inside = np.minimum(ends, last[1] + last[2]) - np.maximum(begins, first[1])
     total = np.maximum(inside, 0).sum()
     lost_us = total / 1000 - sum(us for _, us in lines)  # each line is whole microseconds
@@ -187,7 +187,7 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     trace["traceEvents"].append({**outside, "ts": late + 1e6, "dur": 1e9})
     stray = tmp_path / "b.pt.trace.json"
     stray.write_text(json.dumps(trace))
-    assert list(folded(Capture(stray))) == lines
+    assert list(folded(MeasuredTrace(stray))) == lines
     assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
     assert len({stack for stack, _ in lines}) == len(lines)
     (flame,) = [made for made in analyse_trace(path, []) if made.name.endswith("speedscope.json")]
@@ -290,13 +290,13 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
     copy = tmp_path / path.name.replace(".json", ".trace.json")
     copy.write_bytes(path.read_bytes())
     made = {found.name: found for found in analyse_trace(copy, ["text", "db"])}
-    capture = Capture(copy)
-    kernels = capture.trace.category("kernel", "gpu_memcpy", "gpu_memset")
+    measured = MeasuredTrace(copy)
+    kernels = measured.trace.category("kernel", "gpu_memcpy", "gpu_memset")
     if kernels.any():
         total = sum(float(row["Total Time(us)"]) for row in rows(made["op_statistic.csv"]))
-        assert total == pytest.approx(capture.trace.spans["length"][kernels].sum() / 1000)
+        assert total == pytest.approx(measured.trace.spans["length"][kernels].sum() / 1000)
         assert len(rows(made["kernel_details.csv"])) == kernels.sum()
-    for step in capture.steps:
+    for step in measured.steps:
         assert 0 <= step.overlapped <= min(step.computing, step.communication)
         busy = step.computing + step.communication - step.overlapped
         assert busy + step.free == step.stage
@@ -305,8 +305,8 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
 @needs_real
 def test_collectives_of_a_real_trace() -> None:
     """NCCL kernels are communication, and part of it is hidden behind computing."""
-    capture = Capture(REAL / "nccl_data.json.gz")
-    steps = capture.steps
+    measured = MeasuredTrace(REAL / "nccl_data.json.gz")
+    steps = measured.steps
     assert [step.number for step in steps] == [4, 5, 6]
     assert all(0 < step.overlapped < step.communication for step in steps)
 

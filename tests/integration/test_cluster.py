@@ -73,8 +73,8 @@ def test_a_cluster_makes_what_processes_make(tmp_path: Path) -> None:
 def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
     """Of fsspec's kinds one in memory stands for those of clouds: files, ranks, one broken."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
-    from dynprof.analysis.runs.many_captures import analyse_each
-    from dynprof.analysis.runs.one_capture import traces_in
+    from dynprof.analysis.runs.many_traces import analyse_each
+    from dynprof.analysis.runs.one_trace import traces_in
     from dynprof.analysis.runs.places import located
 
     window = located("memory://bucket/run/window")

@@ -143,7 +143,7 @@ def test_in_the_place_of_a_table(tmp_path: Path, kind: str) -> None:
     table = tmp_path / "analysis" / "rank1.pt" / "parquet" / "collectives.parquet"
     table.unlink()
     plant(table, kind)
-    code = "import sys, pathlib; from dynprof.analysis.runs.many_captures import ranks_of\n"
+    code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import ranks_of\n"
     code += "from dynprof.analysis.runs.places import Place; place = pathlib.Path(sys.argv[1])\n"
     code += "ranks_of(sorted(place.glob('*.json')), Place(place))"
     text = run(code, tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynprof.cli.columns import ANY, Column, console, sentence, shortened, table
+from dynprof.cli.terminal_tables import ANY, Column, console, sentence, shortened, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

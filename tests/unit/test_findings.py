@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import Breakdown
-from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ DEVICE: list[Span] = [
 ]
 
 
-def capture(path: Path, spans: list[Span], *more: dict[str, Any], **members: Any) -> Capture:
+def measured(path: Path, spans: list[Span], *more: dict[str, Any], **members: Any) -> MeasuredTrace:
     """Write two steps of the same spans, and read them."""
     events: list[dict[str, Any]] = [*more]
     for step in range(2):
@@ -49,18 +49,18 @@ def capture(path: Path, spans: list[Span], *more: dict[str, Any], **members: Any
             )  # fmt: skip
     trace = path / "a.trace.json"
     trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events, **members}))
-    return Capture(trace)
+    return MeasuredTrace(trace)
 
 
-def found(capture: Capture) -> dict[str, Finding]:
+def found(measured: MeasuredTrace) -> dict[str, Finding]:
     """Return the findings by their titles."""
-    return {finding.title: finding for finding in findings(capture, Breakdown(capture))}
+    return {finding.title: finding for finding in findings(measured, Breakdown(measured))}
 
 
 @pytest.mark.parametrize("spans", [HEALTHY, DEVICE])
 def test_a_busy_step_has_no_findings(tmp_path: Path, spans: list[Span]) -> None:
     """Operators, or a device, that work all the time."""
-    assert found(capture(tmp_path, spans)) == {}
+    assert found(measured(tmp_path, spans)) == {}
 
 
 FLAWS: dict[str, tuple[list[Span], list[Span], float]] = {
@@ -97,12 +97,12 @@ FLAWS: dict[str, tuple[list[Span], list[Span], float]] = {
 def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
     """With what it costs of a step, figures, and something to try."""
     before, flaw, share = FLAWS[title]
-    finding = found(capture(tmp_path, [*before, *flaw]))[title]
+    finding = found(measured(tmp_path, [*before, *flaw]))[title]
     assert finding.share == pytest.approx(share, abs=0.002)
     assert any(letter.isdigit() for letter in finding.detail)
     assert len(finding.advice) > 20
     if before in (HEALTHY, DEVICE):
-        assert title not in found(capture(tmp_path, before))
+        assert title not in found(measured(tmp_path, before))
 
 
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]
@@ -116,14 +116,14 @@ def test_what_the_host_does_costs_nothing_while_the_device_works(tmp_path: Path)
         ("cudaStreamSynchronize", "cuda_runtime", 80, 19),
         ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 20, 50),
     ]
-    assert set(found(capture(tmp_path, [*BUSY, *hidden]))) == {"gemm takes the most"}
+    assert set(found(measured(tmp_path, [*BUSY, *hidden]))) == {"gemm takes the most"}
 
 
 def test_each_idle_time_has_one_cause(tmp_path: Path) -> None:
     """What the loader explains is not charged to small kernels too."""
     kernels = [(f"add_{n}", "kernel", 90 + n * 0.04, 0.008) for n in range(240)]
     loading: Span = ("dataloader", "user_annotation", 0, 90)
-    said = found(capture(tmp_path, [loading, *kernels]))
+    said = found(measured(tmp_path, [loading, *kernels]))
     assert said["The step waits for data"].share == pytest.approx(0.9, abs=0.01)
     assert said["Many small kernels"].share == pytest.approx(0.08, abs=0.01)
 
@@ -147,7 +147,7 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
             events.append({**common, **kernels, "tid": 7, "args": args})
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
-    said = str(Breakdown(Capture(path)))
+    said = str(Breakdown(MeasuredTrace(path)))
     assert said.startswith(
         "A step takes the device 50 ms (4 steps); the host is done with one in 5"
     )
@@ -161,36 +161,40 @@ def test_memory_near_its_limit(tmp_path: Path) -> None:
         args = {"Total Reserved": reserved, "Device Type": 1, "Device Id": 0, "Bytes": 1, "Addr": 1}
         event = {"ph": "i", "name": "[memory]", "ts": 5, "pid": 1, "tid": 1,
                  "args": {name: int(value) for name, value in args.items()}}  # fmt: skip
-        said = found(capture(tmp_path, DEVICE, event, deviceProperties=limit))
+        said = found(measured(tmp_path, DEVICE, event, deviceProperties=limit))
         assert ("Memory is near its limit" in said) is expected
-    assert list(found(capture(tmp_path, DEVICE, event, deviceProperties="odd"))) == []
+    assert list(found(measured(tmp_path, DEVICE, event, deviceProperties="odd"))) == []
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
     """By what it costs."""
     spans = [*HEALTHY, ("collection", "gc", 50, 10), ("dataloader", "user_annotation", 0, 30)]
-    two = findings(one := capture(tmp_path, spans), Breakdown(one))
+    two = findings(one := measured(tmp_path, spans), Breakdown(one))
     assert [finding.title for finding in two] == ["The step waits for data", "Garbage collection"]
 
 
 def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
-    """Of a device, of the host, of a capture without steps, and of one without anything."""
-    device = str(Breakdown(capture(tmp_path, DEVICE)))
+    """Of a device, of the host, of a trace without steps, and of one without anything."""
+    device = str(Breakdown(measured(tmp_path, DEVICE)))
     assert device == (
         "A step takes 100 ms (2 steps, from 100 ms to 100 ms). The device computes for 98% of it, "
         "and it is idle for 2%."
     )
-    host = str(Breakdown(capture(tmp_path, HEALTHY)))
+    host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "Operators of the host run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: data loading 1%; 99% lies outside these.")
-    python = capture(tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)])
+    python = measured(
+        tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)]
+    )
     assert str(Breakdown(python)).endswith(
         "Python functions run or wait for 90% of it, and 10% lies outside of recorded calls."
     )
     assert found(python)["time.sleep takes the most"].detail == "1 of them in a step takes 60 ms."
     empty = tmp_path / "b.trace.json"
     empty.write_text('{"traceEvents": []}')
-    assert str(Breakdown(Capture(empty))) == "The capture holds no event with a duration."
+    assert str(Breakdown(MeasuredTrace(empty))) == "The trace holds no event with a duration."
     event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 4000}
     empty.write_text(json.dumps({"traceEvents": [event]}))
-    assert str(Breakdown(Capture(empty))).startswith("No step is marked; the capture spans 4 ms.")
+    assert str(Breakdown(MeasuredTrace(empty))).startswith(
+        "No step is marked; the trace spans 4 ms."
+    )

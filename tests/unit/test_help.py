@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from dynprof.cli import app
+from dynprof.cli.help_panels import BRIEFS
 from dynprof.cli.options import NOT_OFFERED, SECTIONS, changes, settings
-from dynprof.cli.panels import BRIEFS
 from tests.processes import DYNPROF, run
 
 COMMANDS = [str(info.callback.__name__) for info in app.registered_commands if info.callback]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.capture import Capture
 from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
-from dynprof.analysis.runs.one_capture import analyse_capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.errors import CaptureError
 
 ODD: list[Any] = [
@@ -91,12 +91,12 @@ def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
         path = Path(folder, "a.trace.json")
         path.write_text(json.dumps(trace))
         try:
-            capture = Capture(path)
+            measured = MeasuredTrace(path)
         except CaptureError:
             return
-        made = {found.name for found in analyse_capture(capture, ["text", "db"])}
+        made = {found.name for found in write_analysis(measured, ["text", "db"])}
         assert {"report.html", "events.parquet", "steps.parquet"} <= made
         assert any(name.endswith(".db") for name in made)
-        assert growths(capture, capture) == []
-        assert phase_growths(capture, capture) == []
-        assert why_not_comparable(capture, capture) == []
+        assert growths(measured, measured) == []
+        assert phase_growths(measured, measured) == []
+        assert why_not_comparable(measured, measured) == []

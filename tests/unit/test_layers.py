@@ -60,7 +60,7 @@ TORCH_MODULES = {
         "torch_features",
         "torch_recording",
         "forks",
-        "moments",
+        "unsafe_moments",
         "kineto",
         "libtorch",
         "selftest",

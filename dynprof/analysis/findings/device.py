@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.findings.finding import LEAST, SMALL_NS, Finding, how_many
 from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
-from dynprof.analysis.measures.memory import device_label
+from dynprof.analysis.measures.memory_timeline import device_label
 from dynprof.analysis.measures.operators import FRAMES, OPERATORS
 from dynprof.analysis.measures.steps import LAUNCHES
 from dynprof.analysis.reading.intervals import united
@@ -18,7 +18,7 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
 
 _MANY_KERNELS = 100
@@ -26,7 +26,7 @@ NEAR = 0.9
 """Memory is near its limit from this share on."""
 
 
-def exposed_communication(_: Capture, steps: Breakdown) -> Finding:
+def exposed_communication(_: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for collectives that run while nothing computes."""
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
     alone = "all of it" if time > 0.995 * whole else ms(time)
@@ -40,15 +40,15 @@ def exposed_communication(_: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def idle_device(capture: Capture, steps: Breakdown) -> Finding | None:
+def idle_device(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for a device that is idle for no other reason, and whether its kernels are small."""
     if steps.on_host:
         return None
-    trace = capture.trace
+    trace = measured.trace
     kernels = trace.category("kernel") & (trace.spans["device"] == steps.device)
     count = int(kernels.sum()) / max(1, steps.count)
     middle = float(np.median(trace.spans["length"][kernels]))
-    named = united(*steps.causes.values(), _gaps_after_waits(capture, steps))
+    named = united(*steps.causes.values(), _gaps_after_waits(measured, steps))
     time = steps.parts[IDLE] - steps.idle_in(named)
     if count >= _MANY_KERNELS and middle < SMALL_NS:
         return Finding(
@@ -70,14 +70,14 @@ def idle_device(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def synchronisations(capture: Capture, steps: Breakdown) -> Finding | None:
+def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for calls in which the host waits for the device, which then has nothing to do."""
     if steps.on_host:
         return None
-    chosen = _waits(capture)
-    time = steps.time_in(_gaps_after_waits(capture, steps))
-    waits = counted(how_many(capture, steps, chosen), "synchronisation")
-    asked = Counter(_callers(capture, chosen))
+    chosen = _waits(measured)
+    time = steps.time_in(_gaps_after_waits(measured, steps))
+    waits = counted(how_many(measured, steps, chosen), "synchronisation")
+    asked = Counter(_callers(measured, chosen))
     by = f", most by {asked.most_common(1)[0][0]}" if asked else ""
     return Finding(
         "The host waits for the device",
@@ -88,34 +88,34 @@ def synchronisations(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def _waits(capture: Capture) -> NDArray[np.bool_]:
-    trace = capture.trace
+def _waits(measured: MeasuredTrace) -> NDArray[np.bool_]:
+    trace = measured.trace
     return trace.category(*LAUNCHES) & trace.named(lambda name: "Synchronize" in name)
 
 
-def _gaps_after_waits(capture: Capture, steps: Breakdown) -> Cover:
+def _gaps_after_waits(measured: MeasuredTrace, steps: Breakdown) -> Cover:
     """Return when the device is idle because the host waited for it and launched nothing ahead."""
-    spans, chosen = capture.trace.spans, _waits(capture)
+    spans, chosen = measured.trace.spans, _waits(measured)
     return steps.gaps_after(spans["start"][chosen] + spans["length"][chosen])
 
 
-def _callers(capture: Capture, chosen: NDArray[np.bool_]) -> list[str]:
+def _callers(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> list[str]:
     """Return the names of the operators that made these calls, as far as they are known."""
-    trace = capture.trace
+    trace = measured.trace
     wanted = trace.spans["external_id"][chosen]
     makers = np.flatnonzero(trace.category(OPERATORS) & (trace.spans["external_id"] > 0))
     names = dict(zip(trace.spans["external_id"][makers].tolist(), makers.tolist(), strict=True))
     return [trace.name(names[one]) for one in wanted.tolist() if one in names]
 
 
-def allocator(capture: Capture, steps: Breakdown) -> Finding:
+def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for device memory that is taken and given back in the loop."""
-    trace = capture.trace
+    trace = measured.trace
     chosen = trace.category(*LAUNCHES) & trace.named(
         lambda name: name.endswith(("Malloc", "Free", "MallocAsync", "HostAlloc"))
     )
-    time = steps.cost_of(capture.trace.when(chosen))
-    calls = counted(how_many(capture, steps, chosen), "call")
+    time = steps.cost_of(measured.trace.when(chosen))
+    calls = counted(how_many(measured, steps, chosen), "call")
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
@@ -126,15 +126,15 @@ def allocator(capture: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def pageable_copies(capture: Capture, steps: Breakdown) -> Finding | None:
+def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for copies from memory that is not pinned, while nothing computes."""
     if steps.on_host:
         return None
-    trace = capture.trace
+    trace = measured.trace
     chosen = trace.category("gpu_memcpy") & trace.named(lambda name: "Pageable" in name)
-    alone = united(steps.covers[COMPUTING], capture.trace.when(chosen))
+    alone = united(steps.covers[COMPUTING], measured.trace.when(chosen))
     time = steps.time_in(alone) - steps.time_in(steps.covers[COMPUTING])
-    copies = counted(how_many(capture, steps, chosen), "copy", "copies")
+    copies = counted(how_many(measured, steps, chosen), "copy", "copies")
     return Finding(
         "Copies from memory that is not pinned",
         steps.share(time),
@@ -144,10 +144,10 @@ def pageable_copies(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def memory(capture: Capture, _: Breakdown) -> Finding | None:
+def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
     """Compare the highest reserved memory of each device with what it has."""
-    memory, worst = capture.trace.memory, None
-    for device, limit in capture.device_memory.items():
+    memory, worst = measured.trace.memory, None
+    for device, limit in measured.device_memory.items():
         mine = memory["reserved"][memory["device_id"] == device]
         peak = int(mine.max()) if len(mine) else 0
         if limit and peak / limit >= NEAR and (worst is None or peak / limit > worst[1]):

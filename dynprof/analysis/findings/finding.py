@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.breakdown import Breakdown
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 LEAST = 0.03
 """A finding is worth a line from this share of a step on."""
@@ -49,9 +49,9 @@ class Finding:
         return f"{self.title}: {self.detail} {self.advice}"
 
 
-def how_many(capture: Capture, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
+def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
     """Return how many spans begin in a step, in the mean."""
-    start, count = capture.trace.spans["start"][chosen], 0
-    for _, begin, length in capture.marked:
+    start, count = measured.trace.spans["start"][chosen], 0
+    for _, begin, length in measured.marked:
         count += int(((start >= begin) & (start < begin + length)).sum())
     return count / max(1, steps.count)

@@ -25,18 +25,18 @@ from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
 
 _MANY_OPERATORS = 500
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
-def data_loading(capture: Capture, steps: Breakdown) -> Finding:
+def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for steps that wait for data."""
     where = steps.causes[LOADING]
-    time, slowest = steps.cost_of(where), _slowest_frame(capture, where)
-    alone = capture.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
+    time, slowest = steps.cost_of(where), _slowest_frame(measured, where)
+    alone = measured.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
     return Finding(
         "The step waits for data",
         steps.share(time),
@@ -48,9 +48,9 @@ def data_loading(capture: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def _slowest_frame(capture: Capture, where: Cover) -> str:
+def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
     """Return which Python function has the most time of its own while a cover lasts."""
-    trace, calls = capture.trace, capture.calls
+    trace, calls = measured.trace, measured.calls
     begins, ends = where
     start = trace.spans["start"][calls.span]
     place = np.searchsorted(begins, start, side="right") - 1
@@ -64,10 +64,10 @@ def _slowest_frame(capture: Capture, where: Cover) -> str:
     return f", {times[worst] / max(1, times.sum()):.0%} of it in {trace.tables['name'][worst]}"
 
 
-def garbage(capture: Capture, steps: Breakdown) -> Finding:
+def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
     time = steps.cost_of(steps.causes[COLLECTING])
-    count = how_many(capture, steps, capture.trace.category("gc"))
+    count = how_many(measured, steps, measured.trace.category("gc"))
     return Finding(
         "Garbage collection",
         steps.share(time),
@@ -77,7 +77,7 @@ def garbage(capture: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def compiling(_: Capture, steps: Breakdown) -> Finding:
+def compiling(_: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
     time = steps.cost_of(steps.causes[COMPILING])
     return Finding(
@@ -89,12 +89,12 @@ def compiling(_: Capture, steps: Breakdown) -> Finding:
     )
 
 
-def between_operators(capture: Capture, steps: Breakdown) -> Finding | None:
+def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for time in which Python runs and no operator does, for no other reason."""
-    if not steps.on_host or not capture.trace.category(OPERATORS).any():
+    if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
     time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
-    stacks = capture.trace.category(FRAMES).any()
+    stacks = measured.trace.category(FRAMES).any()
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
@@ -104,9 +104,9 @@ def between_operators(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
+def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for operators that take hardly longer than their dispatch."""
-    trace, found = capture.trace, capture.operators
+    trace, found = measured.trace, measured.operators
     own = found.own[trace.category(OPERATORS)[found.span]]
     count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
     if not steps.on_host or count < _MANY_OPERATORS or not len(small):
@@ -121,9 +121,9 @@ def small_operators(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
+def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
-    work = (kind for kind in capture.kinds if kind.core != "COMMUNICATION")
+    work = (kind for kind in measured.kinds if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
@@ -134,7 +134,7 @@ def costliest(capture: Capture, steps: Breakdown) -> Finding | None:
         steps.share(kind.total / count),
         f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
         f"{ms(kind.total / count)}.",
-        _advice_on(kind.name, shapes=len(capture.trace.tables["dims"]) > 1),
+        _advice_on(kind.name, shapes=len(measured.trace.tables["dims"]) > 1),
     )
 
 
@@ -148,9 +148,9 @@ def _advice_on(name: str, *, shapes: bool) -> str:
     return "Search for it in the flame graph: is each call needed, and could one do for many?"
 
 
-def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
+def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for an optimizer that takes a large part of the step."""
-    time = steps.cost_of(where_phase(capture.trace, OPTIMIZER))
+    time = steps.cost_of(where_phase(measured.trace, OPTIMIZER))
     if steps.share(time) < LARGE:
         return None
     return Finding(
@@ -161,7 +161,7 @@ def optimizer(capture: Capture, steps: Breakdown) -> Finding | None:
     )
 
 
-def checkpoint(_: Capture, steps: Breakdown) -> Finding:
+def checkpoint(_: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
     time = steps.cost_of(steps.causes[CHECKPOINT])
     return Finding(

@@ -10,7 +10,7 @@ from dynprof.analysis.findings.finding import LEAST
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
     from dynprof.analysis.measures.breakdown import Breakdown
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
@@ -21,7 +21,7 @@ _RULES = (
 """Each looks for one thing."""
 
 
-def findings(capture: Capture, steps: Breakdown) -> list[Finding]:
+def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
     """Return what was found, the worst first."""
-    found = [finding for rule in _RULES if (finding := rule(capture, steps))]
+    found = [finding for rule in _RULES if (finding := rule(measured, steps))]
     return sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)

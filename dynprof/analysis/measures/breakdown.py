@@ -38,7 +38,7 @@ _BEHIND = 1.2
 
 
 class Measured(Protocol):
-    """What is needed of a capture: its trace, and what was measured of its steps."""
+    """What is needed of a trace: its events, and what was measured of its steps."""
 
     @property
     def trace(self) -> Trace:
@@ -62,10 +62,10 @@ class Measured(Protocol):
 
 
 class Breakdown:
-    """The steps of a capture, and their mean; times in ns.
+    """The steps of a trace, and their mean; times in ns.
 
     Args:
-        capture: The capture.
+        measured: The trace.
 
     Attributes:
         on_host: Whether no device worked.
@@ -75,13 +75,13 @@ class Breakdown:
         count: How many steps.
     """
 
-    def __init__(self, capture: Measured) -> None:
-        self._capture = capture
-        kernels = capture.trace.category("kernel")
-        worked = np.unique(capture.trace.spans["device"][kernels])
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        kernels = measured.trace.category("kernel")
+        worked = np.unique(measured.trace.spans["device"][kernels])
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[Marked] = capture.marked
+        self.steps: list[Marked] = measured.marked
         self.count = len(self.steps)
         if self.behind:
             first, last = self._device_span
@@ -90,32 +90,32 @@ class Breakdown:
     @cached_property
     def _device_span(self) -> tuple[int, int]:
         """From the first to the last of what the marked steps launched."""
-        mine = [s for s in self._capture.steps if s.device == self.device and s.stage]
+        mine = [s for s in self._measured.steps if s.device == self.device and s.stage]
         begins = [step.begin + step.preparing for step in mine]
         return min(begins), max(b + s.stage for b, s in zip(begins, mine, strict=True))
 
     @cached_property
     def behind(self) -> bool:
         """Whether the device works on long after the host has done its steps."""
-        if self.on_host or not any(step.stage for step in self._capture.steps):
+        if self.on_host or not any(step.stage for step in self._measured.steps):
             return False
         first, last = self._device_span
-        return last - first > _BEHIND * sum(length for _, _, length in self._capture.marked)
+        return last - first > _BEHIND * sum(length for _, _, length in self._measured.marked)
 
     @property
     def marked(self) -> bool:
-        """Whether the capture says where its steps are."""
-        return any(number is not None for number, _, _ in self._capture.marked)
+        """Whether the trace says where its steps are."""
+        return any(number is not None for number, _, _ in self._measured.marked)
 
     @property
     def _of_python(self) -> bool:
         """Whether calls of Python stand in the place of operators."""
-        return bool(self._capture.trace.category(CALLS).any())
+        return bool(self._measured.trace.category(CALLS).any())
 
     @property
     def a_step(self) -> str:
         """What times are of, in words."""
-        return "a step" if self.marked else "the capture"
+        return "a step" if self.marked else "the trace"
 
     @cached_property
     def length(self) -> float:
@@ -125,7 +125,7 @@ class Breakdown:
     @cached_property
     def covers(self) -> dict[str, Cover]:
         """When the device computes, communicates and copies; on the host, the first two."""
-        trace = self._capture.trace
+        trace = self._measured.trace
         collective = trace.named(is_collective)
         if self.on_host:
             labels = trace.category(LABELS) & collective
@@ -154,7 +154,7 @@ class Breakdown:
     @cached_property
     def phases(self) -> dict[str, float]:
         """What the host does in a step."""
-        return mean_phases(self._capture.phases)
+        return mean_phases(self._measured.phases)
 
     @cached_property
     def busy(self) -> Cover:
@@ -164,7 +164,7 @@ class Breakdown:
     @cached_property
     def causes(self) -> dict[str, Cover]:
         """When the host does something that keeps everything else waiting."""
-        trace = self._capture.trace
+        trace = self._measured.trace
         return {
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
@@ -201,15 +201,15 @@ class Breakdown:
 
     def __str__(self) -> str:
         if not self.length:
-            return "The capture holds no event with a duration."
-        if self.on_host and not self._capture.kinds:
+            return "The trace holds no event with a duration."
+        if self.on_host and not self._measured.kinds:
             return f"{self._span()} No operator was recorded.{self._phases()}"
         return f"{self._span()} {self._work()}{self._phases()}"
 
     def _span(self) -> str:
-        lengths = sorted(length for _, _, length in self._capture.marked)
+        lengths = sorted(length for _, _, length in self._measured.marked)
         if not self.marked:
-            return f"No step is marked; the capture spans {ms(lengths[0])}."
+            return f"No step is marked; the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
         if self.behind:
             return (

@@ -1,4 +1,4 @@
-"""Two captures against each other: what grew, by count and by time, in each step."""
+"""Two traces against each other: what grew, by count and by time, in each step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dynprof.analysis.measures.phases import mean_phases
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How one name changed from the first capture to the second, in each step.
+    """How one name changed from the first trace to the second, in each step.
 
     Attributes:
         name: Of operators of the host, of kernels of a device, or of a phase.
@@ -35,14 +35,14 @@ class Growth:
         return self.time_ns[1] - self.time_ns[0]
 
 
-def step_ns(capture: Capture) -> float:
+def step_ns(measured: MeasuredTrace) -> float:
     """Return the mean duration of a step, in ns."""
-    lengths = [length for _, _, length in capture.marked]
+    lengths = [length for _, _, length in measured.marked]
     return sum(lengths) / max(1, len(lengths))
 
 
-def why_not_comparable(one: Capture, other: Capture) -> list[str]:
-    """Say what makes the numbers of two captures mean different things."""
+def why_not_comparable(one: MeasuredTrace, other: MeasuredTrace) -> list[str]:
+    """Say what makes the numbers of two traces mean different things."""
     theirs = _recorded(other)
     return [
         f"only the {'first' if there else 'second'} has {what}"
@@ -51,22 +51,22 @@ def why_not_comparable(one: Capture, other: Capture) -> list[str]:
     ]
 
 
-def _recorded(capture: Capture) -> dict[str, bool]:
+def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
     """Return what of the things that change the other numbers was recorded."""
-    trace = capture.trace
+    trace = measured.trace
     return {
         "the host's Python frames": bool(trace.category("python_function").any()),
         "shapes of operators": len(trace.tables["dims"]) > 1,
         "memory events": len(trace.memory["time"]) > 0,
         "a device": bool(trace.category("kernel").any()),
         "calls of Python in the place of operators": bool(trace.category("fee").any()),
-        "marked steps": any(number is not None for number, _, _ in capture.marked),
+        "marked steps": any(number is not None for number, _, _ in measured.marked),
     }
 
 
-def growths(one: Capture, other: Capture) -> list[Growth]:
+def growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
     """Return every name that changed, what costs a step most first."""
-    work = [{row[:2]: row[2:] for row in step_work(capture)} for capture in (one, other)]
+    work = [{row[:2]: row[2:] for row in step_work(measured)} for measured in (one, other)]
     found = []
     for name, where in dict.fromkeys((*work[0], *work[1])):
         (count, time), (count_after, time_after) = (w.get((name, where), (0, 0)) for w in work)
@@ -75,9 +75,9 @@ def growths(one: Capture, other: Capture) -> list[Growth]:
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
-def phase_growths(one: Capture, other: Capture) -> list[Growth]:
+def phase_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
     """Return the phases of the host that changed, what costs a step most first."""
-    before, after = (mean_phases(capture.phases) for capture in (one, other))
+    before, after = (mean_phases(measured.phases) for measured in (one, other))
     found = [
         Growth(name, "phase", (1, 1), (before[name], after[name]))
         for name in before
@@ -86,11 +86,11 @@ def phase_growths(one: Capture, other: Capture) -> list[Growth]:
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
-def step_work(capture: Capture) -> Iterator[tuple[str, str, float, float]]:
+def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
     """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step."""
-    steps = max(1, len(capture.marked))
-    for average in capture.work:
+    steps = max(1, len(measured.marked))
+    for average in measured.work:
         yield average.name, "host", average.count / steps, average.own / steps
-    for kind in capture.kinds:
+    for kind in measured.kinds:
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -18,7 +18,7 @@ from dynprof.analysis.reading.columns import Table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 INTEGER, TEXT = "INTEGER", "TEXT"
 TABLES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -59,8 +59,8 @@ NONE = 4294967295
 """What the vendor writes where there is no value."""
 
 
-def write_database(capture: Capture, path: Path) -> None:
-    """Write the database of a capture; tables with nothing to say are not in it.
+def write_database(measured: MeasuredTrace, path: Path) -> None:
+    """Write the database of a trace; tables with nothing to say are not in it.
 
     Raises:
         OSError: The place cannot be written.
@@ -68,15 +68,15 @@ def write_database(capture: Capture, path: Path) -> None:
     strings = Table()
     chains: dict[str, int] = Table()
     tables: dict[str, Rows] = {
-        "PYTORCH_API": _apis(capture, strings, chains),
-        "CONNECTION_IDS": _connections(capture),
-        "MEMORY_RECORD": _memory_records(capture, strings),
-        "OP_MEMORY": _operator_memory(capture, strings),
-        "STEP_TIME": _steps(capture),
-        "GC_RECORD": _collections(capture),
-        "RANK_DEVICE_MAP": [(capture.rank, _device(capture))],
-        "HOST_INFO": [("", capture.host)],
-        "META_DATA": [(key, json.dumps(value)) for key, value in capture.metadata.items()],
+        "PYTORCH_API": _apis(measured, strings, chains),
+        "CONNECTION_IDS": _connections(measured),
+        "MEMORY_RECORD": _memory_records(measured, strings),
+        "OP_MEMORY": _operator_memory(measured, strings),
+        "STEP_TIME": _steps(measured),
+        "GC_RECORD": _collections(measured),
+        "RANK_DEVICE_MAP": [(measured.rank, _device(measured))],
+        "HOST_INFO": [("", measured.host)],
+        "META_DATA": [(key, json.dumps(value)) for key, value in measured.metadata.items()],
         "ENUM_API_TYPE": list(API_TYPES.items()),
     }
     tables["PYTORCH_CALLCHAINS"] = _callchains(chains, strings)
@@ -101,25 +101,25 @@ def _fill(database: sqlite3.Connection, name: str, rows: Rows) -> None:
     database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - names of ours
 
 
-def _global_threads(capture: Capture) -> list[int]:
+def _global_threads(measured: MeasuredTrace) -> list[int]:
     """Return the vendor's number of each thread: its process in the high half."""
     found = []
-    for pid, tid in capture.trace.tables["thread"]:
+    for pid, tid in measured.trace.tables["thread"]:
         numbers = [n if isinstance(n, int) else abs(hash(n)) & 0x7FFFFFFF for n in (pid, tid)]
         found.append((numbers[0] & 0x7FFFFFFF) << 32 | (numbers[1] & 0xFFFFFFFF))
     return found
 
 
-def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> Rows:
-    trace, base = capture.trace, capture.base_ns
-    threads, names = _global_threads(capture), trace.tables["name"]
+def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Rows:
+    trace, base = measured.trace, measured.base_ns
+    threads, names = _global_threads(measured), trace.tables["name"]
     dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t in trace.tables["dims"]]
     kinds = [
         _FRAME if c == "python_function" else _MARK if c == LABELS else _OPERATOR
         for c in trace.tables["category"]
     ]
-    stacks = capture.call_stacks
-    chain_of = {int(s): stacks(i) for i, s in enumerate(capture.operators.span.tolist())}
+    stacks = measured.call_stacks
+    chain_of = {int(s): stacks(i) for i, s in enumerate(measured.operators.span.tolist())}
     chosen = np.flatnonzero(trace.category(OPERATORS, LABELS, CALLS, "python_function"))
     columns = ("start", "length", "thread", "name", "sequence", "dims", "category")
     rows = zip(chosen.tolist(), *(trace.spans[c][chosen].tolist() for c in columns), strict=True)
@@ -142,15 +142,15 @@ def _apis(capture: Capture, strings: Table, chains: dict[str, int]) -> Rows:
         )
 
 
-def _connections(capture: Capture) -> list[tuple[Any, ...]]:
+def _connections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
     """Return which operators started what on a device, by the correlation of the launches."""
-    spans = capture.trace.spans
-    wanted = capture.trace.category("kernel") & (spans["external_id"] > 0)
+    spans = measured.trace.spans
+    wanted = measured.trace.category("kernel") & (spans["external_id"] > 0)
     launches = zip(
         spans["external_id"][wanted].tolist(), spans["correlation"][wanted].tolist(), strict=True
     )
     by_id = {}
-    for place in np.flatnonzero(capture.trace.category(OPERATORS)).tolist():
+    for place in np.flatnonzero(measured.trace.category(OPERATORS)).tolist():
         by_id[int(spans["external_id"][place])] = place
     return [(by_id[operator], launch) for operator, launch in launches if operator in by_id]
 
@@ -166,8 +166,8 @@ def _callchains(chains: dict[str, int], strings: Table) -> Rows:
             yield number, strings[frame], depth
 
 
-def _memory_records(capture: Capture, strings: Table) -> Rows:
-    memory, base = capture.trace.memory, capture.base_ns
+def _memory_records(measured: MeasuredTrace, strings: Table) -> Rows:
+    memory, base = measured.trace.memory, measured.base_ns
     component = strings[COMPONENT]
     columns = zip(
         *(memory[c].tolist() for c in ("time", "total", "reserved", "device_id")), strict=True
@@ -175,9 +175,9 @@ def _memory_records(capture: Capture, strings: Table) -> Rows:
     return ((component, base + t, a, r, a, NONE, d) for t, a, r, d in columns)
 
 
-def _operator_memory(capture: Capture, strings: Table) -> Rows:
-    base = capture.base_ns
-    for made in capture.allocations:
+def _operator_memory(measured: MeasuredTrace, strings: Table) -> Rows:
+    base = measured.base_ns
+    for made in measured.allocations:
         released = None if made.released is None else base + made.released
         lasted = None if made.released is None else made.released - made.allocated
         then, after = made.total_then, made.total_after
@@ -201,20 +201,20 @@ def _operator_memory(capture: Capture, strings: Table) -> Rows:
         )
 
 
-def _steps(capture: Capture) -> list[tuple[Any, ...]]:
-    base = capture.base_ns
-    steps = capture.marked
+def _steps(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
+    base = measured.base_ns
+    steps = measured.marked
     return [(n, base + b, base + b + length) for n, b, length in steps if n is not None]
 
 
-def _collections(capture: Capture) -> list[tuple[Any, ...]]:
-    trace, base = capture.trace, capture.base_ns
+def _collections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
+    trace, base = measured.trace, measured.base_ns
     chosen = np.flatnonzero(trace.category("gc"))
-    threads = _global_threads(capture)
+    threads = _global_threads(measured)
     columns = (trace.spans[c][chosen].tolist() for c in ("start", "length", "thread"))
     return [(base + s, base + s + n, threads[t]) for s, n, t in zip(*columns, strict=True)]
 
 
-def _device(capture: Capture) -> int:
-    device = capture.first_device
+def _device(measured: MeasuredTrace) -> int:
+    device = measured.first_device
     return device if isinstance(device, int) else -1

@@ -1,4 +1,4 @@
-"""Which files a capture has nothing to say in, and why: they are not written."""
+"""Which files a trace has nothing to say in, and why: they are not written."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dynprof.analysis.measures.operators import ON_DEVICE
 from dynprof.analysis.measures.steps import collectives
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 
-def left_out(capture: Capture) -> dict[str, str]:
+def left_out(measured: MeasuredTrace) -> dict[str, str]:
     """Return why files are not written, by what they are."""
-    trace = capture.trace
+    trace = measured.trace
     reasons = {
-        "operator_details.csv": (len(capture.operators.span), "no operator was recorded"),
+        "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
         "kernel_details.csv": (trace.category(*ON_DEVICE).any(), "no device worked"),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
         "communication.json": (len(collectives(trace)), "no collective was recorded"),
-        "profiler_metadata.json": (len(capture.metadata), "the config has no metadata"),
-        "profiler_info": (capture.manifest is not None, "no manifest lies beside the trace"),
+        "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
+        "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }
     return {name: why for name, (there, why) in reasons.items() if not there}

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.call_tree import call_tree
-from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.nesting import ROOT
-from dynprof.analysis.output.files import whole
+from dynprof.analysis.output.whole_files import whole
 from dynprof.files.layout import write_atomic
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
     Raises:
         CaptureError: It is no trace.
     """
-    _write(path, folded(Capture(trace), on_device=on_device))
+    _write(path, folded(MeasuredTrace(trace), on_device=on_device))
 
 
 def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
@@ -62,25 +62,25 @@ def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
     }
 
 
-def write_stacks(capture: Capture, folder: Path) -> Iterator[Path]:
+def write_stacks(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write the stacks folded, and for speedscope; yield the paths."""
-    lines = list(folded(capture))
+    lines = list(folded(measured))
     path = folder / "stacks.folded"
     _write(path, lines)
     yield path
     flame = folder / "stacks.speedscope.json"
-    write_atomic(flame, json.dumps(speedscope(capture.path.name, lines)))
+    write_atomic(flame, json.dumps(speedscope(measured.path.name, lines)))
     yield flame
 
 
-def folded(capture: Capture, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
+def folded(measured: MeasuredTrace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
-    tree = capture.tree
+    tree = measured.tree
     if on_device:
-        tree = call_tree(capture.trace, capture.calls, capture.marked, on_device=True)
+        tree = call_tree(measured.trace, measured.calls, measured.marked, on_device=True)
     stacks: list[str] = []
     for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
-        text = capture.trace.tables["name"][name].translate(_UNSAFE)
+        text = measured.trace.tables["name"][name].translate(_UNSAFE)
         stacks.append(text if outer == ROOT else f"{stacks[outer]};{text}")
         if own >= 1000:
             yield stacks[-1], own // 1000

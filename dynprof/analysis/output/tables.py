@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.kernels import core_of, waits
-from dynprof.analysis.measures.memory import device_label
+from dynprof.analysis.measures.memory_timeline import device_label
 from dynprof.analysis.measures.operators import LABELS, ON_DEVICE, STEP
-from dynprof.analysis.output.files import whole
+from dynprof.analysis.output.whole_files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 OPERATOR_DETAILS = (
     "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",
@@ -70,21 +70,21 @@ def us(nanoseconds: int) -> str:
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
-def operator_tables(capture: Capture) -> Tables:
+def operator_tables(measured: MeasuredTrace) -> Tables:
     """Return what there is to say of operators, kernels and steps."""
     return {
-        "operator_details.csv": (OPERATOR_DETAILS, _operator_details(capture)),
-        "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(capture)),
-        "op_statistic.csv": (OP_STATISTIC, _op_statistic(capture)),
-        "step_trace_time.csv": (STEP_TRACE_TIME, _step_trace_time(capture)),
+        "operator_details.csv": (OPERATOR_DETAILS, _operator_details(measured)),
+        "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(measured)),
+        "op_statistic.csv": (OP_STATISTIC, _op_statistic(measured)),
+        "step_trace_time.csv": (STEP_TRACE_TIME, _step_trace_time(measured)),
     }
 
 
-def memory_tables(capture: Capture) -> Tables:
+def memory_tables(measured: MeasuredTrace) -> Tables:
     """Return what there is to say of memory."""
     return {
-        "memory_record.csv": (MEMORY_RECORD, _memory_record(capture)),
-        "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(capture)),
+        "memory_record.csv": (MEMORY_RECORD, _memory_record(measured)),
+        "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(measured)),
     }
 
 
@@ -134,12 +134,12 @@ def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]
     return found
 
 
-def _operator_details(capture: Capture) -> Ready:
-    trace, found = capture.trace, capture.operators
+def _operator_details(measured: MeasuredTrace) -> Ready:
+    trace, found = measured.trace, measured.operators
     names, dims = trace.tables["name"], trace.tables["dims"]
     steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
     kept = np.flatnonzero(~steps[found.span])
-    chosen, stacks = found.span[kept], capture.call_stacks
+    chosen, stacks = found.span[kept], measured.call_stacks
     quoted: dict[str, str] = {}
     calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
     device = [_column(times[kept], us) for times in (found.device_own, found.device_total)]
@@ -174,8 +174,8 @@ def _shape_text(shape: Any) -> str:
     return (";" if nested else ",").join(_shape_text(part) for part in shape)
 
 
-def _kernel_details(capture: Capture) -> Iterator[Row]:
-    trace = capture.trace
+def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
+    trace = measured.trace
     chosen = np.flatnonzero(trace.category(*ON_DEVICE))
     names, categories = trace.tables["name"], trace.tables["category"]
     columns = (
@@ -184,20 +184,20 @@ def _kernel_details(capture: Capture) -> Iterator[Row]:
     rows = zip(*(column.tolist() for column in (*columns, waits(trace, chosen))), strict=True)
     for device, name, category, start, length, wait in rows:
         core = core_of(categories[category], names[name])
-        moment = us(capture.base_ns + start)
+        moment = us(measured.base_ns + start)
         yield device, names[name], names[name], core, moment, us(length), us(wait), 0
 
 
-def _op_statistic(capture: Capture) -> Iterator[Row]:
-    device = capture.first_device
-    for kind in capture.kinds:
+def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
+    device = measured.first_device
+    for kind in measured.kinds:
         average = us(round(kind.total / kind.count))
         times = (us(kind.total), us(kind.shortest), average, us(kind.longest))
         yield device, kind.name, kind.core, kind.count, *times, f"{kind.ratio:.3f}"
 
 
-def _step_trace_time(capture: Capture) -> Iterator[Row]:
-    for step in capture.steps:
+def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
+    for step in measured.steps:
         alone = us(step.communication - step.overlapped)
         yield (
             step.device_id,
@@ -214,15 +214,15 @@ def _step_trace_time(capture: Capture) -> Iterator[Row]:
         )
 
 
-def _memory_record(capture: Capture) -> Ready:
-    memory, count = capture.trace.memory, len(capture.trace.memory["time"])
+def _memory_record(measured: MeasuredTrace) -> Ready:
+    memory, count = measured.trace.memory, len(measured.trace.memory["time"])
     total, reserved = (_column(memory[name], _mb) for name in ("total", "reserved"))
     both = list(zip(memory["device_type"].tolist(), memory["device_id"].tolist(), strict=True))
     device = {pair: cell(device_label(*pair).upper()) for pair in set(both)}
     return Ready(
         (
             [COMPONENT] * count,
-            _column(capture.base_ns + memory["time"], us),
+            _column(measured.base_ns + memory["time"], us),
             total,
             reserved,
             total,
@@ -236,8 +236,8 @@ def _mb(size: int) -> str:
     return str(size / _MB)
 
 
-def _operator_memory(capture: Capture) -> Ready:
-    base, made = capture.base_ns, capture.allocations
+def _operator_memory(measured: MeasuredTrace) -> Ready:
+    base, made = measured.base_ns, measured.allocations
     released = ["" if one.released is None else us(base + one.released) for one in made]
     lasted = ["" if one.released is None else us(one.released - one.allocated) for one in made]
     total, reserved = _mbs(one.total_then for one in made), _mbs(one.reserved_then for one in made)

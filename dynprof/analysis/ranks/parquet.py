@@ -12,14 +12,14 @@ import numpy as np
 from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.phases import NAMES
 from dynprof.analysis.measures.steps import collectives
-from dynprof.analysis.output.files import own_folder, whole
+from dynprof.analysis.output.whole_files import own_folder, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from duckdb import DuckDBPyConnection
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 FOLDER = "parquet"
 EVENTS, STEPS, COLLECTIVES, OPERATORS = "events", "steps", "collectives", "operators"
@@ -39,18 +39,18 @@ Columns = dict[str, Any]
 """Of one length; NumPy arrays."""
 
 
-def write_events(capture: Capture, folder: Path) -> Iterator[Path]:
-    """Write every event of a capture; yield the path.
+def write_events(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
+    """Write every event of a trace; yield the path.
 
     Raises:
         OSError: The place cannot be written.
     """
     own_folder(folder / FOLDER)
     with connection() as database:
-        yield _copy(database, parquet_file(folder, EVENTS), _events(database, capture))
+        yield _copy(database, parquet_file(folder, EVENTS), _events(database, measured))
 
 
-def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
+def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write what a rank is compared by; yield the paths.
 
     Raises:
@@ -58,9 +58,9 @@ def write_rank_tables(capture: Capture, folder: Path) -> Iterator[Path]:
     """
     own_folder(folder / FOLDER)
     tables = {
-        STEPS: _steps(capture),
-        COLLECTIVES: _collectives(capture),
-        OPERATORS: _operators(capture),
+        STEPS: _steps(measured),
+        COLLECTIVES: _collectives(measured),
+        OPERATORS: _operators(measured),
     }
     with connection() as database:
         for name, columns in tables.items():
@@ -111,11 +111,11 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
     return path
 
 
-def _events(database: DuckDBPyConnection, capture: Capture) -> str:
+def _events(database: DuckDBPyConnection, measured: MeasuredTrace) -> str:
     """Return the query for all events with a duration."""
-    trace = capture.trace
+    trace = measured.trace
     times = {
-        "start_ns": trace.spans["start"] + capture.base_ns,
+        "start_ns": trace.spans["start"] + measured.base_ns,
         "duration_ns": trace.spans["length"],
     }
     database.register("spans", {**trace.spans, **times})
@@ -135,15 +135,15 @@ def phase_column(phase: str) -> str:
     return f"{phase.replace(' ', '_')}_ns"
 
 
-def _steps(capture: Capture) -> Columns:
+def _steps(measured: MeasuredTrace) -> Columns:
     """Return a row for each step on each device; phases are those of the host."""
-    phases = dict(zip(capture.marked, capture.phases, strict=True))
-    steps = capture.steps
+    phases = dict(zip(measured.marked, measured.phases, strict=True))
+    steps = measured.steps
     mine = [phases[step.number, step.begin, step.length] for step in steps]
     times = ("length", "computing", "communication", "overlapped", "free")
     return {
-        "rank": np.full(len(steps), capture.rank),
-        "world_size": np.full(len(steps), capture.world_size),
+        "rank": np.full(len(steps), measured.rank),
+        "world_size": np.full(len(steps), measured.world_size),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
@@ -151,14 +151,14 @@ def _steps(capture: Capture) -> Columns:
     }
 
 
-def _collectives(capture: Capture) -> Columns:
+def _collectives(measured: MeasuredTrace) -> Columns:
     """Return the collectives of each process group in order; times are those since the epoch."""
-    trace, chosen = capture.trace, collectives(capture.trace)
+    trace, chosen = measured.trace, collectives(measured.trace)
     groups = [b" ".join(group).decode(errors="replace") for group in trace.tables["group"]]
     group = trace.spans["group"][chosen]
-    begins = capture.base_ns + trace.spans["start"][chosen]
+    begins = measured.base_ns + trace.spans["start"][chosen]
     return {
-        "rank": np.full(len(chosen), capture.rank),
+        "rank": np.full(len(chosen), measured.rank),
         "group": _texts([groups[code] for code in group.tolist()]),
         "place": _places(group),
         "name": _texts([*map(trace.name, chosen.tolist())]),
@@ -167,11 +167,11 @@ def _collectives(capture: Capture) -> Columns:
     }
 
 
-def _operators(capture: Capture) -> Columns:
+def _operators(measured: MeasuredTrace) -> Columns:
     """Return the count and the own time of each operator and kernel in a step."""
-    rows = list(step_work(capture))
+    rows = list(step_work(measured))
     return {
-        "rank": np.full(len(rows), capture.rank),
+        "rank": np.full(len(rows), measured.rank),
         "name": _texts([row[0] for row in rows]),
         "place": _texts([row[1] for row in rows]),
         "count": np.array([row[2] for row in rows], np.float64),

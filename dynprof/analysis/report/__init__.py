@@ -1,6 +1,6 @@
 """One self-contained page about a capture: what its steps spend their time on, and what to try.
 
-In comes a measured capture with its findings; out goes one HTML file that asks nothing of the
+In comes a measured trace with its findings; out goes one HTML file that asks nothing of the
 network. Others use ``contents`` (what it says, as data) and ``page`` (how it looks).
 """
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
-from dynprof.analysis.measures.memory import memory_timeline
+from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.breakdown import Breakdown
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.ranks.comparison import Ranks
     from dynprof.captures.manifest import Manifest
 
@@ -30,50 +30,50 @@ THINNEST = 1 / 5000
 Data = dict[str, Any]
 
 
-def contents(capture: Capture, ranks: Ranks | None = None) -> Data:
+def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     """Return what a report says.
 
     Args:
-        capture: The capture that it is about.
+        measured: The trace that it is about.
         ranks: The ranks of its window, where several are to be compared.
     """
-    steps = capture.breakdown
-    found = findings(capture, steps)[:WORST]
+    steps = measured.breakdown
+    found = findings(measured, steps)[:WORST]
     return {
-        "title": _title(capture),
+        "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join([*(ranks.words()[:1] if ranks else ()), str(steps)]),
         "findings": [
             {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
             for f in found
         ],
-        "steps": _steps(capture, steps),
-        "flame": _flame(capture),
-        "operators": _operators(capture),
-        "memory": _memory(capture),
+        "steps": _steps(measured, steps),
+        "flame": _flame(measured),
+        "operators": _operators(measured),
+        "memory": _memory(measured),
         "ranks": _ranks(ranks) if ranks else None,
-        "about": _about(capture),
-        "warnings": _warnings(capture),
+        "about": _about(measured),
+        "warnings": _warnings(measured),
     }
 
 
-def _title(capture: Capture) -> str:
+def _title(measured: MeasuredTrace) -> str:
     """Return what the capture is of, in a few words."""
-    numbers = [number for number, _, _ in capture.marked if number is not None]
+    numbers = [number for number, _, _ in measured.marked if number is not None]
     steps = spanned(numbers[0], numbers[-1]).capitalize() if numbers else "A capture"
-    return f"{steps}, rank {capture.rank}, {capture.host or capture.path.name}"
+    return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(capture: Capture) -> list[str]:
+def verdict(measured: MeasuredTrace) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
-    steps = capture.breakdown
-    slowed = [slowed for slowed in [_slowed(capture)] if slowed]
-    return [str(steps), *slowed, *map(str, findings(capture, steps)[:WORST])]
+    steps = measured.breakdown
+    slowed = [slowed for slowed in [_slowed(measured)] if slowed]
+    return [str(steps), *slowed, *map(str, findings(measured, steps)[:WORST])]
 
 
-def _slowed(capture: Capture) -> str:
+def _slowed(measured: MeasuredTrace) -> str:
     """Return by how much recording slowed the job, where that is much."""
-    cost = capture.manifest.cost if capture.manifest else None
+    cost = measured.manifest.cost if measured.manifest else None
     if cost is None or not cost.step_before_ms or not cost.step_during_ms:
         return ""
     if cost.step_during_ms < SLOWED * cost.step_before_ms:
@@ -85,9 +85,9 @@ def _slowed(capture: Capture) -> str:
     )
 
 
-def _steps(capture: Capture, steps: Breakdown) -> Data:
+def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     """Return where the time of each step goes, in ms; phases are those of the host's steps."""
-    phases = dict(zip(capture.marked, capture.phases, strict=True))
+    phases = dict(zip(measured.marked, measured.phases, strict=True))
     rows = [
         {
             "number": step[0],
@@ -104,9 +104,9 @@ def _in_ms(times: dict[str, int]) -> dict[str, float]:
     return {name: time / 1e6 for name, time in times.items()}
 
 
-def _flame(capture: Capture) -> Data:
+def _flame(measured: MeasuredTrace) -> Data:
     """Return the call tree, without what is too thin to be seen; times in us."""
-    tree = capture.tree
+    tree = measured.tree
     total = list(tree.own_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:
@@ -121,7 +121,7 @@ def _flame(capture: Capture) -> Data:
             name = names.setdefault(tree.name[place], len(names))
             nodes.append((name, places[outer], total[place] // 1000))
     return {
-        "names": [capture.trace.tables["name"][name] for name in names],
+        "names": [measured.trace.tables["name"][name] for name in names],
         "name": [node[0] for node in nodes],
         "parent": [node[1] for node in nodes],
         "total": [node[2] for node in nodes],
@@ -130,26 +130,26 @@ def _flame(capture: Capture) -> Data:
     }
 
 
-def _operators(capture: Capture) -> Data:
+def _operators(measured: MeasuredTrace) -> Data:
     """Return counts and times by operator and by kernel, in ms."""
-    devices = any(kind.core != "HOST" for kind in capture.kinds)
+    devices = any(kind.core != "HOST" for kind in measured.kinds)
     rows: list[list[Any]] = [
         [row.name, "host", row.count, row.own / 1e6, row.total / 1e6, row.device_own / 1e6]
-        for row in capture.work
+        for row in measured.work
     ]
     rows += [
         [kind.name, kind.core.lower(), kind.count, kind.total / 1e6, kind.total / 1e6, None]
-        for kind in capture.kinds
+        for kind in measured.kinds
         if kind.core != "HOST"
     ]
     rows.sort(key=lambda row: -row[3])
     return {"rows": rows[:MOST_OPERATORS], "count": len(rows), "devices": devices}
 
 
-def _memory(capture: Capture) -> list[Data]:
+def _memory(measured: MeasuredTrace) -> list[Data]:
     """Return allocated memory over time by device, in ms and MB, with every peak that shows."""
     found = []
-    for device, (times, totals) in memory_timeline(capture.trace).items():
+    for device, (times, totals) in memory_timeline(measured.trace).items():
         kept = _peaks(times, totals)
         found.append(
             {
@@ -207,17 +207,17 @@ def _ranks(ranks: Ranks) -> Data:
     }
 
 
-def _about(capture: Capture) -> list[tuple[str, str]]:
+def _about(measured: MeasuredTrace) -> list[tuple[str, str]]:
     """Return facts about the capture: what it is of, and what it cost."""
     found = [
-        ("file", capture.path.name),
-        ("rank", str(capture.rank)),
-        ("host", capture.host),
-        ("events", f"{len(capture.trace.spans['start']):,}"),
-        ("trace", f"{capture.trace.size / 1e6:,.1f} MB uncompressed"),
+        ("file", measured.path.name),
+        ("rank", str(measured.rank)),
+        ("host", measured.host),
+        ("events", f"{len(measured.trace.spans['start']):,}"),
+        ("trace", f"{measured.trace.size / 1e6:,.1f} MB uncompressed"),
     ]
-    if capture.manifest:
-        found += _recorded(capture.manifest)
+    if measured.manifest:
+        found += _recorded(measured.manifest)
     return [(name, value) for name, value in found if value]
 
 
@@ -242,10 +242,10 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
-def _warnings(capture: Capture) -> list[str]:
+def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [capture.trace.torn]
-    if capture.manifest:
-        found += [capture.manifest.reason, *capture.manifest.lost, *capture.manifest.remarks]
-        found.append(_slowed(capture))
+    found = [measured.trace.torn]
+    if measured.manifest:
+        found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
+        found.append(_slowed(measured))
     return [one for one in found if one]

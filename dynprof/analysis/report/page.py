@@ -13,7 +13,7 @@ from dynprof.errors import CaptureError
 from dynprof.files.layout import write_atomic
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.ranks.comparison import Ranks
 
 REPORT = "report.html"
@@ -24,11 +24,11 @@ _STYLES = ("bundled/uPlot.min.css", "page.css")
 _SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "flame.js", "table.js", "page.js")
 
 
-def write_report(capture: Capture, path: Path, ranks: Ranks | None = None) -> Path:
-    """Write the report of a capture.
+def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None) -> Path:
+    """Write the report of a trace.
 
     Args:
-        capture: The capture.
+        measured: The trace.
         path: Where to.
         ranks: The ranks of its window, where several are to be compared.
 
@@ -36,10 +36,10 @@ def write_report(capture: Capture, path: Path, ranks: Ranks | None = None) -> Pa
         CaptureError: This installation lacks a part of the page.
         OSError: It cannot be written.
     """
-    data = json.dumps(contents(capture, ranks), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(contents(measured, ranks), separators=(",", ":"), allow_nan=False)
     page = (_PARTS / "page.html").read_text(encoding="utf-8")
     parts = {
-        "title": html.escape(capture.path.name),
+        "title": html.escape(measured.path.name),
         "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
         "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in _SCRIPTS),
         # In a script element nothing but "</script" and "<!--" is markup.

@@ -1,6 +1,6 @@
-"""Whole analyses: of one capture, of every capture below a path, of the newest window.
+"""Whole analyses: of one trace, of every trace below a path, of the newest window.
 
 In come paths, local or behind a file system of fsspec's; out go the files that were made and, for
-each trace that failed, the reason. Computes nothing itself. Others use ``one_capture``,
-``many_captures``, ``executors``, ``places`` and ``window_report``.
+each trace that failed, the reason. Computes nothing itself. Others use ``one_trace``,
+``many_traces``, ``executors``, ``places`` and ``window_report``.
 """

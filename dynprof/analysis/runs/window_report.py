@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.output.files import FOLDER, own_folder
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.whole_files import FOLDER, own_folder
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
-from dynprof.analysis.runs.many_captures import analyse_each, oldest_first, ranks_of
-from dynprof.analysis.runs.one_capture import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
+from dynprof.analysis.runs.one_trace import RANK, folder_of, newest_in, traces_in
 from dynprof.analysis.runs.places import Place
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
@@ -54,9 +54,9 @@ def report_on(path: Path, output: Path | None = None) -> Report:
 
 
 def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None = None) -> Report:
-    capture = Capture(trace)
+    measured = MeasuredTrace(trace)
     target = _prepared(output, folder_of(trace))
-    return Report(write_report(capture, target), verdict(capture), problems or {})
+    return Report(write_report(measured, target), verdict(measured), problems or {})
 
 
 def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
@@ -68,10 +68,10 @@ def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
     ranks = ranks_of(ready, Place(folder))
     if len(ranks) < 2:
         return _on_one(ready[-1], output, outcome.problems)
-    capture = Capture(ready[ranks.place_of(ranks.slowest())])
+    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
-    words = [*ranks.words(), *verdict(capture)]
-    return Report(write_report(capture, target, ranks), words, outcome.problems)
+    words = [*ranks.words(), *verdict(measured)]
+    return Report(write_report(measured, target, ranks), words, outcome.problems)
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.measures.steps import collectives
-from dynprof.analysis.output.files import whole
+from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.inflate import Readable, Torn, opened
 from dynprof.files.layout import write_atomic
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dynprof.analysis.measures.capture import Capture
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.steps import Marked
 
 
-def write_text_files(capture: Capture, folder: Path) -> Iterator[Path]:
+def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write the json files that have something to say; yield their paths."""
     view = folder / "trace_view.json"
-    with opened(capture.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
+    with opened(measured.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
         _copy(source, sink)
     yield view
     contents = {
-        "communication.json": _communication(capture),
-        f"profiler_info_{capture.rank}.json": _profiler_info(capture),
-        "profiler_metadata.json": capture.metadata,
+        "communication.json": _communication(measured),
+        f"profiler_info_{measured.rank}.json": _profiler_info(measured),
+        "profiler_metadata.json": measured.metadata,
     }
     for name, content in contents.items():
         if content:
@@ -45,10 +45,10 @@ def _copy(source: Readable, sink: BinaryIO) -> None:
             sink.write(chunk)
 
 
-def _communication(capture: Capture) -> dict[str, Any]:
+def _communication(measured: MeasuredTrace) -> dict[str, Any]:
     """Return the collectives of each step: kernels on a device, spans of gloo on the host."""
-    trace, spans = capture.trace, capture.trace.spans
-    steps = capture.marked
+    trace, spans = measured.trace, measured.trace.spans
+    steps = measured.marked
     found: dict[str, Any] = {}
     seen: Counter[str] = Counter()
     for place in collectives(trace).tolist():
@@ -60,7 +60,7 @@ def _communication(capture: Capture) -> dict[str, Any]:
         seen[name] += 1
         kinds[kind][f"{name}@{seen[name]}"] = {
             "Communication Time Info": {
-                "Start Timestamp(us)": (capture.base_ns + begin) / 1000,
+                "Start Timestamp(us)": (measured.base_ns + begin) / 1000,
                 "Elapse Time(ms)": length / 1e6,
             }
         }
@@ -74,13 +74,13 @@ def _step_at(steps: list[Marked], time: int) -> str:
     return ""
 
 
-def _profiler_info(capture: Capture) -> dict[str, Any]:
-    if capture.manifest is None:
+def _profiler_info(measured: MeasuredTrace) -> dict[str, Any]:
+    if measured.manifest is None:
         return {}
-    config = dict(capture.manifest.request.config)
+    config = dict(measured.manifest.request.config)
     inner = config.pop("experimental_config", {})
     return {
         "config": {"common_config": config, "experimental_config": inner},
-        "rank_id": capture.rank,
-        "dynprof": capture.manifest.model_dump(mode="json", exclude={"request"}),
+        "rank_id": measured.rank,
+        "dynprof": measured.manifest.model_dump(mode="json", exclude={"request"}),
     }

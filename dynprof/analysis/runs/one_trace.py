@@ -1,16 +1,16 @@
-"""Which captures lie where, and what is made from each."""
+"""Which traces lie where, and what is made from one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.measures.memory import write_memory_timeline
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.memory_timeline import write_memory_timeline
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.files import FOLDER, own_folder, whole
+from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.text_files import write_text_files
+from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
@@ -62,9 +62,9 @@ def newest_in(path: Path) -> Path:
     return max(traces_in(path), key=lambda trace: trace.stat().st_mtime)
 
 
-def export_types(capture: Capture) -> tuple[str, ...]:
-    """Return the forms of tables that the config of a capture asks for; text unless it says."""
-    config = capture.manifest.request.config if capture.manifest else {}
+def export_types(measured: MeasuredTrace) -> tuple[str, ...]:
+    """Return the forms of tables that the config of a trace asks for; text unless it says."""
+    config = measured.manifest.request.config if measured.manifest else {}
     inner = config.get("experimental_config")
     asked = inner.get("export_type", "text") if isinstance(inner, dict) else "text"
     named = asked if isinstance(asked, list) else [asked]
@@ -82,41 +82,41 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
         CaptureError: It cannot be read.
         OSError: The place cannot be written.
     """
-    yield from analyse_capture(Capture(path), types)
+    yield from write_analysis(MeasuredTrace(path), types)
 
 
-def analyse_capture(
-    capture: Capture, types: Collection[str] | None, parts: Collection[str] = PARTS
+def write_analysis(
+    measured: MeasuredTrace, types: Collection[str] | None, parts: Collection[str] = PARTS
 ) -> Iterator[Path]:
     """Do the same with a trace that was read.
 
     Args:
-        capture: The trace.
+        measured: The trace.
         types: The forms of tables; left out, those that its config asks for.
         parts: Which of it; two processes may share the work on a large trace.
     """
-    folder = folder_of(capture.path)
-    wanted = export_types(capture) if types is None else types
+    folder = folder_of(measured.path)
+    wanted = export_types(measured) if types is None else types
     if RANK in parts:
-        yield from write_rank_tables(capture, folder)
+        yield from write_rank_tables(measured, folder)
     if OPERATORS in parts or MEMORY in parts:
         own_folder(folder / OUTPUT)
     if OPERATORS in parts:
         if "text" in wanted:
-            yield from write_tables(operator_tables(capture), folder / OUTPUT)
-            yield from write_text_files(capture, folder / OUTPUT)
-        yield from write_stacks(capture, folder)
-        yield write_report(capture, folder / REPORT)
+            yield from write_tables(operator_tables(measured), folder / OUTPUT)
+            yield from write_json_files(measured, folder / OUTPUT)
+        yield from write_stacks(measured, folder)
+        yield write_report(measured, folder / REPORT)
     if MEMORY in parts:
         if "text" in wanted:
-            yield from write_tables(memory_tables(capture), folder / OUTPUT)
+            yield from write_tables(memory_tables(measured), folder / OUTPUT)
         if "db" in wanted:
-            database = folder / OUTPUT / f"ascend_pytorch_profiler_{capture.rank}.db"
+            database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
             with whole(database) as temporary:
-                write_database(capture, temporary)
+                write_database(measured, temporary)
             yield database
-        yield from write_events(capture, folder)
-        yield from write_memory_timeline(capture.trace, folder, capture.path.name)
+        yield from write_events(measured, folder)
+        yield from write_memory_timeline(measured.trace, folder, measured.path.name)
 
 
 def draw_memory(path: Path) -> Iterator[Path]:
@@ -128,7 +128,7 @@ def draw_memory(path: Path) -> Iterator[Path]:
     """
     folder = folder_of(path)
     own_folder(folder)
-    yield from write_memory_timeline(Capture(path).trace, folder, path.name)
+    yield from write_memory_timeline(MeasuredTrace(path).trace, folder, path.name)
 
 
 def folder_of(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""One trace with what is known about it, and what several tables need of it."""
+"""One trace, read, with its manifest and all that is measured of it, each once it is asked for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.kernels import kinds
-from dynprof.analysis.measures.memory_use import allocations
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import FRAMES, LABELS, STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.kernels import Kind
-    from dynprof.analysis.measures.memory_use import Allocation
     from dynprof.analysis.measures.operators import Average, Calls, Operators
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
@@ -41,8 +41,8 @@ _RANK = re.compile(r"\.rank(\d+)\.")
 """In the names of traces, as dynprof gives them."""
 
 
-class Capture:
-    """A trace, read.
+class MeasuredTrace:
+    """A trace, and what is measured of it.
 
     Args:
         path: Where it lies; its manifest is looked for beside it.

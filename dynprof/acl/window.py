@@ -1,4 +1,4 @@
-"""One stretch of recording, over all threads of the process."""
+"""What ``acl.prof`` records: one window, over all threads of the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dynprof.config import ProfilerConfig
 from dynprof.process.script_warnings import warn_script
 from dynprof.profiler.handlers import save_now, worker_here
-from dynprof.profiler.recorder import Recorder
+from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.windows.schedule import ProfilerAction
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dynprof.acl.config import Config
 
 
-class Stretch:
-    """From the first start to the last stop.
+class SessionWindow:
+    """A window from the first start to the last stop.
 
     Args:
         folder: Where its trace goes.
@@ -33,11 +33,11 @@ class Stretch:
         self._devices = list(config.devices)
         script = Script(in_place="the session ends on any thread", all_threads=True)
         model = ProfilerConfig.model_validate(config.settings())
-        self._recorder = Recorder(model, script, marks_steps=False)
-        if self._recorder.activities == ("CPU",):
+        self._windows = ScriptWindows(model, script, marks_steps=False)
+        if self._windows.activities == ("CPU",):
             numbers = ", ".join(map(str, config.devices))
             warn_script(f"there is no device {numbers} here; the host is recorded")
-        self._recorder.open(lambda _step: ProfilerAction.RECORD, 0)
+        self._windows.open(lambda _step: ProfilerAction.RECORD, 0)
 
     def join(self, config: Config) -> None:
         """Let another config be recorded from here on; one profiler serves all."""
@@ -51,6 +51,6 @@ class Stretch:
         Raises:
             CaptureError: It could not be saved.
         """
-        recorded = self._recorder.close({"devices": self._devices})
+        recorded = self._windows.close({"devices": self._devices})
         if recorded:
             save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)

@@ -18,7 +18,7 @@ from dynprof.files.layout import Layout
 from dynprof.process.rank import find_rank
 from dynprof.process.script_warnings import warn_script
 from dynprof.process.standard_error import say
-from dynprof.profiler.recorded import Recorded
+from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.windows.open_window import OpenWindow
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dynprof.windows.schedule import ProfilerAction
 
 
-class Recorder:
+class ScriptWindows:
     """Opens one window after the other for a script, all with the same settings.
 
     Args:
@@ -125,14 +125,14 @@ class Recorder:
         window.resume(time.perf_counter())
         current.open_ms = (time.perf_counter() - began_s) * 1e3
         self._current = current
-        _recording.add(self)
+        _open_now.add(self)
 
     def _prepare(self) -> Recording:
         backend = self._process.backend(self._plan.backend)
         scratch = functools.partial(self._layout.make_scratch, self._layout.root)
         return backend.prepare(self._plan, self._process.rank, scratch)
 
-    def close(self, metadata: dict[str, Any]) -> Recorded | None:
+    def close(self, metadata: dict[str, Any]) -> ClosedWindow | None:
         """Close the window; return what it recorded, None where nothing was to be kept.
 
         Raises:
@@ -141,7 +141,7 @@ class Recorder:
         current = self.insist("stop")
         began_s = time.perf_counter()
         self._current = None
-        _recording.discard(self)
+        _open_now.discard(self)
         with self._dropping(current):
             recording = current.window.close()
             if recording is None:
@@ -155,7 +155,7 @@ class Recorder:
             request = manifest.request.model_copy(update={"config": config})
             manifest = manifest.model_copy(update={"request": request})
             suffix = current.backend.trace_suffix
-            return Recorded(recording, manifest, suffix, recording.results)
+            return ClosedWindow(recording, manifest, suffix, recording.results)
 
     def end_step(self) -> None:
         """End a step."""
@@ -177,7 +177,7 @@ class Recorder:
         """Drop the open window, if there is one, and what it recorded."""
         dead = self.is_dead
         current, self._current = self._current, None
-        _recording.discard(self)
+        _open_now.discard(self)
         recording = current.window.abandon() if current else None
         if current is None or recording is None:
             return
@@ -228,28 +228,28 @@ def _in_script(problem: Problem) -> str:
     return f"{name}: {problem.text}".rstrip(".")
 
 
-_recording: set[Recorder] = set()
+_open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more."""
 
 
 def _release_dead() -> None:
     """Let go of windows whose threads have ended, before another one opens."""
-    for recorder in [recorder for recorder in _recording if recorder.is_dead]:
+    for windows in [windows for windows in _open_now if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
-        recorder.discard()
+        windows.discard()
 
 
 def _abandon_all() -> None:
     """Let go of what is open at the end of the process; torch would crash over it."""
-    for recorder in list(_recording):
+    for windows in list(_open_now):
         say("a profile was never stopped; it is lost")
-        recorder.discard()
+        windows.discard()
 
 
 def _leave_child() -> None:
-    for recorder in _recording:
-        recorder.leave_child()
-    _recording.clear()
+    for windows in _open_now:
+        windows.leave_child()
+    _open_now.clear()
 
 
 atexit.register(_abandon_all)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.memory import device_label
+from dynprof.analysis.measures.memory_timeline import device_label
 from dynprof.analysis.measures.operators import OPERATORS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Several traces at once: a broken one does not keep the others, and ranks are compared."""
+"""Many traces at once: a broken one does not keep the others, and ranks are compared."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.capture import Capture
-from dynprof.analysis.output.files import FOLDER
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.output.whole_files import FOLDER
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
 from dynprof.analysis.runs.executors import processes as processes_here
-from dynprof.analysis.runs.one_capture import (
+from dynprof.analysis.runs.one_trace import (
     MEMORY,
     OPERATORS,
     PARTS,
     RANK,
-    analyse_capture,
     folder_of,
+    write_analysis,
 )
 from dynprof.analysis.runs.places import place_of
 from dynprof.errors import DynprofError, describe
@@ -198,13 +198,13 @@ def _analyse(
     found = _Found(trace)
     try:
         with place_of(trace.parent) as place:
-            capture = Capture(place.fetch_capture(trace), partner)
-            found.torn = capture.trace.torn
-            for path in analyse_capture(capture, types, parts):
+            measured = MeasuredTrace(place.fetch_capture(trace), partner)
+            found.torn = measured.trace.torn
+            for path in write_analysis(measured, types, parts):
                 found.made.append(place.deliver(path))
             found.ranked = RANK in parts
             if OPERATORS in parts:
-                found.left_out = left_out(capture)
+                found.left_out = left_out(measured)
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

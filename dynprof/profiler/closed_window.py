@@ -29,7 +29,7 @@ _STEM = "trace"
 
 
 @dataclass(eq=False)
-class Recorded:
+class ClosedWindow:
     """What a window recorded.
 
     Attributes:
