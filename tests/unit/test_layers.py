@@ -178,6 +178,25 @@ def test_each_room_has_a_door() -> None:
             assert used.get(folder, set()) - set(re.findall(r"``(\w+)``", said)) == set(), path
 
 
+def test_the_architecture_page_knows_the_house() -> None:
+    """It has every room, in the order kept here, and every file that it names is there."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    shown = re.findall(r"`(\w+)/`", "".join(re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)))
+    rooms = [
+        name.rpartition(".")[2] for name in ROOMS.split() if (PACKAGE / _folder(name)).is_dir()
+    ]
+    inner = [name for name in rooms if (PACKAGE / "analysis" / name).is_dir()]
+    assert shown == [name for name in rooms if name not in inner] + inner
+    files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.*")}
+    files |= {name.rpartition("/")[2] for name in files} | {"hatch_build.py"}
+    named = set(re.findall(r"[\w/]+\.py\b", page)) - {"tests/unit/test_layers.py"}
+    assert named <= files
+
+
+def _folder(room: str) -> str:
+    return room.replace(".", "/")
+
+
 def test_the_command_line_changes_files_and_nothing_else() -> None:
     """``cli/`` sees config, files, requests and what was written, never session or backends."""
     for module, names in graph().items():
