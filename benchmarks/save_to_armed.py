@@ -87,10 +87,10 @@ class _Operator(threading.Thread):
         self.armed = threading.Event()
         put = session.inbox.put
 
-        def noticing(request: Any) -> Any:
+        def noticing(request: Any, free_disk_mb: float) -> Any:
             self.armed_s = time.perf_counter()
             self.armed.set()
-            return put(request)
+            return put(request, free_disk_mb)
 
         session._loop._inbox = session.inbox = _Noticing(session.inbox, noticing)  # type: ignore[assignment]
 
@@ -107,7 +107,7 @@ class _Operator(threading.Thread):
 class _Noticing:
     """An inbox that tells when something is put in."""
 
-    def __init__(self, inbox: Any, put: Callable[[Any], Any]) -> None:
+    def __init__(self, inbox: Any, put: Callable[[Any, float], Any]) -> None:
         self._inbox, self.put, self.step = inbox, put, inbox.step
 
     def __getattr__(self, name: str) -> Any:

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.backends.unfinished_operators import UNFINISHED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_unfinished_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without the operators that recordings of other tests may have left unfinished."""
+    monkeypatch.setattr(UNFINISHED, "_threads", set())
 
 
 @pytest.fixture

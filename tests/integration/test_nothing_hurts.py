@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
 HELPERS = """
 def idle():
-    while dp.status().state != "idle":
+    from dynprof.backends.kineto import KINETO  # which may be letting go of a window that was lost
+    while dp.status().state != "idle" or KINETO.collecting:
         time.sleep(0.01)
 
 def at_once(count, action):
