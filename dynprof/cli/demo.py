@@ -131,7 +131,7 @@ def _idle_cost() -> dict[str, float]:
 def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     from dynprof.analysis.runs.window_report import report_on
 
-    manifest = load_manifest(path)  # again: its bill was settled when the job ended
+    manifest = load_manifest(path)  # again: what it cost was completed when the job ended
     cost = manifest.cost
     trace = path.parent.parent / str(manifest.trace)
     (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")

@@ -56,7 +56,7 @@ class Metadata:
             warn_script(f"metadata {key!r} is left out: it holds half a surrogate pair")
         elif max(len(key), len(text)) > MAX_CHARS:
             warn_script(
-                f"metadata {key[:40]!r} is left out: it is longer than {MAX_CHARS} characters"
+                f"metadata {key[:40]!r} is left out: it has more than {MAX_CHARS} characters"
             )
         elif len(json.dumps({**others, key: value})) > MAX_BYTES:
             warn_script(f"metadata {key!r} is left out: all together may have {MAX_BYTES} bytes")
