@@ -14,9 +14,9 @@ import pytest
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.journal.status import Status, load_status
-from tests.integration import test_operators
+from tests.integration.cli import test_operators
+from tests.integration.cli.test_operators import LOOP, dynprof
 from tests.integration.running import RunningJob, wait_for
-from tests.integration.test_operators import LOOP, dynprof
 from tests.processes import Process, start
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from tests.integration.cli.test_operators import LOOP, dynprof
 from tests.integration.running import RunningJob, wait_for
-from tests.integration.test_operators import LOOP, dynprof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import processes
-from tests.integration.test_nothing_hurts import events, manifests, run
+from tests.integration.backends.test_nothing_hurts import events, manifests, run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -305,7 +305,7 @@ def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> No
         steps(4)
         idle()
         dp.shutdown()
-        from tests.integration.test_nothing_hurts import manifests
+        from tests.integration.backends.test_nothing_hurts import manifests
         size = manifests(Path.cwd())[0].trace_bytes_raw
         dp.init("prof_config")
         resource.setrlimit(resource.RLIMIT_FSIZE, (size - 20, resource.RLIM_INFINITY))

@@ -108,7 +108,7 @@ def test_the_failures_page_names_tests_that_are_there() -> None:
     page = (ROOT / "docs" / "failures.md").read_text()
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
     there: set[str] = set()
-    for path in (ROOT / "tests" / "integration").glob("test_*.py"):
+    for path in (ROOT / "tests" / "integration").rglob("test_*.py"):
         names = set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
         there |= names
         if path.name.startswith("test_failing"):

@@ -13,7 +13,7 @@ ALLOWED = {
     "pace.py": "measures for it how long to wait",
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/job.py": "is a job that forks, and a process of the test",
-    "unit/test_switching.py": "forks a child that looks at one number and ends",
+    "unit/process/test_thread_switching.py": "forks a child that looks at one number and ends",
 }
 OF_SUBPROCESS = {"run", "Popen", "call", "check_call", "check_output", "getoutput"}
 ANYWHERE = {

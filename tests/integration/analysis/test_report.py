@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.test_analysis import REAL, needs_real, recorded
+from tests.integration.analysis.test_analysis import REAL, needs_real, recorded
 from tests.processes import DYNPROF, run
-from tests.unit.test_rank_comparison import write
+from tests.unit.analysis.ranks.test_comparison import write
 
 if TYPE_CHECKING:
     import subprocess

@@ -8,20 +8,19 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.cli.test_operators import LOOP
 from tests.integration.running import TORCH_JOB, RunningJob
-from tests.integration.test_operators import LOOP
 from tests.integration.test_ranks import launched, when
-from tests.processes import run
+from tests.processes import ROOT, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
 TORCH_LOOP = (
     TORCH_JOB

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import textwrap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes
 from tests.integration.running import PYTHON
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -398,7 +400,7 @@ def test_the_whole_public_session(tmp_path: Path) -> None:
         f"""
         import sys
         from pathlib import Path
-        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+        sys.path.insert(0, {str(processes.ROOT)!r})
         from tests.unit.test_public_api import use_the_session
         print(use_the_session(Path("out")))
         """,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.test_nothing_hurts import manifests, run
+from tests.integration.backends.test_nothing_hurts import manifests, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,13 +25,13 @@ from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 from tests.pace import slowness
-from tests.processes import DYNPROF, run, start
+from tests.processes import DYNPROF, ROOT, run, start
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.usefixtures("own_place")
 
 
-REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
+REAL = Path(os.environ.get("DYNPROF_TRACES", ROOT.parent / "shared" / "traces"))
 needs_real = pytest.mark.skipif(
     not REAL.is_dir(), reason="DYNPROF_TRACES names no folder of real GPU traces"
 )

@@ -16,8 +16,8 @@ from dynprof.backends import closing
 from dynprof.backends.selftest import SELF_TEST, UNFINISHED, SelfTest, what_is_missing
 from dynprof.backends.torch import TorchBackend
 from dynprof.errors import BackendError
+from tests.integration.backends.test_contract import RANK, a_plan
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
-from tests.integration.test_backend_contract import RANK, a_plan
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -17,7 +17,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes
-from tests.integration.test_two_profilers import JOB
+from tests.integration.backends.test_two_profilers import JOB
 
 pytest.importorskip("torch", reason="torch is not installed")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import DYNPROF, run, start
-from tests.unit.test_rank_comparison import write
+from tests.unit.analysis.ranks.test_comparison import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import dynprof
 from dynprof.analysis.ranks.parquet import connection
 from dynprof.process.fresh_interpreter import trusted
 from tests import processes
+from tests.integration.cli.test_operators import LOOP
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
-from tests.integration.test_operators import LOOP
-from tests.unit.test_rank_comparison import write
+from tests.unit.analysis.ranks.test_comparison import write
 
 NAMES = (
     "ctypes", "json", "runpy", "pickle", "multiprocessing", "concurrent", "msgspec", "numpy",
