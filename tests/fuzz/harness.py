@@ -16,7 +16,7 @@ from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.journal import _LineFormatter
 from dynprof.journal.status import load_status
 from dynprof.requests.edits import SETTLE_S, EditDetector, read
-from tests.unit.session.test_session import Job
+from tests.fake_job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

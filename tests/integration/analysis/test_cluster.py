@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import DYNPROF, run, start
-from tests.unit.analysis.ranks.test_comparison import write
+from tests.rank_traces import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.analysis.test_analysis import REAL, needs_real, recorded
 from tests.processes import DYNPROF, run
-from tests.unit.analysis.ranks.test_comparison import write
+from tests.rank_traces import write
 
 if TYPE_CHECKING:
     import subprocess

@@ -16,10 +16,10 @@ from dynprof.config import editing
 from dynprof.files.layout import Layout, host_name
 from dynprof.files.leftovers import OLD_S
 from tests import processes
+from tests.fake_job import Job
 from tests.integration.cli.test_operators import LOOP, dynprof
 from tests.integration.running import RunningJob, wait_for
-from tests.unit.analysis.ranks.test_comparison import write
-from tests.unit.session.test_session import Job
+from tests.rank_traces import write
 
 if TYPE_CHECKING:
     from pathlib import Path

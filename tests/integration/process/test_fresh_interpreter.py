@@ -16,7 +16,7 @@ from dynprof.process.fresh_interpreter import trusted
 from tests import processes
 from tests.integration.cli.test_operators import LOOP
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
-from tests.unit.analysis.ranks.test_comparison import write
+from tests.rank_traces import write
 
 NAMES = (
     "ctypes", "json", "runpy", "pickle", "multiprocessing", "concurrent", "msgspec", "numpy",

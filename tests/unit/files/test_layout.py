@@ -5,10 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import pytest
-
-from dynprof.captures.manifest import load_manifest
-from dynprof.errors import CaptureError
 from dynprof.files.layout import (
     Layout,
     free_disk_mb,
@@ -16,7 +12,6 @@ from dynprof.files.layout import (
     write_atomic,
     write_if_absent,
 )
-from dynprof.process.rank import Rank, find_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,34 +61,6 @@ def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
 def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
     """The place need not exist yet."""
     assert free_disk_mb(tmp_path / "not" / "yet") > 0
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, Rank(0, 1, "no launcher")),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, Rank(3, 8, "RANK")),
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, Rank(2, 4, "SLURM_PROCID")),
-        ({"OMPI_COMM_WORLD_RANK": "1"}, Rank(1, 2, "OMPI_COMM_WORLD_RANK")),
-        ({"RANK": "x"}, Rank(0, 1, "no launcher")),
-    ],
-)
-def test_the_rank_comes_from_the_launcher(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Rank
-) -> None:
-    """What a launcher sets in the environment names rank and world size."""
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert find_rank() == expected
-
-
-def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
-    """Rubbish in the place of a manifest is an error of ours."""
-    (tmp_path / "m.json").write_text('{"backend": 1}')
-    with pytest.raises(CaptureError, match="not the manifest"):
-        load_manifest(tmp_path / "m.json")
 
 
 def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:

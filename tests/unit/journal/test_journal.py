@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
-from dynprof.cli.log import _Tail
-from dynprof.errors import CaptureError
-from dynprof.files.layout import Layout, host_name, pid_namespace
-from dynprof.journal.edit_outcomes import MOST, EditOutcomes
+from dynprof.files.layout import Layout
 from dynprof.journal.journal import Journal, printable
 from dynprof.journal.status import Status, load_status
 from dynprof.requests.capabilities import Capabilities
-from dynprof.windows.step_times import StepTimes
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
 
 class Office:
@@ -169,35 +163,6 @@ def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: P
     assert load_status(office.layout.status).state == "stopped"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{",
-        '{"state": 1, "profilers": [1]}',
-        '{"state": "idle", "heartbeat": "x"}',
-        "[" * 100_000,
-        "x" * (2 << 20),
-    ],
-    ids=["empty", "list", "half", "types", "text", "deep", "large"],
-)
-def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
-    """Rubbish in the place of a status is an error of ours."""
-    (tmp_path / "rank_0.json").write_text(text)
-    with pytest.raises(CaptureError, match="not a status file"):
-        load_status(tmp_path / "rank_0.json")
-
-
-def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
-    """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
-    (tmp_path / "link.json").symlink_to("/dev/zero")
-    os.mkfifo(tmp_path / "pipe.json")
-    for name in ("link.json", "pipe.json"):
-        with pytest.raises(CaptureError, match="not a status file"):
-            load_status(tmp_path / name)
-
-
 def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
     """What the guard catches costs a status, not the log."""
     office, caught = Office(tmp_path), threading.Event()
@@ -215,96 +180,6 @@ def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
     office.journal.info("still here")
     office.journal.stop()
     assert "still here" in office.layout.log.read_text()
-
-
-def test_open_requests_are_remembered_longest() -> None:
-    """Newer edits push out what has ended, not what is still on its way."""
-    outcomes = EditOutcomes()
-    outcomes.enter(1, "", 0.0)
-    for number in range(2, 40):
-        outcomes.enter(number, "", 0.0)
-        outcomes.note(number, "refused")
-    assert len(outcomes.answers) == MOST
-    assert outcomes.answers[0].number == 1
-
-
-def test_the_rest_of_a_rotated_log_is_read(tmp_path: Path) -> None:
-    """Who follows a log misses nothing when it is put aside."""
-    path, line = tmp_path / "dp_x.log", "2026-01-31 03:00:00.123 INFO    rank 0  "
-    path.write_text(f"{line}one\n")
-    tail = _Tail(path)
-    assert list(tail.records()) == [f"{line}one"]
-    with path.open("a") as file:
-        file.write(f"{line}two\n")
-    path.rename(f"{path}.1")
-    path.write_text(f"{line}three\n")
-    assert list(tail.records()) == [f"{line}two", f"{line}three"]
-
-
-def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
-    """Fields that this version does not know are passed over."""
-    (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "mood": "good"}))
-    assert load_status(tmp_path / "rank_0.json").state == "idle"
-
-
-def test_liveness() -> None:
-    """A process is live while its heartbeat is young and it has not stopped."""
-    assert Status("idle", heartbeat=100).is_live(110)
-    assert not Status("idle", heartbeat=100).is_live(116)
-    assert not Status("stopped", heartbeat=100).is_live(101)
-
-
-def test_a_process_that_is_there_is_not_dead() -> None:
-    """On this machine it is looked for, however old its status is; a number may be reused."""
-    now_s = time.time()
-    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
-    assert mine.health(now_s) == "alive"
-    assert replace(mine, heartbeat=now_s - 40).health(now_s) == "stuck"
-    assert replace(mine, heartbeat=1.0).health(now_s) == "dead"  # the process is younger
-    assert replace(mine, pid=2**22 + 1).health(now_s) == "dead"
-    assert replace(mine, heartbeat=now_s - 40, host="node9").health(now_s) == "dead"
-
-
-def test_the_first_step_may_take_long() -> None:
-    """Before it has ended a process is starting; only half an hour later it is stuck."""
-    here = Status("idle", pid=1, host="node9", heartbeat=100.0, still_s=125.0)
-    assert replace(here, longest_s=None).health(100) == "starting"
-    assert replace(here, longest_s=None, still_s=1801.0).health(100) == "stuck"
-    assert replace(here, longest_s=None).health(116) == "dead"  # unheard of, elsewhere
-    assert here.health(100) == "stuck"
-
-
-def test_a_step_may_take_as_long_as_one_did() -> None:
-    """Half as long again as the longest, up to half an hour: a second compilation is not stuck."""
-    here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
-    assert replace(here, still_s=180.0).health(100) == "alive"
-    assert replace(here, still_s=190.0).health(100) == "stuck"
-    assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
-
-
-def test_the_longest_step_is_seen_from_outside() -> None:
-    """None before the counter moves; a number that is only set is no move."""
-    pace = StepTimes()
-    pace.sample(10, 0)
-    pace.renumber(500)
-    pace.sample(70, 500)
-    assert (pace.longest_s(71, 500), pace.still_s(71, 500)) == (None, 61)
-    assert pace.longest_s(135, 501) == 125  # as in the step time, what is not sampled counts
-    pace.sample(135, 501)
-    pace.sample(136, 600)
-    assert pace.longest_s(137, 600) == 125
-
-
-def test_pace_is_the_mean_of_the_samples() -> None:
-    """Step times come from counter and clock; a counter set back starts anew."""
-    pace = StepTimes()
-    assert pace.mean_ms(0, 0) is None
-    pace.sample(10, 100)
-    assert pace.mean_ms(11, 100) is None
-    pace.sample(11, 150)
-    assert pace.mean_ms(12, 200) == pytest.approx(20)
-    pace.sample(12, 5)
-    assert pace.mean_ms(13, 15) == pytest.approx(100)
 
 
 def test_printable_keeps_words_of_all_languages() -> None:

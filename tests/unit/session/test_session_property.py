@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dynprof.journal.edit_outcomes import ON_THE_WAY
-from tests.unit.session.test_session import Job
+from tests.fake_job import Job
 
 
 class Training(RuleBasedStateMachine):

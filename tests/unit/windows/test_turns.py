@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.testing import FakeRecording
-from tests.unit.session.test_session import Job
+from tests.fake_job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,48 +6,15 @@ import csv
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import connection
-from dynprof.analysis.runs import many_traces as many
-from dynprof.analysis.runs.many_traces import analyse_each
-from dynprof.analysis.runs.one_trace import traces_in
-
-MS = 1000.0
-STEPS = 5
-
-
-def events(work_ms: float, late_ms: float, ahead_ms: float, rank: int) -> list[dict[str, Any]]:
-    """Return a rank's events: load data, compute, then an all-reduce that ends for all at once."""
-    found: list[dict[str, Any]] = []
-    common = {"ph": "X", "pid": rank, "tid": 1}
-    for number in range(STEPS):
-        begin = (100 * number + ahead_ms) * MS
-        compute = (10 + work_ms) * MS
-        end = begin + 80 * MS
-        arrived = begin + 5 * MS + compute + late_ms * MS
-        spans = (
-            (f"ProfilerStep#{number}", "user_annotation", begin, 90 * MS),
-            ("dataloader", "user_annotation", begin, 5 * MS),
-            ("aten::mm", "cpu_op", begin + 5 * MS, compute),
-            ("gloo:all_reduce", "user_annotation", arrived, end - arrived),
-        )
-        for name, category, ts, dur in spans:
-            found.append({**common, "name": name, "cat": category, "ts": ts, "dur": dur})
-    return found
-
-
-def write(folder: Path, rank: int, **settings: float) -> None:
-    """Write a rank's trace."""
-    trace = {
-        "baseTimeNanoseconds": 10**18,
-        "distributedInfo": {"rank": rank, "world_size": 4},
-        "traceEvents": events(**{"work_ms": 0, "late_ms": 0, "ahead_ms": 0, **settings}, rank=rank),
-    }
-    (folder / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+from dynprof.analysis.runs import many_captures as many
+from dynprof.analysis.runs.many_captures import analyse_each
+from dynprof.analysis.runs.one_capture import traces_in
+from tests.rank_traces import MS, STEPS, events, write
 
 
 def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:

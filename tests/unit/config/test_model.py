@@ -1,0 +1,189 @@
+"""The settings: every document gives a config that writes as itself, or a problem."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dynprof.config import ProfilerConfig, config_schema, parse_config, template_text
+from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.model import Limits
+from dynprof.errors import ConfigError
+
+SEED_KEYS = [
+    "activities",
+    "prof_dir",
+    "analyse",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "active",
+    "experimental_config",
+]
+
+
+SEED_EXPERIMENTAL = {
+    "profiler_level": "Level0",
+    "aic_metrics": "AiCoreNone",
+    "l2_cache": False,
+    "op_attr": False,
+    "data_simplification": True,
+    "record_op_args": False,
+    "export_type": "text",
+    "msprof_tx": False,
+}
+
+
+NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
+    "activities": ["CPU", "NPU"],
+    "prof_dir": "./",
+    "analyse": False,
+    "async_mode": False,
+    "record_shapes": False,
+    "profile_memory": False,
+    "with_stack": False,
+    "with_flops": False,
+    "with_modules": False,
+    "active": 1,
+    "warmup": 0,
+    "start_step": 0,
+    "is_rank": False,
+    "rank_list": [],
+    "experimental_config": {
+        **SEED_EXPERIMENTAL,
+        "gc_detect_threshold": None,
+        "export_type": ["text"],
+        "mstx": False,
+        "host_sys": [],
+        "mstx_domain_include": [],
+        "mstx_domain_exclude": [],
+        "sys_io": False,
+        "sys_interconnection": False,
+    },
+}
+
+
+def test_the_template_is_the_vendors_with_ours_after_it() -> None:
+    """The template has the seed's keys in its order with its defaults, and is valid itself."""
+    template = json.loads(template_text(("CPU", "CUDA")))
+    keys = list(template)
+    assert keys[0] == "$schema"
+    assert keys[1 : len(SEED_KEYS) + 1] == SEED_KEYS
+    assert template["activities"] == ["CPU", "CUDA"]
+    assert template["prof_dir"] == "./"
+    assert template["active"] == 1
+    assert template["experimental_config"] == SEED_EXPERIMENTAL
+    assert list(template["experimental_config"]) == list(SEED_EXPERIMENTAL)
+    assert parse_config(template_text(("CPU",)).encode()).remarks == ()
+
+
+@pytest.mark.parametrize("host_sys", [["cpu", "mem", "osrt"], ["CPU", "NUMA"], None])
+@pytest.mark.parametrize("export_type", ["text", "db", ["text", "db"]])
+def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
+    """Files of old and new torch_npu are accepted unchanged."""
+    document = json.loads(json.dumps(NEWEST_VENDOR_TEMPLATE))
+    document["experimental_config"].update(host_sys=host_sys, export_type=export_type)
+    config = parse_config(json.dumps(document, indent=4).encode()).config
+    assert config.experimental.host_sys == host_sys
+    old = {key: NEWEST_VENDOR_TEMPLATE[key] for key in SEED_KEYS}
+    assert parse_config(json.dumps(old).encode()).config.active == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "inside", "outside"),
+    [
+        ({}, [0, 9999], []),
+        ({"ranks": "all"}, [0, 9999], []),
+        ({"ranks": "0-3, 8"}, [0, 3, 8], [4, 9]),
+        ({"ranks": [2, 5]}, [2, 5], [0, 3]),
+        ({"is_rank": True, "rank_list": [1]}, [1], [0]),
+        ({"is_rank": False, "rank_list": [1]}, [0, 1], []),
+        ({"ranks": "0-9999999"}, [0, 9_999_999], [10_000_000]),
+    ],
+)
+def test_ranks(document: dict[str, Any], inside: list[int], outside: list[int]) -> None:
+    """The ranks asked for are those written, in each of the spellings."""
+    asked = parse_config(json.dumps(document).encode()).config.asked_ranks
+    assert all(rank in asked for rank in inside)
+    assert not any(rank in asked for rank in outside)
+
+
+def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Return values for a setting: mostly allowed ones, sometimes not."""
+    anything: st.SearchStrategy[Any] = st.sampled_from(
+        [None, True, 0, 1, -1, 1.0, 2.5, "", "text", [], ["CPU"], {}]
+    )
+    allowed = st.sampled_from(schema.get("enum", [None]))
+    by_type: dict[str, st.SearchStrategy[Any]] = {
+        "boolean": st.booleans(),
+        "integer": st.integers(-2, 100),
+        "number": st.integers(-1, 100) | st.floats(-1, 1e6),
+        "string": allowed
+        if "enum" in schema
+        else st.sampled_from(["./", "a/b", "all", "0-3", "x"]),
+        "array": st.lists(st.sampled_from(["CPU", "text", "db", "cpu", 0, 3]), max_size=3),
+    }
+    options = [schema, *schema.get("anyOf", [])]
+    likely = [by_type[o["type"]] for o in options if o.get("type") in by_type]
+    return st.one_of(*likely, *likely, anything)
+
+
+def documents(section: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return configs and things much like configs."""
+    keys = {key: values(schema) for key, schema in section["properties"].items()}
+    return st.fixed_dictionaries({}, optional={**keys, "unknown": st.none()})
+
+
+SCHEMA = config_schema()
+
+
+CONFIGS = documents(SCHEMA).flatmap(
+    lambda top: st.builds(
+        lambda experimental, limits: {**top, **experimental, **limits},
+        st.just({}) | documents(SCHEMA["$defs"]["ExperimentalConfig"]).map(
+            lambda e: {"experimental_config": e}),
+        st.just({}) | documents(SCHEMA["$defs"]["Limits"]).map(lambda e: {"limits": e}),
+    )
+)  # fmt: skip
+
+
+@given(CONFIGS)
+def test_a_document_gives_a_config_that_round_trips_or_a_problem(document: dict[str, Any]) -> None:
+    """Every document gives either a config, which writes and reads as itself, or a problem."""
+    try:
+        config = parse_config(json.dumps(document).encode()).config
+    except ConfigError as error:
+        assert error.problems
+        return
+    again = parse_config(json.dumps(config.to_json()).encode()).config
+    assert again == config
+    assert config.to_json() == document
+
+
+@given(CONFIGS)
+def test_the_model_accepts_only_what_the_schema_accepts(document: dict[str, Any]) -> None:
+    """Whatever pydantic lets through, the published schema lets through as well."""
+    try:
+        ProfilerConfig.model_validate(document)
+    except ValidationError:
+        return
+    jsonschema.validate(document, SCHEMA)
+
+
+@pytest.mark.parametrize("section", [ProfilerConfig, ExperimentalConfig, Limits])
+def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
+    """No key lacks a description for editors, or a word on what each backend makes of it."""
+    from dynprof.requests.plan import effects
+
+    name = section.__name__
+    schema = SCHEMA if section is ProfilerConfig else SCHEMA["$defs"][name]
+    assert all(member["description"] for member in schema["properties"].values())
+    assert set(effects(section)) == set(section.model_fields)

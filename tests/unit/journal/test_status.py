@@ -1,0 +1,88 @@
+"""The status file, read back: what became of a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.errors import CaptureError
+from dynprof.files.layout import host_name, pid_namespace
+from dynprof.journal.status import Status, load_status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"state": 1, "profilers": [1]}',
+        '{"state": "idle", "heartbeat": "x"}',
+        "[" * 100_000,
+        "x" * (2 << 20),
+    ],
+    ids=["empty", "list", "half", "types", "text", "deep", "large"],
+)
+def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
+    """Rubbish in the place of a status is an error of ours."""
+    (tmp_path / "rank_0.json").write_text(text)
+    with pytest.raises(CaptureError, match="not a status file"):
+        load_status(tmp_path / "rank_0.json")
+
+
+def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
+    """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
+    (tmp_path / "link.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("link.json", "pipe.json"):
+        with pytest.raises(CaptureError, match="not a status file"):
+            load_status(tmp_path / name)
+
+
+def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
+    """Fields that this version does not know are passed over."""
+    (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "mood": "good"}))
+    assert load_status(tmp_path / "rank_0.json").state == "idle"
+
+
+def test_liveness() -> None:
+    """A process is live while its heartbeat is young and it has not stopped."""
+    assert Status("idle", heartbeat=100).is_live(110)
+    assert not Status("idle", heartbeat=100).is_live(116)
+    assert not Status("stopped", heartbeat=100).is_live(101)
+
+
+def test_a_process_that_is_there_is_not_dead() -> None:
+    """On this machine it is looked for, however old its status is; a number may be reused."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
+    assert mine.health(now_s) == "alive"
+    assert replace(mine, heartbeat=now_s - 40).health(now_s) == "stuck"
+    assert replace(mine, heartbeat=1.0).health(now_s) == "dead"  # the process is younger
+    assert replace(mine, pid=2**22 + 1).health(now_s) == "dead"
+    assert replace(mine, heartbeat=now_s - 40, host="node9").health(now_s) == "dead"
+
+
+def test_the_first_step_may_take_long() -> None:
+    """Before it has ended a process is starting; only half an hour later it is stuck."""
+    here = Status("idle", pid=1, host="node9", heartbeat=100.0, still_s=125.0)
+    assert replace(here, longest_s=None).health(100) == "starting"
+    assert replace(here, longest_s=None, still_s=1801.0).health(100) == "stuck"
+    assert replace(here, longest_s=None).health(116) == "dead"  # unheard of, elsewhere
+    assert here.health(100) == "stuck"
+
+
+def test_a_step_may_take_as_long_as_one_did() -> None:
+    """Half as long again as the longest, up to half an hour: a second compilation is not stuck."""
+    here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
+    assert replace(here, still_s=180.0).health(100) == "alive"
+    assert replace(here, still_s=190.0).health(100) == "stuck"
+    assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"

@@ -1,0 +1,48 @@
+"""Which rank this process is: what the script, torch.distributed and the launcher say."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dynprof.process.rank import SCRIPT, UNKNOWN, Rank, find_rank
+
+
+def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.distributed says goes before a variable, but not before the script."""
+    group = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 3,
+        get_world_size=lambda: 4,
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    for before, after in (
+        (Rank(0, 1, UNKNOWN), 3),
+        (Rank(1, 2, "SLURM_PROCID"), 3),
+        (Rank(1, 2, SCRIPT), 1),
+    ):
+        assert before.asked_again().number == after
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Rank(0, 1, "no launcher")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, Rank(3, 8, "RANK")),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, Rank(2, 4, "SLURM_PROCID")),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, Rank(1, 2, "OMPI_COMM_WORLD_RANK")),
+        ({"RANK": "x"}, Rank(0, 1, "no launcher")),
+    ],
+)
+def test_the_rank_comes_from_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Rank
+) -> None:
+    """What a launcher sets in the environment names rank and world size."""
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert find_rank() == expected

@@ -1,0 +1,92 @@
+"""What a cancel closes, disarms, and leaves alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.fake_job import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_cancel_closes_the_open_window(job: Job) -> None:
+    """The window closes at the next step boundary with the steps that it has."""
+    job.edit(active=100)
+    job.step(5)
+    job.edit(cancel=True)
+    job.step()
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.steps.recorded) == (False, 5)
+    assert manifest.reason == "cancelled by request 2"
+    job.step()
+    assert not job.session.inbox.due
+
+
+def test_cancel_disarms_a_waiting_request(job: Job) -> None:
+    """What waits for its step is forgotten; with nothing there, that is said."""
+    job.edit(start_step=50)
+    job.edit(cancel=True)
+    job.step(60)
+    assert job.backend.recordings == []
+    job.edit(cancel=True)
+    assert "nothing is open or waiting" in job.log()
+
+
+def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
+    """What the next save changes is a request, with a remark; saved again as it is, it cancels."""
+    job.edit(cancel=True)
+    job.edit(cancel=True, active=2)
+    assert job.state == "waiting"
+    (remark,) = job.session.status().remarks
+    assert remark.startswith("line 1, column 2, /cancel: it stood in the save before too")
+    job.step(5)
+    assert [m.steps.recorded for m in job.manifests()] == [2]
+    job.edit(cancel=True, active=100)
+    job.step(2)
+    job.edit(cancel=True, active=100)
+    job.step()
+    assert job.manifests()[-1].reason == "cancelled by request 4"
+
+
+def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
+    """Whatever changes beside it, a cancel that is set cancels; a save that is refused is none."""
+    job.edit(active=100)
+    job.step(2)
+    job.edit(active=0, cancel=True)
+    assert job.state == "recording"
+    job.edit(active=3, cancel=True)
+    job.step()
+    assert job.manifests()[-1].reason == "cancelled by request 3"
+
+
+def test_a_cancel_that_was_there_at_the_start_is_no_news(tmp_path: Path) -> None:
+    """A job that restarts beside an old cancel takes the next change for what it is."""
+    (tmp_path / "profiler_config.json").write_text('{"cancel": true, "active": 1}')
+    job = Job(tmp_path)
+    job.edit(cancel=True, active=2)
+    job.step(4)
+    assert [m.steps.recorded for m in job.manifests()] == [2]
+
+
+def test_a_script_that_starts_a_window_gets_one(tmp_path: Path) -> None:
+    """``start()`` asks for a window, so a cancel in its file does nothing, and that is said."""
+    path = tmp_path / "profiler_config.json"
+    path.write_text('{"cancel": true}')
+    job = Job(tmp_path)
+    job.session.start(None)
+    job.step(2)
+    (manifest,) = job.manifests()
+    assert manifest.complete
+    assert "/cancel: has no effect: the script itself asks" in manifest.remarks[0]
+
+
+def test_a_cancel_does_not_reach_the_next_window(job: Job) -> None:
+    """An order to close ends with the window that it was meant for."""
+    job.edit(active=1)
+    job.step()
+    job.edit(cancel=True)
+    job.step()
+    job.edit(active=3)
+    job.step(5)
+    assert [m.complete for m in job.manifests()] == [True, True]

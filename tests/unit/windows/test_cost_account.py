@@ -1,0 +1,91 @@
+"""What a window cost the job, as its manifest says it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fake_job import Job
+
+
+def test_the_bill_is_measured(job: Job) -> None:
+    """Step times before, while and after are those that passed."""
+    for _ in range(4):
+        job.session._tick()
+        job.step(100)
+    job.edit(active=2)
+    job.step(3)
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_before_ms == pytest.approx(10, rel=0.3)
+    assert manifest.cost.step_during_ms == pytest.approx(10)
+    assert manifest.cost.step_after_ms == pytest.approx(10)
+
+
+def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
+    """30 slow steps of 15 ms while saving, beside the usual 10 ms, are 150 ms lost in all."""
+    job = slow_job
+    for _ in range(4):
+        job.session._tick()
+        job.step(100)
+    job.edit(active=2)
+    job.clock.advance(-1)  # the pause of the edit is none of the loop
+    job.step(3)
+    assert job.state == "saving"
+    for _ in range(30):
+        job.clock.advance(0.005)
+        job.step()
+    job.saving.finish()
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_saving_ms == pytest.approx(15, rel=0.05)
+    assert manifest.cost.step_after_ms == pytest.approx(10)
+    assert manifest.cost.extra_ms == pytest.approx(150, rel=0.1)
+
+
+@pytest.mark.parametrize("taken", ["folder", "manifest"])
+def test_a_capture_taken_away_before_its_bill_is_no_error(job: Job, taken: str) -> None:
+    """Whoever moves or deletes a fresh capture sees no error, and nothing of it comes back."""
+    job.edit(active=2)
+    job.step(4)
+    (manifest,) = job.root.glob("step_*/info/rank_0.info.json")
+    if taken == "folder":
+        shutil.rmtree(manifest.parent.parent)
+    else:
+        manifest.unlink()
+    job.step(1100)
+    job.session._tick()
+    assert not manifest.exists()
+    assert job.session.status().last_error is None
+    assert "failed" not in job.log()
+
+
+def _refused(_: Manifest, path: Path) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that can no longer be written does not fill the log."""
+    job.edit(active=1)
+    job.step(2)
+    monkeypatch.setattr(Manifest, "save", _refused)
+    for _ in range(5):
+        job.step(1100)
+        job.session._tick()
+    assert job.log().count("Traceback") == 1
+    monkeypatch.undo()
+    shutil.rmtree(job.root)
+    job.root.mkdir()
+    job.edit(active=1)
+    job.step(2)
+    shown = [job.shown(path) for path in job.root.rglob("*.info.json")]
+    assert [job.session.status().last_capture] == shown

@@ -1,0 +1,48 @@
+"""Step times come from a counter and a clock, looked at now and then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.windows.step_times import StepTimes
+
+if TYPE_CHECKING:
+    from tests.fake_job import Job
+
+
+def test_the_longest_step_is_seen_from_outside() -> None:
+    """None before the counter moves; a number that is only set is no move."""
+    pace = StepTimes()
+    pace.sample(10, 0)
+    pace.renumber(500)
+    pace.sample(70, 500)
+    assert (pace.longest_s(71, 500), pace.still_s(71, 500)) == (None, 61)
+    assert pace.longest_s(135, 501) == 125  # as in the step time, what is not sampled counts
+    pace.sample(135, 501)
+    pace.sample(136, 600)
+    assert pace.longest_s(137, 600) == 125
+
+
+def test_pace_is_the_mean_of_the_samples() -> None:
+    """Step times come from counter and clock; a counter set back starts anew."""
+    pace = StepTimes()
+    assert pace.mean_ms(0, 0) is None
+    pace.sample(10, 100)
+    assert pace.mean_ms(11, 100) is None
+    pace.sample(11, 150)
+    assert pace.mean_ms(12, 200) == pytest.approx(20)
+    pace.sample(12, 5)
+    assert pace.mean_ms(13, 15) == pytest.approx(100)
+
+
+def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
+    """A resumed job's step number says nothing of its speed."""
+    job.session._tick()
+    job.step(100)
+    job.session.set_step(1_200_000)
+    assert job.session.status().step_ms is None
+    job.session._tick()
+    job.step(10)
+    assert job.session.status().step_ms == pytest.approx(10)

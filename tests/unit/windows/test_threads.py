@@ -1,0 +1,110 @@
+"""A window is bound to the thread that opened it; others may step, stop and end beside it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fake_job import Job
+
+
+def test_stop_from_another_thread_waits_for_the_step(job: Job) -> None:
+    """Only the training thread touches the profiler."""
+    job.edit(active=100)
+    job.step(4)
+    other = threading.Thread(target=job.session.stop)
+    other.start()
+    other.join()
+    assert job.state == "recording"
+    job.step()
+    assert job.manifests()[0].reason == "stopped by the script"
+
+
+def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
+    """Steps of a second thread are not taken for those of the first."""
+    job.edit(active=2)
+    job.step()
+    other = threading.Thread(target=job.step, args=(5,))
+    other.start()
+    other.join()
+    assert job.session.status().progress == (0, 2)
+    assert "another thread" in job.log()
+
+
+def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
+    """Training that moves to another thread does not leave a window open for ever."""
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step()
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    other.join()
+    job.step()
+    (manifest,) = job.manifests()
+    assert "the thread that it was opened on has ended" in manifest.reason
+    job.edit(active=1)
+    job.step(2)
+    assert job.manifests()[-1].complete
+
+
+def test_a_window_of_another_thread_can_be_cancelled(job: Job) -> None:
+    """Where its own thread takes no more steps, a cancel lets the window go."""
+    opened, over = threading.Event(), threading.Event()
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step()
+        opened.set()
+        over.wait()
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    opened.wait()
+    job.step()
+    assert job.state == "recording"
+    job.edit(cancel=True)
+    job.step()
+    over.set()
+    other.join()
+    assert "cancelled by request 2" in job.manifests()[0].reason
+
+
+def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
+    """A profiler bound to a thread that takes no more steps is not touched from another."""
+
+    def open_window() -> None:
+        job.edit(active=5)
+        job.step(2)
+
+    other = threading.Thread(target=open_window)
+    other.start()
+    other.join()
+    job.session.end("the process ended")
+    (manifest,) = job.manifests()
+    assert "the process ended; only the thread that opened" in manifest.reason
+    assert job.backend.recordings[0].calls[-1] == "orphan"
+
+
+def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:
+    """Shut down from elsewhere, a window is closed by its own thread, and kept."""
+    opened, over = threading.Event(), threading.Event()
+
+    def train() -> None:
+        job.edit(active=500_000)
+        job.step(3)
+        opened.set()
+        while not over.is_set():
+            job.step()
+
+    other = threading.Thread(target=train)
+    other.start()
+    opened.wait()
+    job.session.end("shutdown() was called")
+    over.set()
+    other.join()
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.reason) == (False, "shutdown() was called")
+    assert manifest.trace
