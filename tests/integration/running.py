@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
+LOOP = """
+import time, dynprof as dp
+dp.init("prof_config")
+while True:
+    time.sleep(0.01)
+    dp.step()
+"""
+"""A job without torch that steps on and on."""
 TORCH_JOB = """
 import sys, time, torch, dynprof as dp
 torch.manual_seed(0)

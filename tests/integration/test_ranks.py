@@ -14,9 +14,9 @@ import pytest
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.journal.status import Status, load_status
-from tests.integration.cli import test_operators
-from tests.integration.cli.test_operators import LOOP, dynprof
-from tests.integration.running import RunningJob, wait_for
+from tests.integration import commands
+from tests.integration.commands import dynprof
+from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.processes import Process, start
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
 
         after = when(tmp_path, "two new ranks", restarted)
         assert set(after) == {"rank_0.json", "rank_1.json"}
-        arming = test_operators.start(
+        arming = commands.start(
             "arm", tmp_path / "prof_config", "--active", 2, "--start-step", 20, "--wait"
         )
         when(tmp_path, "both armed", lambda now: [s.state for s in now.values()] == ["waiting"] * 2)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests.integration.cli.test_operators import LOOP, dynprof
-from tests.integration.running import RunningJob, wait_for
+from tests.integration.commands import dynprof
+from tests.integration.running import LOOP, RunningJob, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.analysis.test_analysis import REAL, needs_real, recorded
+from tests.integration.analysis.traces import REAL, needs_real, recorded
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.backends.test_nothing_hurts import manifests, run
+from tests.integration.scripts import manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +56,54 @@ def test_forks_wait_while_a_profiler_is_opened_or_closed(
         closing,
     )
     assert manifests(tmp_path)[-1].complete
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_threads_that_fork_at_once(tmp_path: Path, closing: str) -> None:
+    """Before, in, and after windows, while events are collected too: every child ends well."""
+    run(
+        tmp_path,
+        """
+        import os, sys
+        bad = []
+        def fork(end=os._exit):
+            for _ in range(10):
+                if not (child := os.fork()):
+                    work()
+                    end(0)
+                if code := os.waitpid(child, 0)[1]:
+                    bad.append(code)
+        forking = threading.Thread(target=at_once, args=(6, fork))
+        forking.start()
+        while forking.is_alive():
+            window(active=3, with_stack=True)
+            steps(5)
+            fork(sys.exit)  # through exit(), which waits for libkineto's thread if it was there
+        forking.join()
+        idle()
+        window(active=2)
+        steps(3)
+        idle()
+        at_once(6, fork)
+        assert not bad, bad
+        """,
+        closing,
+    )
+    assert manifests(tmp_path)[-1].complete
+
+
+def test_two_loaders_with_workers_begin_on_two_threads(tmp_path: Path) -> None:
+    """After a window, two DataLoaders whose workers are forked at the same time do their work."""
+    run(
+        tmp_path,
+        """
+        from torch.utils.data import DataLoader
+        window(active=2)
+        steps(3)
+        idle()
+        def load():
+            assert len(list(DataLoader(range(8), num_workers=2))) == 8
+        for _ in range(3):
+            at_once(2, load)
+        """,
+    )

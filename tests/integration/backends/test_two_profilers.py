@@ -14,45 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import processes
+from tests.integration.scripts import JOB
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-JOB = """
-import threading, time, torch, dynprof as dp
-from pathlib import Path
-from dynprof.backends.selftest import SELF_TEST
-
-def work():
-    return torch.ones(3) + 1
-
-def profile():
-    with torch.profiler.profile() as mine:
-        work()
-    assert any(event.name == "aten::add" for event in mine.events())
-
-def elsewhere():
-    thread = threading.Thread(target=profile)
-    thread.start()
-    thread.join()
-
-def steps(count):
-    for _ in range(count):
-        work()
-        dp.step()
-
-def window(**settings):
-    import json
-    Path("asked.json").write_text(json.dumps({"activities": ["CPU"], **settings}))
-    dp.start("asked.json")
-
-work()  # a child forked while another thread runs torch's very first operator hangs, in plain torch
-dp.init("prof_config")
-while SELF_TEST.answer is None:
-    time.sleep(0.01)
-"""
 
 
 @pytest.fixture(params=["inline", "detached"], autouse=True)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.cli.test_operators import LOOP
-from tests.integration.running import TORCH_JOB, RunningJob
+from tests.integration.running import LOOP, TORCH_JOB, RunningJob
 from tests.integration.test_ranks import launched, when
 from tests.processes import ROOT, run
 

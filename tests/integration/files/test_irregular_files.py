@@ -17,8 +17,8 @@ from dynprof.files.layout import Layout, host_name
 from dynprof.files.leftovers import OLD_S
 from tests import processes
 from tests.fake_job import Job
-from tests.integration.cli.test_operators import LOOP, dynprof
-from tests.integration.running import RunningJob, wait_for
+from tests.integration.commands import dynprof
+from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.rank_traces import write
 
 if TYPE_CHECKING:

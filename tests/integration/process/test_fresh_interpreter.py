@@ -14,8 +14,7 @@ import dynprof
 from dynprof.analysis.ranks.parquet import connection
 from dynprof.process.fresh_interpreter import trusted
 from tests import processes
-from tests.integration.cli.test_operators import LOOP
-from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
+from tests.integration.running import LOOP, PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.rank_traces import write
 
 NAMES = (

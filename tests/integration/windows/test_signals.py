@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.backends.test_nothing_hurts import manifests, run
+from tests.integration.scripts import manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,3 +64,66 @@ def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) ->
         """,
     )
     assert manifests(tmp_path)[-1].complete
+
+
+def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None:
+    """Also while a window opens or closes; the script may go on, and the next window is whole."""
+    run(
+        tmp_path,
+        """
+        import signal
+        from dynprof.windows.window import Window
+        class Preempted(Exception):
+            pass
+        def handler(number, frame):
+            signal.signal(number, signal.SIG_DFL)
+            raise Preempted
+        for name in ("open", "begin_step", "close"):
+            whole = getattr(Window, name)
+            def interrupted(self, *args, whole=whole, **settings):
+                result = whole(self, *args, **settings)
+                signal.raise_signal(signal.SIGUSR1)
+                return result
+            signal.signal(signal.SIGUSR1, handler)
+            setattr(Window, name, interrupted)
+            try:
+                window(active=1)
+                steps(3)
+            except Preempted:
+                pass
+            else:
+                raise AssertionError(name)
+            setattr(Window, name, whole)
+            steps(3)
+            idle()
+            window(active=2)
+            steps(3)
+            idle()
+            profile()
+        """,
+    )
+    found = [manifest.complete for manifest in manifests(tmp_path) if manifest.trace]
+    assert found == [True] * 3
+
+
+def test_a_signal_handler_that_asks_for_the_status(tmp_path: Path) -> None:
+    """Also where the thread that it interrupts is just noting something there."""
+    run(
+        tmp_path,
+        """
+        import dataclasses, signal
+        real = dataclasses.replace
+        def replace(*args, **settings):
+            if threading.current_thread() is not threading.main_thread():
+                return real(*args, **settings)
+            dataclasses.replace = real
+            signal.raise_signal(signal.SIGUSR1)
+            return real(*args, **settings)
+        seen = []
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append(dp.status()))
+        window(active=1)
+        dataclasses.replace = replace
+        steps(2)
+        assert seen
+        """,
+    )

@@ -6,48 +6,16 @@ import json
 import os
 import re
 import signal
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests import processes
-from tests.integration.running import RunningJob, wait_for
-from tests.processes import DYNPROF, Process
+from tests.integration.commands import dynprof, start
+from tests.integration.running import LOOP, RunningJob
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-LOOP = """
-import time, dynprof as dp
-dp.init("prof_config")
-while True:
-    time.sleep(0.01)
-    dp.step()
-"""
-
-
-def start(*arguments: object) -> Process:
-    """Start the command."""
-    wide = {**os.environ, "COLUMNS": "200"}
-    return processes.start([*DYNPROF, *map(str, arguments)], env=wide)
-
-
-def dynprof(*arguments: object) -> tuple[int, str, str]:
-    """Run the command; return its exit code, its output, and what it said on stderr."""
-    process = start(*arguments)
-    output, errors = process.communicate()
-    return process.returncode, output, errors
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Any:
-    """Return a running job of one rank."""
-    with RunningJob(tmp_path, LOOP) as running:
-        running.when("training", lambda status: status.state == "idle")
-        yield running
 
 
 def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
@@ -193,67 +161,6 @@ def test_options_that_mean_nothing_change_nothing(
     assert (tmp_path / "profiler_config.json").read_text() == config
 
 
-def test_status_of_all_ranks(tmp_path: Path) -> None:
-    """One line a rank: alive, dead and stopped; the last problem and the last capture."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
-    with RunningJob(tmp_path / "a", shared, RANK="0", WORLD_SIZE="2") as first:
-        with RunningJob(tmp_path / "b", shared, RANK="1", WORLD_SIZE="2") as second:
-            first.root = second.root = tmp_path / "prof_config"
-            for rank, one in enumerate((first, second)):
-                one.when("training", lambda status: status.state == "idle", rank)
-            code, output, errors = dynprof("arm", first.root, "--ranks", "1", "--wait")
-            assert (code, errors.splitlines()[0].endswith("1 live rank is asked")) == (0, True)
-            assert "rank_1.info.json" in output
-        wait_for("its death", lambda: "dead" in dynprof("status", first.root)[1] or None)
-        code, output, _ = dynprof("status", first.root)
-        lines = output.splitlines()
-        assert code == 0
-        assert lines[0].split()[:4] == ["rank", "process", "health", "state"]
-        assert "alive" in lines[1]
-        assert "dead for" in lines[2]
-        assert any(line.startswith("rank 1: last capture: step_") for line in lines)
-        code, output, _ = dynprof("status", first.root, "--json")
-        ranks = json.loads(output)["ranks"]
-        assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
-
-
-def test_the_logs_are_merged_by_time(tmp_path: Path) -> None:
-    """The records of two ranks in the order in which they were written, lines kept together."""
-    log = tmp_path / "log"
-    log.mkdir()
-    (log / "dp_host_1_rank_0.log").write_text(
-        "2026-01-01 00:00:01.000 INFO    rank 0  one\n"
-        "2026-01-01 00:00:03.000 WARNING rank 0  three\n    and more\n"
-    )
-    (log / "dp_host_2_rank_1.log").write_text(
-        "2026-01-01 00:00:02.000 INFO    rank 1  two\x1b[2J\n"
-    )
-    code, output, _ = dynprof("log", tmp_path)
-    assert code == 0
-    assert [line.split("  ")[-1] for line in output.splitlines()] == [
-        "one",
-        "two\\x1b[2J",
-        "three",
-        "and more",
-    ]
-    assert dynprof("log", tmp_path, "-n", 1)[1].count("\n") == 2
-
-
-def test_the_log_is_followed(job: RunningJob) -> None:
-    """What a job writes appears while it runs."""
-    follower = start("log", job.root, "--follow")
-    assert follower.stdout
-    assert "watches" in follower.stdout.readline()
-    assert "asks for nothing; its next save does" in follower.stdout.readline()
-    job.edit(active=2)
-    assert "request 1: accepted" in follower.stdout.readline()
-    follower.send_signal(signal.SIGINT)
-    follower.communicate()
-    assert follower.returncode == 0
-
-
 def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
     """Settings stay in the file; the command names them, and start_step and cancel begin anew."""
     dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, "--max-seconds", 7)
@@ -264,47 +171,6 @@ def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
     assert manifest.request.config["cancel"] is False
-
-
-def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
-    """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
-    job.when("a step", lambda status: status.longest_s is not None)
-    path = job.root / "status" / "rank_0.json"
-    job.process.send_signal(signal.SIGSTOP)
-    wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
-    old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
-    path.write_text(json.dumps(old))  # as if it had been stopped for long
-    _, output, _ = dynprof("status", job.root)
-    assert re.search(r"stuck for \d\d", output)
-    code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
-    assert code == 5
-    assert "rank 0: has not answered; its step counter has stood still for " in errors
-    job.process.send_signal(signal.SIGCONT)
-    assert job.capture()[0].complete
-    job.process.kill()
-    job.process.wait()
-    _, output, _ = dynprof("status", job.root)
-    assert "dead" in output
-
-
-def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
-    """A job that has taken no step is starting, and for how long; who waits for it is told."""
-    script = LOOP.replace("while True:", "import pathlib\nwhile True:").replace(
-        "    time.sleep(0.01)",
-        '    while dp.status().step == 0 and not pathlib.Path("go").exists(): time.sleep(0.01)',
-    )
-    with RunningJob(tmp_path, script) as job:
-        job.when("its start", lambda status: status.longest_s is None)
-        code, output, _ = dynprof("status", job.root)
-        assert (code, "starting for " in output) == (0, True)
-        code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait", "--timeout", 1)
-        assert code == 5
-        assert "1 rank is in the first step still: a window opens after it" in errors
-        assert "it is in its first step for " in errors
-        (tmp_path / "go").touch()
-        assert job.capture()[0].complete
-        job.when("its second step", lambda status: status.longest_s is not None)
-        assert "alive" in dynprof("status", job.root)[1]
 
 
 def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:

@@ -1,0 +1,147 @@
+"""Whole analyses: beside the training, of broken captures, of the ranks of a real job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.errors import CaptureError
+from dynprof.profiler import analyse, profile, schedule
+from tests.integration.analysis.traces import recorded, rows
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.pace import slowness
+from tests.processes import DYNPROF, run, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("own_place")
+
+
+def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
+    """``"analyse": true``: the tables come while the job trains on, and the log says so."""
+    script = (
+        TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=3, analyse=True, experimental_config={"export_type": ["text", "db"]},
+                 metadata={"run": 7})  # fmt: skip
+        manifest, _ = job.capture()
+        wait_for("the log", lambda: "analysed step_" in job.log() or None)
+        (folder,) = job.root.rglob("ASCEND_PROFILER_OUTPUT")
+    names = {path.name for path in folder.iterdir()}
+    assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
+    assert {"ascend_pytorch_profiler_0.db", "profiler_info_0.json"} <= names
+    assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": 7}
+    info = json.loads((folder / "profiler_info_0.json").read_text())
+    assert info["config"]["common_config"]["active"] == 3
+    found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]
+    assert found == list(range(manifest.steps.first, manifest.steps.first + 3))
+
+
+def test_a_python_capture_has_tables(tmp_path: Path) -> None:
+    """Calls take the place of operators; what has no meaning is not written."""
+    with profile(backend="python", schedule=schedule(wait=0, warmup=0, active=2, repeat=1)) as prof:
+        for _ in range(3):
+            json.dumps({"a": [1]})
+            prof.step()
+    path = tmp_path / "a.py.trace.json"
+    prof.export_chrome_trace(path)
+    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    assert any("dumps" in row["Name"] for row in rows(made["operator_details.csv"]))
+    assert [int(row["Step"]) for row in rows(made["step_trace_time.csv"])] == [0, 1]
+    assert "memory_record.csv" not in made
+
+
+def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
+    """Two processes; the others are analysed, the broken one is named, the exit code says so."""
+    for rank in range(2):
+        recorded(tmp_path / f"rank{rank}.pt.trace.json")
+    (tmp_path / "broken.pt.trace.json").write_text("no trace")
+    with pytest.raises(CaptureError, match=r"broken\.pt\.trace\.json"):
+        analyse(tmp_path, max_process_number=2)
+    assert len(list(tmp_path.rglob("operator_details.csv"))) == 2
+    done = run([*DYNPROF, "analyse", tmp_path])
+    assert done.returncode == 1
+    assert "broken.pt.trace.json" in done.stderr
+    assert done.stdout.count("operator_details.csv") == 2
+
+
+POOL = """
+import os, time
+from dynprof.analysis.runs.executors import processes
+if __name__ == "__main__":
+    with processes(2) as pool:
+        pids = {pool.submit(os.getpid).result() for _ in range(2)}
+        waiting = [pool.submit(time.sleep, 300) for _ in range(2)]
+        print(*pids, flush=True)
+        time.sleep(300)
+"""
+
+
+def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
+    """However it is ended: the processes that work for it end too."""
+    (tmp_path / "pool.py").write_text(POOL)
+    parent = start([sys.executable, "pool.py"], cwd=tmp_path)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.communicate()
+    assert pids
+    wait_for("their end", lambda: not any(map(psutil.pid_exists, pids)) or None)
+
+
+def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
+    """``dynprof top`` shows the operators with the most time of their own."""
+    recorded(tmp_path / "a.pt.trace.json")
+    wide = {**os.environ, "COLUMNS": "120"}
+    done = run([*DYNPROF, "top", tmp_path, "--limit", "5"], env=wide)
+    assert done.returncode == 0, done.stderr
+    assert "aten::" in done.stdout
+    assert run([*DYNPROF, "top", tmp_path / "no"]).returncode == 2
+
+
+RANKS = """
+import time, torch
+from dynprof.profiler import profile, schedule, tensorboard_trace_handler
+
+def train(rank, size):
+    store = torch.distributed.FileStore("store", size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    handler = tensorboard_trace_handler("log", analyse_flag=False)
+    steps = schedule(wait=0, warmup=1, active=6, repeat=1)
+    with profile(schedule=steps, on_trace_ready=handler) as prof:
+        for _ in range(7):
+            time.sleep(LATE_S * (rank == 1))
+            torch.distributed.all_reduce(torch.ones(1000))
+            prof.step()
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(3,), nprocs=3)
+"""
+
+
+def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
+    """Three processes reduce over gloo, one of them is slow: it is named, and each has its rows."""
+    late_s = 0.05 * slowness()
+    (tmp_path / "job.py").write_text(RANKS.replace("LATE_S", str(late_s)))
+    done = run([sys.executable, "job.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 comes last to 6 of 6 collectives" in done.stderr
+    table = rows(tmp_path / "log" / "analysis" / "ranks.csv")
+    assert [(row["Rank"], row["Step"]) for row in table] == [
+        (str(rank), str(step)) for rank in range(3) for step in range(1, 7)
+    ]
+    waiting = {row["Rank"]: float(row["Communication(us)"]) for row in table[3::6]}
+    assert waiting["1"] < 0.4e6 * late_s
+    assert waiting["0"] > 0.6e6 * late_s < waiting["2"]

@@ -1,0 +1,42 @@
+"""Real traces: of a small model, recorded here, and of real devices, where a folder has them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynprof.profiler import profile, schedule
+from tests.processes import ROOT
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+REAL = Path(os.environ.get("DYNPROF_TRACES", ROOT.parent / "shared" / "traces"))
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason="DYNPROF_TRACES names no folder of real GPU traces"
+)
+
+layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def recorded(path: Path, **settings: Any) -> profile:
+    """Train three recorded steps; write the trace."""
+    with profile(schedule=schedule(wait=0, warmup=1, active=3, repeat=1), **settings) as prof:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8, 32)).square().mean().backward()
+            optimizer.step()
+            prof.step()
+    prof.export_chrome_trace(path)
+    return prof
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

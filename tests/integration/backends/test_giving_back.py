@@ -1,0 +1,110 @@
+"""Whatever fails between request and trace gives the profiler back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+CALLS = """
+dynprof.files.layout.Layout.make_dir
+dynprof.captures.exporter._claim
+dynprof.captures.exporter.write_atomic
+dynprof.captures.exporter.occupied
+dynprof.captures.exporter.DiskGuard
+dynprof.captures.exporter.pack
+dynprof.captures.exporter.open_private
+dynprof.captures.exporter._save_manifest
+dynprof.captures.exporter.Exporter.submit
+dynprof.captures.manifest.Manifest.save
+dynprof.journal.journal.Journal.tell
+dynprof.windows.loop.window_manifest
+dynprof.windows.loop.Export
+dynprof.windows.loop.window_dir_name
+dynprof.windows.window.Window.end_step
+dynprof.windows.window.Window.begin_step
+dynprof.windows.window.Window.close
+dynprof.windows.window.Window.release
+dynprof.companions.base.Companions.start
+dynprof.companions.base.Companions.stop
+dynprof.companions.base.Companions.save
+dynprof.companions.base.Companions.events
+dynprof.companions.base.Companions.discard+dynprof.windows.window.Window.end_step
+dynprof.backends.torch_recording.TorchRecording._drop+dynprof.captures.exporter._claim
+dynprof.windows.loop.Loop._submit+dynprof.windows.window.Window.close
+dynprof.backends.torch.TorchBackend.versions
+dynprof.backends.torch.choose_close
+dynprof.backends.torch.end_settings_thread
+dynprof.backends.torch_recording.ANNOTATIONS.follow
+dynprof.backends.torch_recording.ANNOTATIONS.end
+dynprof.backends.torch_recording.COLLECTOR.begin
+dynprof.backends.torch_recording.TorchRecording.when_rivalled
+dynprof.backends.torch_recording.TorchRecording.begin_step
+dynprof.backends.torch_recording.TorchRecording._gather
+dynprof.backends.torch_recording.TorchRecording._take_off
+dynprof.backends.torch_recording.TorchRecording.save
+dynprof.backends.libtorch.DetachedClose.take_off
+dynprof.backends.libtorch.Taken.write
+dynprof.backends.kineto.KINETO.prepare
+dynprof.backends.kineto.KINETO.start
+dynprof.backends.kineto.KINETO.hand_over
+torch.autograd.profiler.record_function.__enter__
+torch.autograd.profiler.record_function.__exit__
+torch.autograd.profiler._run_on_profiler_start
+torch.autograd.profiler.profile._prepare_trace
+torch.autograd.profiler.profile._start_trace
+torch.profiler._KinetoProfile.add_metadata_json
+"""
+"""What is called between request and trace; each line is made to fail once, two of one together."""
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, memory: bool) -> None:
+    """After it the script's profiler has its turn at once, and the next window is whole."""
+    log = run(
+        tmp_path,
+        f"""
+        import pkgutil
+        from dynprof.backends.kineto import KINETO
+        from dynprof.backends.annotations import ANNOTATIONS
+        def failing(name, failed):
+            place, _, attribute = name.rpartition(".")
+            owner = pkgutil.resolve_name(place)
+            original = getattr(owner, attribute)
+            def fail(*args, **kwargs):
+                if name in failed:
+                    return original(*args, **kwargs)
+                failed.add(name)
+                raise OSError(28, "No space left on device: " + name)
+            setattr(owner, attribute, fail)
+            return lambda: setattr(owner, attribute, original)
+        for name in {CALLS.split()!r}:
+            failed = set()
+            undo = [failing(one, failed) for one in name.split("+")]
+            for restore in (lambda: [one() for one in undo], lambda: None):
+                window(active=2, warmup=1, profile_memory={memory}, with_stack=True)
+                steps(5)
+                idle()
+                restore()
+                assert failed.issuperset(name.split("+")) or {closing!r} == "inline", name
+                KINETO.wait(30)
+                assert not KINETO.collecting and not KINETO.has_window, name
+                assert not torch.autograd._profiler_enabled(), name
+                assert not torch.autograd.profiler._is_profiler_enabled, name
+                assert not ANNOTATIONS._open, name
+                profile()
+        """,
+        closing,
+    )
+    assert "another torch.profiler is active" not in log
+    whole = [manifest.complete for manifest in manifests(tmp_path)]
+    assert whole.count(True) >= len(CALLS.split())

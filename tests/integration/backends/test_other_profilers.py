@@ -1,0 +1,156 @@
+"""Profilers of the script's, on other threads and of other kinds: each is whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_profiler_on_another_thread_in_a_window(
+    tmp_path: Path, memory: bool, stacks: bool
+) -> None:
+    """It is whole, the window gives way before it begins, and nothing stays on any thread."""
+    log = run(
+        tmp_path,
+        f"""
+        import psutil
+        window(active=10**7, profile_memory={memory}, with_stack={stacks})
+        steps(3)
+        running, done = threading.Event(), threading.Event()
+        def elsewhere():
+            with torch.profiler.profile() as mine:
+                running.set()
+                work()
+                done.wait()
+            assert any(event.name == "aten::add" for event in mine.events())
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        while not running.is_set():
+            steps(1)
+        steps(100)
+        assert not torch.autograd._profiler_enabled()
+        done.set()
+        thread.join()
+        steps(1)
+        before = psutil.Process().memory_info().rss
+        steps(5000)
+        assert psutil.Process().memory_info().rss - before < 5_000_000
+        idle()
+        window(active=2)
+        steps(3)
+        """,
+    )
+    assert "early: the script started a profiler of its own" in log
+    assert "refused" not in log
+    assert manifests(tmp_path)[-1].complete
+
+
+def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path) -> None:
+    """A window bound to a thread that takes no step meanwhile is lost, and that does no harm."""
+    log = run(
+        tmp_path,
+        """
+        from dynprof.backends import kineto
+        kineto.GIVE_WAY_S = 0.1
+        window(active=1000, profile_memory=True)
+        steps(3)
+        elsewhere()
+        steps(3)
+        assert not torch.autograd._profiler_enabled()
+        idle()
+        window(active=2, profile_memory=True)
+        while dp.status().state != "recording":
+            steps(1)
+        steps(3)
+        """,
+    )
+    assert "the script started a torch.profiler of its own in the window" in log
+    assert manifests(tmp_path)[-1].complete
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_legacy_profiler_in_a_window(tmp_path: Path, memory: bool) -> None:
+    """Whatever profiler the script asks for, it gets."""
+    log = run(
+        tmp_path,
+        f"""
+        from torch.autograd import profiler_legacy
+        window(active=1000, profile_memory={memory})
+        steps(2)
+        with profiler_legacy.profile() as mine:
+            work()
+        assert any(event.name == "aten::add" for event in mine.function_events)
+        with torch.autograd.profiler.profile(use_cpu=True) as newer:
+            work()
+        steps(2)
+        idle()
+        window(active=2)
+        steps(3)
+        """,
+    )
+    assert "early: the script started a profiler of its own" in log
+    assert manifests(tmp_path)[-1].complete
+
+
+def test_a_profiler_that_another_thread_cannot_stop(tmp_path: Path) -> None:
+    """Torch only warns of it, and goes on; so does dynprof, and takes no session from it."""
+    log = run(
+        tmp_path,
+        """
+        mine = torch.profiler.profile()
+        began, end = threading.Event(), threading.Event()
+        found = []
+        def record():
+            mine.start()
+            work()
+            began.set()
+            end.wait()
+            mine.stop()
+            found.extend(event.name for event in mine.events())
+        recording = threading.Thread(target=record)
+        recording.start()
+        began.wait()
+        stopping = threading.Thread(target=lambda: mine.profiler.__exit__(None, None, None))
+        stopping.start()
+        stopping.join()
+        window(active=1)
+        steps(3)
+        end.set()
+        recording.join()
+        assert "aten::add" in found, found
+        """,
+    )
+    assert "another torch.profiler is active in this process" in log
+
+
+def test_a_profiler_of_all_threads_whose_own_has_ended(tmp_path: Path) -> None:
+    """It is still on, and the script's."""
+    log = run(
+        tmp_path,
+        """
+        from torch._C._profiler import _ExperimentalConfig
+        everywhere = _ExperimentalConfig(profile_all_threads=True)
+        mine = torch.profiler.profile(experimental_config=everywhere)
+        at_once(1, mine.start)
+        work()
+        window(active=1)
+        steps(3)
+        mine.stop()
+        assert any(event.name == "aten::add" for event in mine.events())
+        window(active=1)
+        steps(3)
+        idle()
+        """,
+    )
+    assert "another torch.profiler is active in this process" in log
+    assert [manifest.complete for manifest in manifests(tmp_path)] == [True]

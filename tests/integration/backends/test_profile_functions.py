@@ -1,0 +1,62 @@
+"""Profile functions of Python's: the script's own stay, and ours leave nothing behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import run, run_without_torch
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
+    """VizTracer takes one of 1,024 for each tracer, and ends the process that has no more."""
+    run_without_torch(
+        tmp_path,
+        """
+        import resource
+        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        for _ in range(1100):
+            window(active=1)
+            dp.step()
+            idle()
+        assert threading.active_count() <= threads
+        assert len(os.listdir("/proc/self/fd")) <= files + 2
+        """,
+    )
+
+
+def test_a_profile_function_for_new_threads(tmp_path: Path) -> None:
+    """Where the script has one it stays, and the window is refused; else none is left behind."""
+    run_without_torch(
+        tmp_path,
+        """
+        window(active=1)
+        dp.step()
+        idle()
+        assert threading.getprofile() is None
+        hook = lambda frame, event, argument: None
+        threading.setprofile(hook)
+        window(active=1)
+        assert "threading.setprofile" in dp.status().edits[-1].text, dp.status()
+        assert threading.getprofile() is hook
+        """,
+    )
+
+
+def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) -> None:
+    """Torch would take the place of the script's own on every thread, for good."""
+    log = run(
+        tmp_path,
+        """
+        threading.setprofile(lambda frame, event, argument: None)
+        window(active=1, with_stack=True)
+        steps(2)
+        """,
+    )
+    assert "with_stack would take the place of the job's own sys.setprofile()" in log

@@ -1,0 +1,132 @@
+"""Jobs with torch's own observers, modes and compiled code: none may notice dynprof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import processes
+from tests.integration.scripts import events, manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("first", ["the script", "dynprof"])
+def test_the_scripts_execution_trace_observer(tmp_path: Path, first: str) -> None:
+    """A process has one, and torch crashes over a second: it is the script's, and whole."""
+    run(
+        tmp_path,
+        f"""
+        import json
+        from torch.profiler import ExecutionTraceObserver
+        def register():
+            mine = ExecutionTraceObserver().register_callback("mine.json")
+            mine.start()
+            return mine
+        asked = {{"active": 4, "experimental_config": {{"record_op_args": True}}}}
+        if {first!r} == "the script":
+            mine = register()
+            window(**asked)
+        else:
+            window(**asked)
+            steps(1)
+            mine = register()
+        torch.ones(2).sub(1)
+        steps(5)
+        idle()
+        torch.ones(2).mul(2)
+        mine.stop()
+        mine.unregister_callback()
+        names = [node["name"] for node in json.load(open("mine.json"))["nodes"]]
+        assert {{"aten::sub", "aten::mul"}} <= set(names), names
+        window(active=1, experimental_config={{"record_op_args": True}})
+        steps(2)
+        idle()
+        """,
+    )
+    disturbed, after = manifests(tmp_path)
+    assert "the script has an ExecutionTraceObserver of its own" in str(disturbed.lost)
+    assert (disturbed.complete, after.complete, after.lost) == (True, True, ())
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> None:
+    """Libkineto does not notice; no torn trace is taken for a whole one."""
+    log = run(
+        tmp_path,
+        """
+        import resource
+        steps(3)
+        window(active=3)
+        steps(4)
+        idle()
+        dp.shutdown()
+        from tests.integration.scripts import manifests
+        size = manifests(Path.cwd())[0].trace_bytes_raw
+        dp.init("prof_config")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 20, resource.RLIM_INFINITY))
+        window(active=3)
+        steps(4)
+        idle()
+        """,
+        closing,
+        PYTHONPATH=str(processes.ROOT),
+    )
+    assert "libkineto could not write the whole trace" in log
+    assert len(list(tmp_path.rglob("*.gz"))) == 1
+
+
+def test_modes_of_the_script_do_not_see_the_marks_of_steps(tmp_path: Path) -> None:
+    """A mode that counts operators, or forbids what it does not know, sees the script's alone."""
+    run(
+        tmp_path,
+        """
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+        seen = []
+        class Functions(TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                seen.append(str(function))
+                return function(*args, **(kwargs or {}))
+        class Operators(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.append(str(function))
+                return function(*args, **(kwargs or {}))
+        with Functions(), Operators():
+            window(active=3)
+            steps(5)
+        idle()
+        assert seen and not [name for name in seen if "record_function" in name], seen
+        """,
+    )
+    (manifest,) = manifests(tmp_path)
+    marks = [e for e in events(tmp_path, manifest) if e["name"].startswith("ProfilerStep#")]
+    assert len({mark["name"] for mark in marks}) == 3
+
+
+def test_a_step_inside_compiled_code(tmp_path: Path) -> None:
+    """It breaks the graph there, once; it is not compiled anew for each number of a step."""
+    run(
+        tmp_path,
+        """
+        from torch._dynamo.utils import counters
+        @torch.compile(backend="eager")
+        def train(x):
+            y = x + 1
+            dp.step()
+            return y * 2
+        for _ in range(12):
+            train(torch.ones(3))
+        assert counters["frames"]["total"] < 6, counters
+        assert dp.status().step == 12
+        window(active=3)
+        for _ in range(4):
+            train(torch.ones(3))
+        idle()
+        """,
+    )
+    assert manifests(tmp_path)[0].complete

@@ -1,0 +1,48 @@
+"""``dynprof log``, of several ranks and as it grows."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.integration.commands import dynprof, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.running import RunningJob
+
+
+def test_the_logs_are_merged_by_time(tmp_path: Path) -> None:
+    """The records of two ranks in the order in which they were written, lines kept together."""
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "dp_host_1_rank_0.log").write_text(
+        "2026-01-01 00:00:01.000 INFO    rank 0  one\n"
+        "2026-01-01 00:00:03.000 WARNING rank 0  three\n    and more\n"
+    )
+    (log / "dp_host_2_rank_1.log").write_text(
+        "2026-01-01 00:00:02.000 INFO    rank 1  two\x1b[2J\n"
+    )
+    code, output, _ = dynprof("log", tmp_path)
+    assert code == 0
+    assert [line.split("  ")[-1] for line in output.splitlines()] == [
+        "one",
+        "two\\x1b[2J",
+        "three",
+        "and more",
+    ]
+    assert dynprof("log", tmp_path, "-n", 1)[1].count("\n") == 2
+
+
+def test_the_log_is_followed(job: RunningJob) -> None:
+    """What a job writes appears while it runs."""
+    follower = start("log", job.root, "--follow")
+    assert follower.stdout
+    assert "watches" in follower.stdout.readline()
+    assert "asks for nothing; its next save does" in follower.stdout.readline()
+    job.edit(active=2)
+    assert "request 1: accepted" in follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    follower.communicate()
+    assert follower.returncode == 0

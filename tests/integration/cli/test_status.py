@@ -1,0 +1,84 @@
+"""``dynprof status``, of jobs that train, hang, or have not begun."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.integration.commands import dynprof
+from tests.integration.running import LOOP, RunningJob, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_status_of_all_ranks(tmp_path: Path) -> None:
+    """One line a rank: alive, dead and stopped; the last problem and the last capture."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
+    with RunningJob(tmp_path / "a", shared, RANK="0", WORLD_SIZE="2") as first:
+        with RunningJob(tmp_path / "b", shared, RANK="1", WORLD_SIZE="2") as second:
+            first.root = second.root = tmp_path / "prof_config"
+            for rank, one in enumerate((first, second)):
+                one.when("training", lambda status: status.state == "idle", rank)
+            code, output, errors = dynprof("arm", first.root, "--ranks", "1", "--wait")
+            assert (code, errors.splitlines()[0].endswith("1 live rank is asked")) == (0, True)
+            assert "rank_1.info.json" in output
+        wait_for("its death", lambda: "dead" in dynprof("status", first.root)[1] or None)
+        code, output, _ = dynprof("status", first.root)
+        lines = output.splitlines()
+        assert code == 0
+        assert lines[0].split()[:4] == ["rank", "process", "health", "state"]
+        assert "alive" in lines[1]
+        assert "dead for" in lines[2]
+        assert any(line.startswith("rank 1: last capture: step_") for line in lines)
+        code, output, _ = dynprof("status", first.root, "--json")
+        ranks = json.loads(output)["ranks"]
+        assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
+
+
+def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
+    """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
+    job.when("a step", lambda status: status.longest_s is not None)
+    path = job.root / "status" / "rank_0.json"
+    job.process.send_signal(signal.SIGSTOP)
+    wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
+    old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
+    path.write_text(json.dumps(old))  # as if it had been stopped for long
+    _, output, _ = dynprof("status", job.root)
+    assert re.search(r"stuck for \d\d", output)
+    code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
+    assert code == 5
+    assert "rank 0: has not answered; its step counter has stood still for " in errors
+    job.process.send_signal(signal.SIGCONT)
+    assert job.capture()[0].complete
+    job.process.kill()
+    job.process.wait()
+    _, output, _ = dynprof("status", job.root)
+    assert "dead" in output
+
+
+def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
+    """A job that has taken no step is starting, and for how long; who waits for it is told."""
+    script = LOOP.replace("while True:", "import pathlib\nwhile True:").replace(
+        "    time.sleep(0.01)",
+        '    while dp.status().step == 0 and not pathlib.Path("go").exists(): time.sleep(0.01)',
+    )
+    with RunningJob(tmp_path, script) as job:
+        job.when("its start", lambda status: status.longest_s is None)
+        code, output, _ = dynprof("status", job.root)
+        assert (code, "starting for " in output) == (0, True)
+        code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait", "--timeout", 1)
+        assert code == 5
+        assert "1 rank is in the first step still: a window opens after it" in errors
+        assert "it is in its first step for " in errors
+        (tmp_path / "go").touch()
+        assert job.capture()[0].complete
+        job.when("its second step", lambda status: status.longest_s is not None)
+        assert "alive" in dynprof("status", job.root)[1]

@@ -1,0 +1,109 @@
+"""Scripts in a process of their own, which must end well."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from dynprof.captures.manifest import load_manifest
+from tests import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+import threading, time, torch, dynprof as dp
+from pathlib import Path
+from dynprof.backends.selftest import SELF_TEST
+
+def work():
+    return torch.ones(3) + 1
+
+def profile():
+    with torch.profiler.profile() as mine:
+        work()
+    assert any(event.name == "aten::add" for event in mine.events())
+
+def elsewhere():
+    thread = threading.Thread(target=profile)
+    thread.start()
+    thread.join()
+
+def steps(count):
+    for _ in range(count):
+        work()
+        dp.step()
+
+def window(**settings):
+    import json
+    Path("asked.json").write_text(json.dumps({"activities": ["CPU"], **settings}))
+    dp.start("asked.json")
+
+work()  # a child forked while another thread runs torch's very first operator hangs, in plain torch
+dp.init("prof_config")
+while SELF_TEST.answer is None:
+    time.sleep(0.01)
+"""
+"""The beginning of a job with torch: what a script steps, records and profiles with."""
+TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
+"""Makes glibc give every freed block of some size back to the system at once, so that whoever still
+writes there is killed instead of writing into somebody else's memory."""
+HELPERS = """
+def idle():
+    while dp.status().state != "idle":
+        time.sleep(0.01)
+
+def at_once(count, action):
+    threads = [threading.Thread(target=action) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+PYTHON_JOB = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+import dynprof as dp
+dp.init("prof_config")
+def window(**settings):
+    Path("asked.json").write_text(json.dumps({"activities": ["CPU"], **settings}))
+    dp.start("asked.json")
+def idle():
+    while dp.status().state != "idle":
+        time.sleep(0.001)
+"""
+"""The beginning of a job that loads no torch."""
+
+
+def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str:
+    """Run a script that must end well; return the log of dynprof."""
+    text = JOB + HELPERS + textwrap.dedent(script)
+    env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
+    done = processes.run([sys.executable, "-c", text], cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
+
+
+def manifests(folder: Path) -> list[Any]:
+    """Return the manifests of a script's captures, in order of their requests."""
+    found = (folder / "prof_config").rglob("*.info.json")
+    return sorted(map(load_manifest, found), key=lambda manifest: manifest.request.number)
+
+
+def events(folder: Path, manifest: Any) -> list[dict[str, Any]]:
+    """Return the events of a capture's trace."""
+    (path,) = (folder / "prof_config").rglob(manifest.trace)
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return found
+
+
+def run_without_torch(folder: Path, script: str) -> str:
+    """Run a script that loads no torch and must end well; return what it printed."""
+    text = PYTHON_JOB + textwrap.dedent(script)
+    done = processes.run([sys.executable, "-c", text], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,70 @@
+"""``dynprof diff`` and ``dynprof top``, as a terminal and a pipe show them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import DYNPROF, run
+from tests.step_traces import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Brackets mean nothing to the terminal, control characters are escaped."""
+    name = "[/] [red]a\u001b[2J<b>"
+    path = write(tmp_path / "a.trace.json", 1, 1, 1, cat="cpu_op", name=name)
+    other = write(tmp_path / "b.trace.json", 1, 1, 1)
+    for command in (["top", str(path)], ["diff", str(other), str(path)]):
+        done = run([*DYNPROF, *command], env={**os.environ, "COLUMNS": "150"})
+        assert done.returncode == 0, done.stderr
+        assert "[/] [red]a" in done.stdout
+        assert "<b>" in done.stdout
+        assert "\x1b[2J" not in done.stdout
+
+
+def test_large_counts_are_written_out(tmp_path: Path) -> None:
+    """30,000 calls in a step are no 3e+04; what is no whole number keeps four digits."""
+    paths = [write(tmp_path / f"{n}.trace.json", 1, n, ms=0.01) for n in (3, 30_000)]
+    done = run([*DYNPROF, "diff", *map(str, paths)], env={**os.environ, "COLUMNS": "120"})
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("aten::mm"))
+    assert row[2:4] == ["3", "30,000"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 0])
+def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
+    """No line is wider, a long name is one line; a pipe has it whole. Steps are no operators."""
+    name = "void at::native::elementwise_kernel<128, 2, at::native::add_kernel>(int, float)"
+    path = write(tmp_path / "a.trace.json", 2, 3, 20, cat="cpu_op", name=name)
+    other = write(tmp_path / "b.trace.json", 2, 3, 10, cat="cpu_op", name=name, dur=9)
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    for command in (["top", str(path)], ["diff", str(path), str(other)]):
+        screen = {"COLUMNS": str(width)} if width else {}
+        done = run([*DYNPROF, *command], env={**env, **screen})
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "ProfilerStep" not in done.stdout
+        (row,) = (line for line in done.stdout.splitlines() if line.startswith("void at"))
+        if width:
+            assert max(map(len, done.stdout.splitlines())) <= width
+            assert "…" in row
+        else:
+            assert name in row
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Prints the table; its exit code says whether the numbers mean the same."""
+    one = write(tmp_path / "a.trace.json", 2, 3, 10)
+    other = write(tmp_path / "b.trace.json", 2, 3, 20, cat="python_function")
+    codes = []
+    for second in (one, other, tmp_path / "no"):
+        done = run([*DYNPROF, "diff", one, second])
+        codes.append(done.returncode)
+        if second == other:
+            assert "aten::mm" in done.stdout
+            assert "+30.000" in done.stdout
+            assert "only the second has the host's Python frames" in done.stderr
+    assert codes == [0, 1, 2]
