@@ -4,10 +4,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
+
+# What needs neither torch nor sleeping.
+quick: $(VENV)/ready
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
 test: $(VENV)/ready
 	$(BIN)/pytest -n 3 --dist worksteal

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.errors import CaptureError
-from dynprof.journal.status import Status, load_status
 from tests.integration import commands
 from tests.integration.commands import dynprof
-from tests.integration.running import LOOP, RunningJob, wait_for
-from tests.processes import Process, start
+from tests.integration.launching import launched, statuses, when
+from tests.integration.running import LOOP, RunningJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from dynprof.journal.status import Status
 
 LATE = """
 import os, sys, time
@@ -78,28 +73,6 @@ if __name__ == "__main__":
 """
 
 
-def statuses(folder: Path) -> dict[str, Status]:
-    """Return what lies in the status directory, by file name."""
-    found = {}
-    for path in (folder / "prof_config/status").glob("*.json"):
-        with contextlib.suppress(CaptureError):
-            found[path.name] = load_status(path)
-    return found
-
-
-def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -> dict[str, Status]:
-    """Wait until the statuses of a folder are as wanted."""
-
-    def found() -> dict[str, Status] | None:
-        now = statuses(folder)
-        return now if wanted(now) else None
-
-    try:
-        return wait_for(what, found)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; there are {statuses(folder)}") from None
-
-
 def manifests(folder: Path) -> list[Manifest]:
     """Return all manifests of saved captures."""
     found = [load_manifest(path) for path in folder.rglob("rank_*.info.json")]
@@ -109,20 +82,6 @@ def manifests(folder: Path) -> list[Manifest]:
 def logs(folder: Path) -> dict[str, str]:
     """Return the logs by file name."""
     return {path.name: path.read_text() for path in (folder / "prof_config/log").iterdir()}
-
-
-@contextlib.contextmanager
-def launched(folder: Path, script: str, *launcher: str) -> Iterator[Process]:
-    """Run a script through a launcher, and end the whole tree."""
-    (folder / "job.py").write_text(script)
-    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    with start(
-        [sys.executable, *launcher, "job.py"],
-        cwd=folder,
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-    ) as process:
-        yield process
 
 
 def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:

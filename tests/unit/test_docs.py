@@ -52,6 +52,7 @@ def test_the_readmes_script_runs(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_scripts_of_the_profilers_page_run(tmp_path: Path, number: int) -> None:
     """They run as they stand, and leave traces where they say."""
@@ -92,6 +93,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     """The plain example runs as it stands; the torch one is run where torch is installed."""
     for name in ("plain_loop", "torch_loop"):

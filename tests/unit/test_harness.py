@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
+import dynprof
+
+PACKAGE = Path(dynprof.__file__).parent
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "processes.py": "is the place",
@@ -62,3 +66,18 @@ def test_processes_are_started_in_one_place() -> None:
         if (names := starters(path.read_text()))
     }
     assert set(found) <= set(ALLOWED), found
+
+
+@pytest.mark.parametrize("kind", ["unit", "integration"])
+def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
+    """Whoever changes a room finds its tests under its name."""
+    for path in (TESTS / kind).rglob("test_*.py"):
+        room = PACKAGE / path.parent.relative_to(TESTS / kind)
+        assert room.is_dir(), path
+
+
+def test_no_test_file_is_imported_by_another() -> None:
+    """What several share stands in a module of its own: a test file may be parted or moved."""
+    for path in TESTS.rglob("*.py"):
+        taken = re.findall(r"^ *from tests\.[\w.]+\.test_\w+ import", path.read_text(), re.M)
+        assert taken == [], path

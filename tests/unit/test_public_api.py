@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof as dp
-from dynprof import acl, mstx, npu, profiler
+from dynprof import mstx, npu, profiler
 from dynprof.profiler import (
     AiCMetrics,
     ExportType,
@@ -104,24 +104,6 @@ def use_marks() -> int:
     return double(left)
 
 
-def use_the_session(folder: Path) -> list[str]:
-    """Call all of it; checked, and run by the tests of the session."""
-    names: list[str] = []
-    acl.init()
-    with acl.prof.session(folder):
-        config = acl.prof.Config(devices=(0,), record_shapes=True, host_sys=("cpu",))
-        with acl.prof.recording(config):
-            stamp: acl.prof.Stamp = acl.prof.create_stamp("a")
-            acl.prof.push(stamp)
-            acl.prof.pop()
-            acl.prof.range_stop(acl.prof.range_start(stamp))
-            acl.prof.destroy_stamp(stamp)
-    with acl.prof.subscribe(lambda operator: names.append(operator.name)) as subscription:
-        lost: int = subscription.lost
-    acl.finalize()
-    return [*names, str(lost)]
-
-
 def test_the_dynamic_profiler(tmp_path: Path) -> None:
     """Every call runs."""
     assert use_the_dynamic_profiler(tmp_path) in ("idle", "saving", "recording", "warmup")
@@ -170,6 +152,7 @@ def test_the_table_of_names_is_complete() -> None:
     assert set(profiler.__all__) <= shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch_name", ["profile", "_KinetoProfile"])
 def test_the_table_has_all_of_torchs_calls(torch_name: str) -> None:
     """What is public in torch's classes is in the table."""

@@ -401,7 +401,7 @@ def test_the_whole_public_session(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(processes.ROOT)!r})
-        from tests.unit.test_public_api import use_the_session
+        from tests.integration.acl.public_session import use_the_session
         print(use_the_session(Path("out")))
         """,
     )

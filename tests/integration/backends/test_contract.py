@@ -12,19 +12,15 @@ import pytest
 
 from dynprof.backends import all_backends
 from dynprof.backends.selftest import SELF_TEST
-from dynprof.config import ProfilerConfig
 from dynprof.errors import BackendError
-from dynprof.process.rank import Rank
-from dynprof.requests.plan import Plan
 from dynprof.testing import FakeBackend
+from tests.integration.backends.plans import RANK, a_plan
 from tests.integration.running import steps_in, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.backends import Backend, Recording
-
-RANK = Rank(3, 8, "test")
 
 
 def make_backend(name: str) -> Backend:
@@ -48,12 +44,6 @@ def backend(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     sys.setprofile(None)
     yield made
     sys.setprofile(tracer)
-
-
-def a_plan(backend: Backend, **config: Any) -> Plan:
-    """Return a plan for a backend."""
-    model = ProfilerConfig.model_validate({"activities": ["CPU"], **config})
-    return Plan(model, backend.name, ("CPU",), None, ())
 
 
 def warmup_work() -> None:

@@ -16,7 +16,7 @@ from dynprof.backends import closing
 from dynprof.backends.selftest import SELF_TEST, UNFINISHED, SelfTest, what_is_missing
 from dynprof.backends.torch import TorchBackend
 from dynprof.errors import BackendError
-from tests.integration.backends.test_contract import RANK, a_plan
+from tests.integration.backends.plans import RANK, a_plan
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
-from tests.integration.test_ranks import launched, when
 from tests.processes import ROOT, run
 
 if TYPE_CHECKING:

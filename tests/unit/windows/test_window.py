@@ -21,6 +21,7 @@ def test_a_schedule_repeats_its_cycle() -> None:
     assert [action_at(step) for step in range(11)] == [NONE, *cycle, *cycle, NONE, NONE]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
 @given(*[st.integers(0, 4)] * 3, st.integers(1, 4), st.integers(0, 3))
 def test_a_schedule_is_that_of_torch(

@@ -78,6 +78,7 @@ TRACES = st.fixed_dictionaries(
 EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
 
 
+@pytest.mark.slow
 @given(trace=TRACES)
 @example(trace={"traceEvents": [{**EVENT, "args": {"Input Dims": 7}}]})
 @example(trace={"traceEvents": [{**EVENT, "dur": -7}, {**EVENT, "dur": -7}]})
