@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.analysis.runs.one_trace import analyse_trace
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.analysis.traces import recorded, rows

@@ -12,11 +12,11 @@ import duckdb
 import numpy as np
 import pytest
 
-from dynprof.analysis.measures.capture import Capture
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output import tables
 from dynprof.analysis.output.database import API_TYPES, TABLES
 from dynprof.analysis.output.stacks import folded
-from dynprof.analysis.runs.one_capture import analyse_trace
+from dynprof.analysis.runs.one_trace import analyse_trace
 from tests.integration.analysis.traces import REAL, needs_real, recorded, rows
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -35,7 +35,7 @@ def test_operators_are_those_of_torchs_key_averages(
     """Count, own and total time of every name; with stacks torch counts frames as operators."""
     path = tmp_path / "a.pt.trace.json"
     torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
-    capture = Capture(path)
+    capture = MeasuredTrace(path)
     ours = {row.name: row for row in capture.averages}
     stacks = settings.get("with_stack")
     assert set(ours) <= set(torchs) if stacks else set(ours) == set(torchs)
@@ -52,7 +52,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
     made = {found.name: found for found in analyse_trace(path, ["text"])}
-    capture = Capture(path)
+    capture = MeasuredTrace(path)
     details = rows(made["operator_details.csv"])
     products = [row for row in details if row["Name"] == "aten::addmm"]
     assert products[0]["Input Shapes"].startswith("32;32,32;32,32;")
@@ -134,7 +134,7 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     """All lines together are what the threads did in the steps; frames first, operators last."""
     path = tmp_path / "a.pt.trace.json"
     recorded(path, with_stack=True)
-    capture = Capture(path)
+    capture = MeasuredTrace(path)
     lines = list(folded(capture))
     outer = capture.calls.span[capture.calls.parent == -1]
     thread = capture.trace.spans["thread"]
@@ -152,7 +152,7 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     trace["traceEvents"].append({**outside, "ts": late + 1e6, "dur": 1e9})
     stray = tmp_path / "b.pt.trace.json"
     stray.write_text(json.dumps(trace))
-    assert list(folded(Capture(stray))) == lines
+    assert list(folded(MeasuredTrace(stray))) == lines
     assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
     assert len({stack for stack, _ in lines}) == len(lines)
     (flame,) = [made for made in analyse_trace(path, []) if made.name.endswith("speedscope.json")]
@@ -171,7 +171,7 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
     copy = tmp_path / path.name.replace(".json", ".trace.json")
     copy.write_bytes(path.read_bytes())
     made = {found.name: found for found in analyse_trace(copy, ["text", "db"])}
-    capture = Capture(copy)
+    capture = MeasuredTrace(copy)
     kernels = capture.trace.category("kernel", "gpu_memcpy", "gpu_memset")
     if kernels.any():
         total = sum(float(row["Total Time(us)"]) for row in rows(made["op_statistic.csv"]))
@@ -186,7 +186,7 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
 @needs_real
 def test_collectives_of_a_real_trace() -> None:
     """NCCL kernels are communication, and part of it is hidden behind computing."""
-    capture = Capture(REAL / "nccl_data.json.gz")
+    capture = MeasuredTrace(REAL / "nccl_data.json.gz")
     steps = capture.steps
     assert [step.number for step in steps] == [4, 5, 6]
     assert all(0 < step.overlapped < step.communication for step in steps)

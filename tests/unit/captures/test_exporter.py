@@ -11,7 +11,7 @@ import pytest
 from dynprof.captures import disk_guard as diskguard
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.exporter import Export
-from dynprof.captures.manifest import Cost, Manifest, Request, Steps, load_manifest
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps, load_manifest
 from dynprof.errors import BackendError, CaptureError, DynprofError
 from dynprof.files.layout import Layout
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
@@ -96,7 +96,7 @@ def a_manifest() -> Manifest:
         pid=42,
         rank=0,
         world_size=1,
-        request=Request(number=1, edited_at="", sha256="", config={"metadata": {"run": 7}}),
+        request=RequestRecord(number=1, edited_at="", sha256="", config={"metadata": {"run": 7}}),
         steps=Steps(first=1, last=2, recorded=2, warmup=0),
         activities=("CPU",),
         opened_at="",

@@ -32,7 +32,7 @@ def test_max_memory_closes_early(tmp_path: Path) -> None:
 def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
     """The disk is looked at again before the window opens."""
     job.edit(start_step=5, limits={"min_free_disk_mb": 0.001})
-    job.session._loop.free_disk_mb = 0.0
+    job.session.inbox.free_disk_mb = 0.0
     job.step(6)
     assert job.backend.recordings == []
     assert "MB are free now" in job.session.status().problems[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.capture import Capture
 from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.step_traces import write
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
     """Windows of other lengths are compared step by step; what did not change is left out."""
-    one = Capture(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
-    other = Capture(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
+    one = MeasuredTrace(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
+    other = MeasuredTrace(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
     first, *rest = growths(one, other)
     assert (first.name, first.where, first.count) == ("aten::mm", "host", (3, 4))
     assert first.time_ns == (30e6, 80e6)
@@ -38,15 +38,15 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
         ]
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
-        captures.append(Capture(path))
+        captures.append(MeasuredTrace(path))
     found = {growth.name: growth.cost_ns for growth in phase_growths(*captures)}
     assert found == {"backward": 3e6, "rest": -3e6}
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     """Frames in one of them, a device in the other."""
-    one = Capture(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
-    other = Capture(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
+    one = MeasuredTrace(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
+    other = MeasuredTrace(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
     assert why_not_comparable(one, other) == [
         "only the first has the host's Python frames",
         "only the second has a device",

@@ -11,9 +11,9 @@ import pytest
 
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import connection
-from dynprof.analysis.runs import many_captures as many
-from dynprof.analysis.runs.many_captures import analyse_each
-from dynprof.analysis.runs.one_capture import traces_in
+from dynprof.analysis.runs import many_traces as many
+from dynprof.analysis.runs.many_traces import analyse_each
+from dynprof.analysis.runs.one_trace import traces_in
 from tests.rank_traces import MS, STEPS, events, write
 
 
