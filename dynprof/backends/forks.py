@@ -25,6 +25,7 @@ from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.libtorch import find, library
+from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -93,14 +94,20 @@ def _begin_anew() -> None:
     _gate.end_fork()
 
 
-def end_settings_thread() -> None:
+def end_settings_thread(new: set[int]) -> None:
     """End libkineto's thread, if it is there; call it in :func:`no_fork`, with libkineto in use.
 
     Keeps the GIL, so that no two threads end it at once: both would wait for it, which crashes.
+
+    Args:
+        new: Threads that libkineto may have started just now. One that is told to end after it
+            last looked, but before it sleeps, sleeps for five seconds first, and all Python with
+            it; so they may fall asleep before.
     """
     if os.environ.get("KINETO_USE_DAEMON"):
         return
     if stop := _stop_function():
+        let_fall_asleep(new)
         stop()
 
 

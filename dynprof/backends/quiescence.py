@@ -9,6 +9,7 @@ of their own time, which on a busy machine may come late.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 PAUSE_S = 0.05
 PATIENCE_S = 60.0
 """Longer than any thread that wants to run has to wait for a processor."""
+FALL_ASLEEP_S = 1.0
 TICKS = 2
 """So many ticks of a thread's clock, 10 ms each, are more than any such function takes."""
 _TASKS = Path("/proc/self/task")
@@ -53,9 +55,20 @@ def let_others_leave() -> None:
         }
 
 
+def let_fall_asleep(threads: set[int]) -> None:
+    """Wait until threads wait for something, or have ended; for a moment only."""
+    deadline_s = time.monotonic() + FALL_ASLEEP_S
+    while any((seen := _look_at(task)) and not seen.asleep for task in threads):
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(0.001)
+
+
 def tasks() -> set[int]:
     """Return the numbers that the system gave to the threads of this process, C++ ones too."""
-    return {int(path.name) for path in _TASKS.iterdir()}
+    with contextlib.suppress(OSError):  # systems without it
+        return {int(path.name) for path in _TASKS.iterdir()}
+    return set()
 
 
 def _look_at(task: int) -> _Thread | None:

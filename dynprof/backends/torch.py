@@ -19,6 +19,7 @@ from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
+from dynprof.backends.quiescence import tasks
 from dynprof.backends.script_session import ScriptSession
 from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
@@ -123,8 +124,9 @@ class TorchBackend:
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
             self._made = None if plan.script else recording
+            before = tasks()
             recording.prepare()
-            end_settings_thread()
+            end_settings_thread(tasks() - before)
             undo.pop_all()
         return recording
 
