@@ -1,4 +1,4 @@
-"""Answers edits: each is put into the inbox, or it is said why not."""
+"""Answers edits: what each asks for is put into the inbox, or it is said why not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EditHandler:
         self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
 
     def take(self, edit: Edit, *, now: bool = False) -> None:
-        """Read an edit and put it into the inbox, or say why not.
+        """Put what an edit asks for into the inbox, or say why not.
 
         Args:
             edit: What was saved.
