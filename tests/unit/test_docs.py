@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import dynprof
+from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
 from schemas.generate import generated
-from tests.processes import run
+from tests.processes import ROOT, run
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
+"""What the script of the README stands in."""
+RESULTS = {("profiler.md", 0): "result", ("profiler.md", 1): "profiles"}
+"""The folders in which the scripts of the pages leave a trace."""
+VARIABLE = re.compile(r"\bDYNPROF_[A-Z_]+")
 
 
-def blocks(language: str) -> list[str]:
-    """Return the code blocks of the README in a language."""
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return found
+def blocks(language: str) -> list[tuple[str, int, str]]:
+    """Return the examples of all pages in a language: page, number on it, text."""
+    return [
+        (name, number, text)
+        for name, page in PAGES.items()
+        for number, text in enumerate(re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S))
+    ]
+
+
+def commands() -> list[list[str]]:
+    """Return the commands of all pages that stand there without what they print."""
+    lines = [line for _, _, text in blocks("sh") for line in text.splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
@@ -43,54 +58,89 @@ def test_the_schema_is_a_schema() -> None:
     assert schema["$schema"].endswith("2020-12/schema")
 
 
-def test_the_readmes_script_runs(tmp_path: Path) -> None:
-    """The two lines work as they stand, around a loop of anybody's."""
-    (script,) = blocks("python")
-    before = "loader = range(3)\ndef train_one_step(batch): pass\n"
-    command = [sys.executable, "-W", "error", "-c", before + script + "print(dp.status().step)"]
+def test_every_example_has_a_test() -> None:
+    """There are examples of these kinds only, and each kind has a test for all pages.
+
+    Those of ``console`` are run by ``test_runbook.py``, the tree of files by it as well.
+    """
+    kinds = {
+        name: set(re.findall(r"^```(.*)\n(?:.*\n)*?```$", page, re.M))
+        for name, page in PAGES.items()
+    }
+    assert set().union(*kinds.values()) <= {"python", "json", "sh", "console", "sql", ""}
+    plain = {name for name, found in kinds.items() if "" in found}
+    assert plain - {"architecture.md"} == {"config-file.md", "captures.md"}  # there: drawings
+    assert {name for name, found in kinds.items() if "sql" in found} == {"analysis.md"}
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "script"), blocks("python"), ids=[f"{p} {n}" for p, n, _ in blocks("python")]
+)
+def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, script: str) -> None:
+    """They run as they stand, without a warning, and leave traces where they say."""
+    if "import torch" in script:
+        pytest.importorskip("torch", reason="torch is not installed")
+    done = run([sys.executable, "-W", "error", "-c", LOOP + script], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if folder := RESULTS.get((page, number)):
+        assert len(list((tmp_path / folder).glob("*.trace.json*"))) == 1
+
+
+def test_the_two_lines_count_the_steps(tmp_path: Path) -> None:
+    """The README's script works around a loop of anybody's, and prints nothing."""
+    (script,) = [text for page, _, text in blocks("python") if page == "README.md"]
+    command = [sys.executable, "-W", "error", "-c", LOOP + script + "print(dp.status().step)"]
     done = run(command, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_scripts_of_the_profilers_page_run(tmp_path: Path, number: int) -> None:
-    """They run as they stand, and leave traces where they say."""
-    if number == 0:
-        pytest.importorskip("torch", reason="torch is not installed")
-    scripts = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "profiler.md").read_text(), re.S)
-    command = [sys.executable, "-W", "error", "-c", scripts[number]]
-    done = run(command, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / ("result", "profiles")[number]).glob("*.trace.json*"))) == 1
+@pytest.mark.parametrize("example", blocks("json"), ids=lambda example: example[0])
+def test_the_configs_of_the_pages_are_valid(example: tuple[str, int, str]) -> None:
+    """The configs shown are accepted without a remark."""
+    assert parse_config(example[2].encode()).remarks == ()
 
 
-def test_the_readmes_config_is_valid() -> None:
-    """The config shown is accepted without a remark."""
-    (text,) = blocks("json")
-    assert parse_config(text.encode()).remarks == ()
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_commands_of_the_pages_are_there(words: list[str]) -> None:
+    """Names, options and arguments are those of dynprof, the Makefile, the package, the tests."""
+    tool, *rest = words
+    if tool == "dynprof":
+        group: Any = typer.main.get_command(app)
+        if rest[0].startswith("-"):
+            assert rest[0] in {name for option in group.params for name in option.opts}
+        else:
+            group.commands[rest[0]].make_context(rest[0], rest[1:])  # parses, runs nothing
+    elif tool == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.M)
+    elif tool.endswith("pytest"):
+        assert all((ROOT / path).exists() for path in rest if "/" in path)
+    else:
+        assert words[:2] == ["pip", "install"]
+        extra = re.fullmatch(r"\.(?:\[(\w+)\])?", rest[1])
+        assert extra
+        assert not extra[1] or f"\n{extra[1]} = [" in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_readmes_problems_are_those_that_are_reported() -> None:
+def test_the_problems_shown_are_those_that_are_reported() -> None:
     """The sentences shown are the ones that dynprof says."""
     with pytest.raises(ConfigError) as caught:
         parse_config(b'{\n"activties": ["CPU"],\n"active": 0}')
-    assert f"```\n{caught.value}\n```" in README
+    assert f"```\n{caught.value}\n```" in PAGES["config-file.md"]
 
 
-def test_the_readmes_table_of_calls_is_complete() -> None:
+def test_the_variables_of_the_environment_are_documented() -> None:
+    """Every variable of dynprof's that the package reads is in the table, and nothing else."""
+    section = PAGES["installing.md"].split("## Environment")[1].split("\n## ")[0]
+    shown = set(re.findall(r"^\| `(DYNPROF_\w+)", section, re.MULTILINE))
+    package = Path(dynprof.__file__).parent.rglob("*.py")
+    assert shown == {name for path in package for name in VARIABLE.findall(path.read_text())}
+
+
+def test_the_table_of_calls_is_complete() -> None:
     """Every public call is in the table, and nothing else."""
-    section = README.split("## The calls")[1].split("\n## ")[0]
+    section = PAGES["training-script.md"].split("## The calls")[1].split("\n## ")[0]
     shown = set(re.findall(r"^\| `(\w+)\(", section, re.MULTILINE))
     assert shown == {name for name in dynprof.__all__ if not name.startswith("_")}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link of a page names a file that is there."""
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
 
 
 @pytest.mark.slow
@@ -107,8 +157,7 @@ def test_examples_run(tmp_path: Path) -> None:
 
 def test_the_failures_page_names_tests_that_are_there() -> None:
     """Every row of the page is a test, and every test of a failure is a row."""
-    page = (ROOT / "docs" / "failures.md").read_text()
-    named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
+    named = set(re.findall(r"`(test_[a-z0-9_]+)`", PAGES["failures.md"]))
     there: set[str] = set()
     for path in (ROOT / "tests" / "integration").rglob("test_*.py"):
         names = set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))

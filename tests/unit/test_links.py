@@ -1,0 +1,88 @@
+"""Every link in the documents leads somewhere, and the index names every page."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+LINK = re.compile(r"""\]\(\s*<?([^)\s>]+)|^\[[^\]]+\]:\s+(\S+)|(?:href|src)=["']([^"']+)""", re.M)
+
+
+def prose(page: Path) -> str:
+    """Return a page without its examples, in which nothing is a link or a heading."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[\[\]()]", "", code[0]), text)
+
+
+def links(page: Path) -> list[str]:
+    """Return where a page points to, pictures included."""
+    return ["".join(found) for found in LINK.findall(prose(page))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as GitHub makes them: the second of a name gets -1."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ +(.+?) *#*$", prose(page), re.M):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.append(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return {f"{name}-{n}" if (n := found[:at].count(name)) else name
+            for at, name in enumerate(found)}  # fmt: skip
+
+
+def broken(page: Path) -> list[str]:
+    """Return the links of a page that lead nowhere; those to the web must be encrypted."""
+    wrong = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if "://" in link:
+            if not link.startswith("https://"):
+                wrong.append(link)
+        elif not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there, and a heading that is in it."""
+    assert broken(page) == []
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+    """Files and headings that are not there, however they are linked; examples are no links."""
+    (tmp_path / "other.md").write_text("# Some `code`, and more\n\n## Twice\n\n## Twice\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md) [b](other.md#some-code-and-more) [c](#here) [d](other.md#twice-1)\n"
+        "[e](gone.md) ![f](gone.png) [g](other.md#twice-2) [h](#there) [i](http://example.org)\n"
+        '<img src="gone.svg"> [j](<gone.txt>)\n\n[k]: gone.html\n'
+        "```\n[not](a-link.md)\n# nor a heading\n```\n[l](#nor-a-heading) `[m](code.md)`\n"
+    )
+    assert broken(page) == [
+        "gone.md", "gone.png", "other.md#twice-2", "#there", "http://example.org",
+        "gone.svg", "gone.txt", "gone.html", "#nor-a-heading",
+    ]  # fmt: skip
+
+
+def test_the_index_has_every_page() -> None:
+    """Whoever needs a page finds it from ``docs/index.md``, and that from the README."""
+    index = ROOT / "docs" / "index.md"
+    there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert there - set(links(index)) == {"index.md"}
+    assert "docs/index.md" in links(ROOT / "README.md")
+    for reader in ("operator", "script writer", "analyst", "administrator", "contributor"):
+        assert f"**{reader}**" in index.read_text()
+
+
+def test_the_readme_is_read_on_two_screens() -> None:
+    """What is more belongs on a page of ``docs/``."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 135
