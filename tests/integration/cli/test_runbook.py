@@ -1,4 +1,4 @@
-"""The commands of docs/runbook.md, run as they stand against real jobs; they print what it says."""
+"""The commands of the pages, run as they stand against real jobs; they print what is shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PAGE = (ROOT / "docs" / "runbook.md").read_text()
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
 TORCH_LOOP = (
     TORCH_JOB
     + """
@@ -47,13 +47,19 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Return the blocks of the page."""
+    """Return the blocks of the pages."""
     found = []
-    for section in PAGE.split("\n## "):
+    for section in [part for page in PAGES.values() for part in page.split("\n## ")]:
         title = section.splitlines()[0].lstrip("# ")
         for job, text in re.findall(r"<!-- job: ([\w ]+) -->\n```console\n(.*?)```", section, re.S):
             found.append(Block(title, job, text))
     return found
+
+
+def from_page(name: str, kind: str) -> str:
+    """Return the only example of a kind on a page."""
+    (text,) = re.findall(rf"^```{kind}\n(.*?)^```$", PAGES[name], re.M | re.S)
+    return str(text)
 
 
 @contextlib.contextmanager
@@ -68,7 +74,7 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
         ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
     elif kind != "none":
-        ready.enter_context(RunningJob(folder, TORCH_LOOP if kind == "torch" else LOOP))
+        job = ready.enter_context(RunningJob(folder, LOOP if kind == "plain" else TORCH_LOOP))
     ranks = {"none": 0, "four ranks": 4, "torchrun": 2}.get(kind, 1)
     with ready:
         when(
@@ -76,6 +82,9 @@ def running(kind: str, folder: Path) -> Iterator[None]:
             "the ranks and their pace",
             lambda now: len(now) == ranks and all(s.step_ms for s in now.values()),
         )
+        if kind == "edited":
+            job.config.write_text(from_page("README.md", "json"))
+            job.capture()
         yield
 
 
@@ -86,27 +95,62 @@ def plain(text: str) -> list[str]:
     return [line for line in lines if line and "\u2501" not in line]  # no progress bars
 
 
+def shell(folder: Path, command: str) -> str:
+    """Run a command as it stands, in a folder; return what a terminal would show."""
+    tool = folder / "bin" / "dynprof"
+    tool.parent.mkdir(exist_ok=True)
+    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
+    tool.chmod(0o755)
+    path = f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "COLUMNS": "250"}
+    return run(["sh", "-c", command], cwd=folder, env=env, stderr=subprocess.STDOUT).stdout
+
+
 @pytest.mark.parametrize(
     "block", blocks(), ids=[f"{n} {block.title}" for n, block in enumerate(blocks())]
 )
 def test_the_commands_print_what_the_page_says(tmp_path: Path, block: Block) -> None:
     """Each command of a block, in order; numbers, times and host names are free."""
-    if "torch" in block.job:
+    if block.job in ("torch", "torchrun", "edited"):
         pytest.importorskip("torch", reason="torch is not installed")
-    tool = tmp_path / "bin" / "dynprof"
-    tool.parent.mkdir()
-    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
-    tool.chmod(0o755)
-    env = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", "COLUMNS": "250"}
     shown: list[str] = []
     with running(block.job, tmp_path):
         for command in re.findall(r"^\$ (.*)$", block.text, re.M):
-            done = run(["sh", "-c", command], cwd=tmp_path, env=env, stderr=subprocess.STDOUT)
-            shown += [f"$ {command}", done.stdout]
+            shown += [f"$ {command}", shell(tmp_path, command)]
     assert plain("\n".join(shown)) == plain(block.text)
 
 
-def test_every_situation_has_its_commands() -> None:
+def tree() -> list[str]:
+    """Return the paths that the page on captures shows, as patterns; what they are has spaces."""
+    above: list[tuple[int, str]] = []
+    paths = []
+    for line in from_page("captures.md", "").splitlines():
+        indent = len(line) - len(line.lstrip())
+        above = [folder for folder in above if folder[0] < indent]
+        for shown in [word for word in re.split(r" {2,}", line.strip()) if " " not in word]:
+            name = re.sub(r"<\w+>", "*", shown)
+            paths.append("".join([folder for _, folder in above]) + name)
+            if name.endswith("/"):
+                above.append((indent, name))
+    return paths
+
+
+def test_the_files_shown_and_the_query_are_those_of_a_capture(tmp_path: Path) -> None:
+    """Whatever the tree of files names lies there, nothing else does, and the query runs on it."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    with running("torch", tmp_path):
+        shell(tmp_path, "dynprof arm prof_config --active 2 --metadata run=1 --wait")
+        made = {path for path in (tmp_path / "prof_config").rglob("[!.]*") if path.is_file()}
+    assert {path for name in tree() for path in tmp_path.glob(name)} >= made
+    assert all(list(tmp_path.glob(name)) for name in tree())
+    shell(tmp_path, "dynprof analyse prof_config")
+    (tmp_path / "top.sql").write_text(from_page("analysis.md", "sql"))
+    (command,) = re.findall(r"`(python -c [^`]*)`", PAGES["analysis.md"])
+    assert "aten::addmm" in shell(tmp_path, command)
+
+
+def test_every_block_has_its_job() -> None:
     """No block is left out because its job is missing or misspelt."""
-    assert PAGE.count("```console") == len(blocks()) > 10
-    assert {block.job for block in blocks()} == {"plain", "torch", "four ranks", "none", "torchrun"}
+    assert sum(page.count("```console") for page in PAGES.values()) == len(blocks()) > 10
+    kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun"}
+    assert {block.job for block in blocks()} == kinds
