@@ -97,8 +97,8 @@ def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None
             steps(3)
             idle()
             window(active=2)
-            steps(3)
-            idle()
+            while dp.status().state != "idle":  # it waits for the events of the one given up
+                steps(1)
             profile()
         """,
     )
