@@ -61,7 +61,7 @@ def test_the_schema_is_a_schema() -> None:
 def test_every_example_has_a_test() -> None:
     """There are examples of these kinds only, and each kind has a test for all pages.
 
-    Those of ``console`` are run by ``test_documented_commands.py``, which looks at the tree of files.
+    Those of ``console`` are run by ``test_documented_commands.py``, and the tree of files.
     """
     kinds = {
         name: set(re.findall(r"^```(.*)\n(?:.*\n)*?```$", page, re.M))
