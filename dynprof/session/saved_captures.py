@@ -48,7 +48,7 @@ class SavedCaptures:
             path: Where its manifest lies, or was to lie.
             manifest: What it says.
         """
-        self._wall.attempt("settling the bill", lambda: self._costs.settle(final=True))
+        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
         kept = manifest.lies_at(path)
         self._costs.window_saved(path if kept else None, manifest, span)
         self._inbox.knock()

@@ -154,7 +154,7 @@ class Session:
         finally:
             self._stopped = True
             self._wall.attempt("analysis", self._analyses.end)
-            self._wall.attempt("settling the bill", lambda: self._costs.settle(final=True))
+            self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
             self._journal.stop()
 

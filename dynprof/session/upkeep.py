@@ -54,7 +54,7 @@ class Upkeep:
         learn_rank(self._process, self._journal)
         self._wall.attempt("analysis", self._analyses.look)
         self._costs.sample()
-        self._wall.attempt("settling the bill", lambda: self._costs.settle(final=False))
+        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=False))
         self._wall.attempt("looking at the disk", self._look_at_disk)
 
     def _look_at_disk(self) -> None:

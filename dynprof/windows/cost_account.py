@@ -38,7 +38,7 @@ class Span:
 
 @dataclass
 class Unsettled:
-    """A saved capture whose bill still lacks what comes after.
+    """A saved capture whose cost still lacks what comes after.
 
     Attributes:
         path: Where its manifest lies.
@@ -76,7 +76,7 @@ class Unsettled:
         settled = self.manifest.settled(
             step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
         )
-        # Whoever took the capture away or deleted it has the bill as it stood then.
+        # Whoever took the capture away or deleted it has the cost as it stood then.
         with contextlib.suppress(FileNotFoundError):
             if self.path.exists():
                 settled.save(self.path)

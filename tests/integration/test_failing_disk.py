@@ -61,17 +61,17 @@ def test_a_removed_directory(tmp_path: Path) -> None:
         job.ends_unharmed()
 
 
-def test_a_capture_moved_away_before_its_bill(tmp_path: Path) -> None:
-    """Whoever moves a capture away before its bill is complete reads of no error afterwards."""
+def test_a_capture_moved_away_before_its_cost_is_counted(tmp_path: Path) -> None:
+    """Whoever moves a capture away before its cost is counted reads of no error afterwards."""
     with TroubledJob(tmp_path) as job:
         job.edit(active=2)
         job.capture()
         (folder,) = job.root.glob("step_*")
         folder.rename(tmp_path / "kept")
-        job.edit(active=3)  # another window opens: the bill of the first is drawn up at the latest
+        job.edit(active=3)  # another window opens: the cost of the first is counted at the latest
         manifest, _ = job.capture(2)
         assert (manifest.complete, folder.exists()) == (True, False)
-        assert "settling the bill failed" not in job.log()
+        assert "counting the cost failed" not in job.log()
         job.ends_unharmed()
 
 

@@ -53,7 +53,7 @@ def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
 
 
 @pytest.mark.parametrize("taken", ["folder", "manifest"])
-def test_a_capture_taken_away_before_its_bill_is_no_error(job: Job, taken: str) -> None:
+def test_a_capture_taken_away_before_its_cost_is_counted_is_no_error(job: Job, taken: str) -> None:
     """Whoever moves or deletes a fresh capture sees no error, and nothing of it comes back."""
     job.edit(active=2)
     job.step(4)
