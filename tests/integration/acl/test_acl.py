@@ -1,62 +1,20 @@
-"""The process-wide session: the pyACL document's sequences, its rules, stamps, subscription."""
+"""The process-wide session: the pyACL document's sequences, stamps, subscription."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes
-from tests.integration.running import PYTHON
+from tests.integration.acl.scripts import HERE, products, run, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch", reason="torch is not installed")
-
-PRELUDE = """
-import threading, warnings
-import torch
-from dynprof import acl
-from dynprof.errors import SessionError
-warnings.filterwarnings("ignore", "there is no device")
-def model(size):
-    return torch.ones(size, size).mm(torch.ones(size, size))
-def refused(call, *args):
-    try:
-        call(*args)
-    except SessionError as error:
-        print(error)
-    else:
-        raise AssertionError(f"{call} was not refused")
-"""
-HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\n"
-
-
-def run(folder: Path, script: str, prelude: str = PRELUDE) -> list[str]:
-    """Run a script in a process of its own, for there is one session in each; return its lines."""
-    text = prelude + textwrap.dedent(script)
-    done = processes.run([*PYTHON, "-c", text], cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def traces(folder: Path) -> list[dict[str, Any]]:
-    """Return the traces in a folder, the oldest first."""
-    found = []
-    for path in sorted(folder.glob("*.trace.json.gz"), key=lambda p: p.stat().st_mtime_ns):
-        with gzip.open(path) as file:
-            found.append(json.load(file))
-    return found
-
-
-def products(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the matrix products in a trace."""
-    return [e for e in trace["traceEvents"] if e["name"] == "aten::mm"]
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
@@ -87,105 +45,6 @@ def test_the_right_sequence(tmp_path: Path) -> None:
     manifests = sorted((tmp_path / "profiles" / "info").glob("*.info.json"))
     assert all(load_manifest(path).complete for path in manifests)
     assert len(manifests) == 2
-
-
-def test_the_wrong_sequence(tmp_path: Path) -> None:
-    """The document's: device 1 started twice is an error, and what runs goes on."""
-    said = run(
-        tmp_path,
-        HERE
-        + """
-        acl.prof.start(one)
-        refused(acl.prof.start, acl.prof.Config(devices=[1, 2]))
-        model(8)
-        acl.prof.stop(one)
-        refused(acl.prof.stop, acl.prof.Config(devices=[1, 2]))
-        acl.prof.finalize()
-        acl.finalize()
-        """.replace("\n        ", "\n"),
-    )
-    assert said == [
-        "acl.prof.start(): device 1 is being profiled already",
-        "acl.prof.stop(): no acl.prof.start() came with this config (devices 1, 2)",
-    ]
-    (trace,) = traces(tmp_path / "out")
-    assert len(products(trace)) == 1
-
-
-WRONG_ORDERS = {
-    "refused(acl.prof.init, 'out')": "before acl.init()",
-    "refused(acl.finalize)": "before acl.init()",
-    "acl.init(); refused(acl.init)": "was called before",
-    "acl.init(); refused(acl.prof.start, acl.prof.Config())": "before acl.prof.init()",
-    "acl.init(); refused(acl.prof.stop, acl.prof.Config())": "before acl.prof.init()",
-    "acl.init(); refused(acl.prof.finalize)": "before acl.prof.init()",
-    HERE + "refused(acl.prof.init, 'b')": "acl.prof.finalize() first",
-    HERE + "refused(acl.finalize)": "after acl.prof.finalize()",
-    HERE + "refused(acl.prof.stop, one)": "no acl.prof.start() came",
-    HERE + "acl.prof.start(one); refused(acl.prof.start, one)\nacl.prof.stop(one)": "stop it",
-    HERE + "acl.prof.start(one); refused(acl.prof.finalize)\nacl.prof.stop(one)": (
-        "acl.prof.stop() is missing for devices 0, 1"
-    ),
-    HERE + "refused(acl.prof.create_stamp)": "between acl.prof.start()",
-    HERE + "refused(acl.prof.pop)": "between acl.prof.start()",
-    HERE + "refused(acl.prof.subscribe)": "between acl.prof.init() and finalize()",
-    "acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.init, 'out')": "subscribed",
-    "acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.subscribe)": "already",
-    "acl.init(); s = acl.prof.subscribe(print); s.end()\nrefused(s.end)": (
-        "this subscription has ended"
-    ),
-    "acl.init(); acl.finalize(); refused(acl.prof.init, 'out')": "after acl.finalize()",
-}
-FORKED = """
-import gc, os, sys
-failed = False
-gc.freeze()  # or the end of each process looks at all of torch
-for number, script in enumerate({scripts!r}):
-    if os.fork() == 0:
-        os.mkdir(str(number))
-        os.chdir(str(number))
-        os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 1)
-        exec(script)
-        sys.exit()
-    failed |= os.wait()[1] != 0
-sys.exit(failed)
-"""
-"""A process for each script, and one for all that imports torch."""
-
-
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the lines that each script of a wrong order prints."""
-    folder = tmp_path_factory.mktemp("orders")
-    run(folder, FORKED.format(scripts=list(WRONG_ORDERS)))
-    return {
-        script: (folder / str(number) / "said").read_text().splitlines()
-        for number, script in enumerate(WRONG_ORDERS)
-    }
-
-
-@pytest.mark.parametrize("script", WRONG_ORDERS)
-def test_every_wrong_order_is_an_error(said: dict[str, list[str]], script: str) -> None:
-    """It is refused in words."""
-    (line,) = said[script]
-    assert WRONG_ORDERS[script] in line
-
-
-def test_init_again_changes_the_folder(tmp_path: Path) -> None:
-    """Pairs of init and finalize may follow each other; context managers do the pairing."""
-    run(
-        tmp_path,
-        """
-        acl.init()
-        for name in ("one", "two"):
-            with acl.prof.session(name):
-                for _ in range(2):
-                    with acl.prof.recording(acl.prof.Config()):
-                        model(4)
-        acl.finalize()
-        """,
-    )
-    assert [len(traces(tmp_path / name)) for name in ("one", "two")] == [2, 2]
 
 
 def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
