@@ -86,3 +86,12 @@ def test_the_index_has_every_page() -> None:
 def test_the_readme_is_read_on_two_screens() -> None:
     """What is more belongs on a page of ``docs/``."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 135
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """A path of this repository in the text, such as a test's, is that of a file or a folder."""
+    named = re.findall(
+        r"`((?:benchmarks|docs|dynprof|examples|schemas|tests)/[\w./]+)`", page.read_text()
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
