@@ -30,6 +30,7 @@ _PACKAGE = Path(__file__).parent.parent
 _OWN_FILES = (
     "backends",
     "companions",
+    "journal",
     "mstx.py",
     "process",
     "profiler",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+import dynprof
 from tests.integration.running import RunningJob, steps_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JOB = """
 import sys, time, dynprof as dp
@@ -24,6 +23,13 @@ print("torch" in sys.modules)
 """
 
 
+def own_functions(trace: Any) -> set[str]:
+    """Return the functions in dynprof's own files that a capture shows."""
+    home = str(Path(dynprof.__file__).parent)
+    names = (event["name"] for event in trace["traceEvents"])
+    return {name.split(" ")[0] for name in names if f"({home}/" in name}
+
+
 def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
     """Every call of the recorded steps is there, none of the warm-up, and torch is not loaded."""
     with RunningJob(tmp_path, JOB.format(count=1)) as job:
@@ -38,8 +44,21 @@ def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
     names = [event["name"].split(" ")[0] for event in trace["traceEvents"]]
     assert names.count("train") == 3
     assert names.count("load") == 3
-    assert not any("dynprof/loop" in event["name"] for event in trace["traceEvents"])
+    assert own_functions(trace) <= {"step", "status", "_running"}
     assert trace["distributedInfo"]["rank"] == 0
+
+
+def test_without_warm_up_what_opened_the_window_is_not_recorded(tmp_path: Path) -> None:
+    """The step that opens it ends while it records already: that is none of the job's calls."""
+    with RunningJob(tmp_path, JOB.format(count=1)) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=3, warmup=0)
+        _, trace = job.capture()
+        job.end()
+    assert own_functions(trace) <= {"step", "status", "_running"}
+    names = {event["name"].split(" ")[0] for event in trace["traceEvents"]}
+    assert "train" in names
+    assert "LogRecord.__init__" not in names
 
 
 def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) -> None:
