@@ -12,7 +12,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

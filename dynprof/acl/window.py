@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.config import ProfilerConfig
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.handlers import save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script

@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from dynprof.backends.libtorch import DetachedClose, find
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close import DetachedClose, find
+from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.errors import BackendError
 from dynprof.process.threads import own_thread
 

@@ -21,10 +21,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.detached_close import find, library
 from dynprof.backends.kineto import KINETO
-from dynprof.backends.libtorch import find, library
+from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
 

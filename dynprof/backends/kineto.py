@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import COLLECTOR
-from dynprof.backends.libtorch import records_everywhere
+from dynprof.backends.detached_close import records_everywhere
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch.autograd.profiler import profile
 
-    from dynprof.backends.libtorch import Taken
+    from dynprof.backends.detached_close import Taken
 
 OCCUPIED = "another torch.profiler is active in this process; stop it first"
 EXIT_WAIT_S = 120.0

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
+from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.forks import end_settings_thread, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
 from dynprof.backends.quiescence import tasks
 from dynprof.backends.script_session import ScriptSession
-from dynprof.backends.selftest import SELF_TEST
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED

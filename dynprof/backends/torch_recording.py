@@ -9,13 +9,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.annotations import ANNOTATIONS, unseen
 from dynprof.backends.base import Saved
-from dynprof.backends.call_tracing import stop_tracing_calls
+from dynprof.backends.call_tracing_end import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.detached_close import find
 from dynprof.backends.forks import no_fork
 from dynprof.backends.kineto import KINETO
-from dynprof.backends.libtorch import find
+from dynprof.backends.open_annotations import ANNOTATIONS, unseen
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.backends.trace_check import is_whole
 from dynprof.backends.unfinished_operators import UNFINISHED
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from dynprof.backends.detached_close import DetachedClose, Taken
     from dynprof.backends.kineto import KinetoSession
-    from dynprof.backends.libtorch import DetachedClose, Taken
     from dynprof.backends.script_session import ScriptSession
     from dynprof.companions import Companion
 

@@ -62,7 +62,7 @@ def analyse(
     """
     from dynprof.analysis.runs.executors import dask
     from dynprof.analysis.runs.one_trace import traces_in
-    from dynprof.analysis.runs.places import located
+    from dynprof.analysis.runs.remote_files import located
 
     if (executor is Workers.dask) != (scheduler is not None):
         fail("--executor dask and --scheduler ADDRESS go together", UNREADABLE)

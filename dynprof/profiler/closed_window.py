@@ -17,7 +17,7 @@ from dynprof.captures.trace_packing import pack
 from dynprof.errors import BackendError
 from dynprof.files.layout import open_private, trace_stem
 from dynprof.files.regular import open_regular
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from dynprof.config import ExperimentalConfig
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.enums import AiCMetrics, ExportType, ProfilerLevel
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     import os

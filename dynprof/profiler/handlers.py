@@ -13,8 +13,8 @@ from dynprof.captures.analysis_start import StartedAnalysis, analyse_now, argume
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
-from dynprof.process.script_warnings import warn_script
 from dynprof.process.standard_error import say
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata

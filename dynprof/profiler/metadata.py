@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 
 MAX_CHARS = 4096
 """Of a key or a value."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

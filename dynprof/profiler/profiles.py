@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.script_warnings import warn_script
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.handlers import TraceHandler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.windows.schedule import RECORDING, ProfilerAction

@@ -16,8 +16,8 @@ from dynprof.backends.base import discard
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
 from dynprof.process.rank import find_rank
-from dynprof.process.script_warnings import warn_script
 from dynprof.process.standard_error import say
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request

@@ -13,7 +13,7 @@ from dynprof.windows.given_up import GivenUp
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import why_early
 from dynprof.windows.open_window import OpenWindow
-from dynprof.windows.turns import Turns
+from dynprof.windows.thread_turns import Turns
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:

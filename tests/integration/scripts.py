@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JOB = """
 import threading, time, torch, dynprof as dp
 from pathlib import Path
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close_selftest import SELF_TEST
 
 def work():
     return torch.ones(3) + 1

@@ -44,7 +44,7 @@ def end_step(most_while_saving=40):
     dp.step()
 def ready():
     dp.init("prof_config")
-    from dynprof.backends.selftest import SELF_TEST
+    from dynprof.backends.detached_close_selftest import SELF_TEST
     while dp.status().state == "idle" and SELF_TEST.answer is None:
         time.sleep(0.01)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))

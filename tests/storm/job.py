@@ -27,8 +27,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import dynprof as dp
-from dynprof.backends.annotations import ANNOTATIONS
 from dynprof.backends.kineto import KINETO
+from dynprof.backends.open_annotations import ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -62,9 +62,9 @@ TORCH_MODULES = {
         "forks",
         "unsafe_moments",
         "kineto",
-        "libtorch",
-        "selftest",
-        "annotations",
+        "detached_close",
+        "detached_close_selftest",
+        "open_annotations",
         "script_session",
     )
 }
@@ -152,8 +152,8 @@ def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
     real = graph()
     up = {**real, "files.layout": real["files.layout"] | {"windows.loop"}}
     assert upward(up) == {("files.layout", "windows.loop")}
-    around = {**real, "windows.turns": real["windows.turns"] | {"windows.loop"}}
-    assert {"windows.turns", "windows.loop"} <= set(circle(around))
+    around = {**real, "windows.thread_turns": real["windows.thread_turns"] | {"windows.loop"}}
+    assert {"windows.thread_turns", "windows.loop"} <= set(circle(around))
 
 
 def rooms() -> dict[str, set[str]]:

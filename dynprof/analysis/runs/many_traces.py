@@ -25,7 +25,7 @@ from dynprof.analysis.runs.one_trace import (
     folder_of,
     write_analysis,
 )
-from dynprof.analysis.runs.places import place_of
+from dynprof.analysis.runs.remote_files import place_of
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dynprof.analysis.runs.places import Place
+    from dynprof.analysis.runs.remote_files import Place
 
 LARGE = 30 << 20
 """Bytes of a trace, uncompressed, from which on a second process is worth its start."""

@@ -12,7 +12,7 @@ from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.runs.one_trace import RANK, folder_of, newest_in, traces_in
-from dynprof.analysis.runs.places import Place
+from dynprof.analysis.runs.remote_files import Place
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 

@@ -75,7 +75,7 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     from dynprof.analysis.runs.many_traces import analyse_each
     from dynprof.analysis.runs.one_trace import traces_in
-    from dynprof.analysis.runs.places import located
+    from dynprof.analysis.runs.remote_files import located
 
     window = located("memory://bucket/run/window")
     assert isinstance(window, upath.UPath)

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends import closing
-from dynprof.backends.selftest import SELF_TEST, UNFINISHED, SelfTest, what_is_missing
+from dynprof.backends.detached_close_selftest import (
+    SELF_TEST,
+    UNFINISHED,
+    SelfTest,
+    what_is_missing,
+)
 from dynprof.backends.torch import TorchBackend
 from dynprof.errors import BackendError
 from tests.integration.backends.plans import RANK, a_plan
@@ -178,7 +183,7 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
     """
     many = """
     import ctypes, gc, json, pathlib
-    from dynprof.backends.selftest import SELF_TEST
+    from dynprof.backends.detached_close_selftest import SELF_TEST
     SIZES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     class Info(ctypes.Structure):
         _fields_ = [(name, ctypes.c_size_t) for name in SIZES.split()]

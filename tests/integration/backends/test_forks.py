@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     [
         ("detached", "dynprof.backends.torch.end_settings_thread"),
         ("detached", "dynprof.backends.kineto.KINETO.start"),
-        ("detached", "dynprof.backends.libtorch.DetachedClose.take_off_all"),
+        ("detached", "dynprof.backends.detached_close.DetachedClose.take_off_all"),
         ("inline", "dynprof.backends.kineto.KINETO.stop"),
     ],
 )

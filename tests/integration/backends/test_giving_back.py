@@ -51,8 +51,8 @@ dynprof.backends.torch_recording.TorchRecording.begin_step
 dynprof.backends.torch_recording.TorchRecording._gather
 dynprof.backends.torch_recording.TorchRecording._take_off
 dynprof.backends.torch_recording.TorchRecording.save
-dynprof.backends.libtorch.DetachedClose.take_off
-dynprof.backends.libtorch.Taken.write
+dynprof.backends.detached_close.DetachedClose.take_off
+dynprof.backends.detached_close.Taken.write
 dynprof.backends.kineto.KINETO.prepare
 dynprof.backends.kineto.KINETO.start
 dynprof.backends.kineto.KINETO.hand_over
@@ -75,7 +75,7 @@ def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, me
         f"""
         import pkgutil
         from dynprof.backends.kineto import KINETO
-        from dynprof.backends.annotations import ANNOTATIONS
+        from dynprof.backends.open_annotations import ANNOTATIONS
         def failing(name, failed):
             place, _, attribute = name.rpartition(".")
             owner = pkgutil.resolve_name(place)

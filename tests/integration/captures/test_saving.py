@@ -20,7 +20,7 @@ SAVING = (
     TORCH_JOB
     + """
 import json, os, pathlib, threading
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close_selftest import SELF_TEST
 def steps(number):
     return [train_one_step().item() for _ in range(number) if dp.step() is None]
 dp.init("prof_config")

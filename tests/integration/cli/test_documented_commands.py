@@ -24,7 +24,7 @@ PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *ROOT.glob
 TORCH_LOOP = (
     TORCH_JOB
     + """
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close_selftest import SELF_TEST
 SELF_TEST.begin()
 while SELF_TEST.answer is None:
     time.sleep(0.01)

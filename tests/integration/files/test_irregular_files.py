@@ -144,7 +144,9 @@ def test_in_the_place_of_a_table(tmp_path: Path, kind: str) -> None:
     table.unlink()
     plant(table, kind)
     code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import ranks_of\n"
-    code += "from dynprof.analysis.runs.places import Place; place = pathlib.Path(sys.argv[1])\n"
+    code += (
+        "from dynprof.analysis.runs.remote_files import Place; place = pathlib.Path(sys.argv[1])\n"
+    )
     code += "ranks_of(sorted(place.glob('*.json')), Place(place))"
     text = run(code, tmp_path)
     assert f"analyse them again: [Errno 22] {KINDS[kind]} stands in the place" in text

@@ -21,10 +21,10 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         """
         import signal
         dp.shutdown()
-        from dynprof.backends import selftest
-        selftest.command = lambda *_, **__: ["/bin/false"]
+        from dynprof.backends import detached_close_selftest
+        detached_close_selftest.command = lambda *_, **__: ["/bin/false"]
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        assert selftest.ask_fresh_interpreter().answer == (
+        assert detached_close_selftest.ask_fresh_interpreter().answer == (
             "its self-test ended with code 0: no words"
         )
         from dynprof.captures.analysis_start import StartedAnalysis

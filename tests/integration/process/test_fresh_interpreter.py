@@ -54,7 +54,7 @@ def test_the_self_test_of_a_job(tmp_path: Path, hostile: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     script = TORCH_JOB + (
         'dp.init("../prof_config")\n'
-        "from dynprof.backends.selftest import SELF_TEST\n"
+        "from dynprof.backends.detached_close_selftest import SELF_TEST\n"
         "while SELF_TEST.answer is None:\n"
         "    time.sleep(0.01)\n"
         'print("said:", SELF_TEST.answer)\n'

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.reading.trace import load_trace
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import BackendError, CaptureError
 from dynprof.profiler import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.backends.selftest import SELF_TEST
+from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in, wait_for

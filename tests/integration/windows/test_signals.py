@@ -48,7 +48,7 @@ def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) ->
         tmp_path,
         """
         import os, signal
-        from dynprof.backends import annotations
+        from dynprof.backends import open_annotations
         def annotate(*_):
             with torch.profiler.record_function("of the handler"):
                 work()

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.backends import selftest
-from dynprof.backends.selftest import SelfTest, Verdict, cache_file, remembered_verdict
+from dynprof.backends import detached_close_selftest
+from dynprof.backends.detached_close_selftest import (
+    SelfTest,
+    Verdict,
+    cache_file,
+    remembered_verdict,
+)
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -32,7 +37,7 @@ WORKS = """print('{"verdict": ""}')"""
 def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let a self-test do something else."""
     line = [sys.executable, "-c", f"import os, sys; {code}"]
-    monkeypatch.setattr(selftest, "command", lambda *_, **__: line)
+    monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: line)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_a_process_that_takes_too_long_is_not_kept(
 ) -> None:
     """The machine may have been busy."""
     instead(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(selftest, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(detached_close_selftest, "PATIENCE_S", 0.1)
     assert remembered_verdict() == Verdict("its self-test took longer than 0 s")
     assert not cache.exists()
 
@@ -78,14 +83,14 @@ def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path)
 def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a later request, beside what it does."""
     asked = SelfTest()
-    monkeypatch.setattr(selftest, "command", lambda *_, **__: ["/nowhere/python"])
+    monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: ["/nowhere/python"])
     asked.begin()
     wait_for("the answer", lambda: asked.answer)
     assert "its self-test could not run: [Errno 2]" in str(asked.answer)
     instead(monkeypatch, WORKS)
     asked.begin()
     assert asked.answer  # not yet: the machine may still be as it was
-    monkeypatch.setattr(selftest, "RETRY_S", 0.0)
+    monkeypatch.setattr(detached_close_selftest, "RETRY_S", 0.0)
     asked.begin()
     wait_for("another answer", lambda: asked.answer == "" or None)
 

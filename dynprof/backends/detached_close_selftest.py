@@ -1,9 +1,9 @@
 """Does the detached close work with this build of torch? Asked once a build, in a fresh process.
 
-``dynprof.backends.selftest LIBRARY`` records a few operators, closes the recording in the
-detached way, reads the trace back, and says what it found. If a call goes wrong, that process
-crashes, not a training job. Its exit code means nothing: a job that ignores SIGCHLD, or waits for
-any child, leaves none to be read.
+``dynprof.backends.detached_close_selftest LIBRARY`` records a few operators, closes the recording
+in the detached way, reads the trace back, and says what it found. If a call goes wrong, that
+process crashes, not a training job. Its exit code means nothing: a job that ignores SIGCHLD, or
+waits for any child, leaves none to be read.
 
 Kept for other processes is only what the test itself found out. A process that crashed, was
 killed or could not start says nothing of the build: a limit on memory aborts it just so. Whoever
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.libtorch import find, library
+from dynprof.backends.detached_close import find, library
 from dynprof.backends.torch_features import experimental_config, has
 from dynprof.errors import BackendError
 from dynprof.files.layout import write_atomic
@@ -37,7 +37,7 @@ from dynprof.process.threads import own_thread
 if TYPE_CHECKING:
     import threading
 
-    from dynprof.backends.libtorch import Taken
+    from dynprof.backends.detached_close import Taken
 
 STEPS = 3
 UNFINISHED = "has not ended"
@@ -122,7 +122,9 @@ def ask_fresh_interpreter() -> Verdict:
     """
     try:
         done = subprocess.run(
-            command("dynprof.backends.selftest", str(library()), packages=("torch",)),
+            command(
+                "dynprof.backends.detached_close_selftest", str(library()), packages=("torch",)
+            ),
             env=environment(CUDA_VISIBLE_DEVICES=""),
             stdin=subprocess.DEVNULL,
             capture_output=True,
