@@ -92,9 +92,15 @@ def imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            home = (_folder_of(path, node.level), node.module)
+            names.update(".".join(filter(None, (*home, alias.name))) for alias in node.names)
     return set(filter(None, map(_module, names)))
+
+
+def _folder_of(path: Path, level: int) -> str:
+    """Return the dotted name that so many dots stand for in a file; empty for none."""
+    return ".".join(("dynprof", *path.relative_to(PACKAGE).parts)[:-level]) if level else ""
 
 
 def _module(name: str) -> str:
