@@ -11,7 +11,8 @@
             work()
     acl.finalize()
 
-It holds for all threads, whichever calls. Where pyACL returns an error code,
+In come the calls of pyACL; out goes one window over all threads, whichever calls. Never records by
+itself: the windows are those of ``dynprof.profiler``. Where pyACL returns an error code,
 :class:`~dynprof.errors.SessionError` says what was out of order.
 """
 

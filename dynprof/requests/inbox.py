@@ -17,8 +17,8 @@ class Inbox:
     Attributes:
         step: The number of the step that is running; only ``step()`` and ``set_state()`` write it.
         due: Whether the next ``step()`` has to look closer; all that an idle one tests.
-        free_disk_mb: The last known free MB where the waiting capture would go; another thread
-            asks the file system, so that a hung one does not hang the training.
+        free_disk_mb: The last known free MB where the capture of the waiting request would go;
+            another thread asks the file system, so that a hung one does not hang the training.
         on_due: Called by ``step()`` when something is due.
     """
 

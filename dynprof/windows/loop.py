@@ -79,7 +79,7 @@ class Loop:
 
     @property
     def occupied(self) -> bool:
-        """Whether a capture is being made or saved."""
+        """Whether a window is open, or its capture is being saved."""
         return self.busy or self._exporter.busy
 
     @property
