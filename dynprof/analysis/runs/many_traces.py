@@ -42,7 +42,7 @@ _PACKED = 12
 """By how much a trace is smaller when it is packed, about."""
 
 
-_HALVES = ((OPERATORS,), (MEMORY, RANK))
+_PARTS_OF_EACH = ((OPERATORS,), (MEMORY, RANK))
 """They take about as long."""
 
 
@@ -177,8 +177,8 @@ def _shared_out(traces: Sequence[Path], processes: int) -> list[_Task]:
         size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
         if len(traces) < processes and size > LARGE:
             ends = multiprocessing.Pipe()
-            halves = enumerate(zip(_HALVES, ends, strict=True))
-            found += [(trace, parts, Partner(number, end)) for number, (parts, end) in halves]
+            partners = enumerate(zip(_PARTS_OF_EACH, ends, strict=True))
+            found += [(trace, parts, Partner(number, end)) for number, (parts, end) in partners]
         else:
             found.append((trace, PARTS, None))
     return found
