@@ -54,7 +54,8 @@ TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
 writes there is killed instead of writing into somebody else's memory."""
 HELPERS = """
 def idle():
-    while dp.status().state != "idle":
+    from dynprof.backends.kineto import KINETO  # which may be letting go of a window that was lost
+    while dp.status().state != "idle" or KINETO.collecting:
         time.sleep(0.01)
 
 def at_once(count, action):
