@@ -53,11 +53,11 @@ def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) ->
             with torch.profiler.record_function("of the handler"):
                 work()
         signal.signal(signal.SIGUSR1, annotate)
-        original = annotations._end
+        original = open_annotations._end
         def interrupted(record):
             os.kill(os.getpid(), signal.SIGUSR1)
             original(record)
-        annotations._end = interrupted
+        open_annotations._end = interrupted
         window(active=2)
         with torch.profiler.record_function("an epoch"):
             steps(3)
