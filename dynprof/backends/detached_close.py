@@ -141,10 +141,14 @@ class DetachedClose:
         return self._taken_from(everywhere=True)
 
     def _taken_from(self, *, everywhere: bool) -> _Returned:
+        state = self._popped(everywhere=everywhere)
+        self._remove_callback(state.pointer)
+        return state
+
+    def _popped(self, *, everywhere: bool) -> _Returned:
         state: _Returned = self._pop(everywhere)
         if not state.pointer:
             raise BackendError("no profiler state lies on this thread")
-        self._remove_callback(state.pointer)
         return state
 
     def hold(self) -> Taken:
@@ -156,9 +160,7 @@ class DetachedClose:
         Raises:
             BackendError: There is none.
         """
-        state = self._pop(False)
-        if not state.pointer:
-            raise BackendError("no profiler state lies on this thread")
+        state = self._popped(everywhere=False)
         self._push(ctypes.byref(state))
         return Taken(self, state)
 

@@ -104,6 +104,11 @@ class KinetoSession:
         """Whether a thread collects the events of the last recording."""
         return not self._collected.is_set()
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether nobody has the session."""
+        return not (self.script_has_it or self._open or self.collecting)
+
     def prepare(self, profiler: profile, owner: object) -> None:
         """Take the session for a recording.
 
@@ -254,12 +259,12 @@ class KinetoSession:
         """
         from torch.autograd import _profiler_enabled
 
-        if _profiler_enabled() and not (self.script_has_it or self._open or self.collecting):
+        if _profiler_enabled() and self._is_free:
             self._call(profiler._prepare_trace)
             self._call(stop_trace)
 
     def _drop_left(self) -> None:
-        if self._left and not (self.script_has_it or self._open or self.collecting):
+        if self._left and self._is_free:
             self._collected.clear()
             COLLECTOR.begin(self._drop_all)
 

@@ -28,7 +28,8 @@ class Unfinished:
 
     def threads(self) -> set[int]:
         """Return those that have not ended."""
-        self._threads &= tasks()
+        if self._threads:  # asked at each step while a request waits
+            self._threads &= tasks()
         return set(self._threads)
 
     def read(self, trace: Path) -> None:
