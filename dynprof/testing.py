@@ -73,7 +73,7 @@ class FakeBackend:
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
-    def offer(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:
         """Offer what the test set."""
         return Capabilities(self.name, self.activities)
 

@@ -1,4 +1,4 @@
-"""Makes ``report.png``, ``report-dark.png`` and ``report-phone.png`` from a capture of a real job.
+"""Makes ``report.png`` from a capture of a real job.
 
 ``python docs/images/report.py`` needs Chromium. The job's data loader is slow on purpose.
 """
@@ -40,11 +40,6 @@ with profile(schedule=steps, on_trace_ready=tensorboard_trace_handler("log", ana
             break
 """
 HERE = Path(__file__).parent
-PICTURES = {
-    "report": {"viewport": {"width": 1100, "height": 1240}},
-    "report-dark": {"viewport": {"width": 1100, "height": 1240}, "color_scheme": "dark"},
-    "report-phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
-}
 
 
 def main() -> None:
@@ -57,10 +52,10 @@ def main() -> None:
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or "google-chrome"
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            for name, settings in PICTURES.items():
-                opened = browser.new_context(offline=True, **settings).new_page()
-                opened.goto(page)
-                opened.screenshot(path=HERE / f"{name}.png")
+            size = {"width": 1100, "height": 1240}
+            opened = browser.new_context(offline=True, viewport=size).new_page()
+            opened.goto(page)
+            opened.screenshot(path=HERE / "report.png")
             browser.close()
 
 

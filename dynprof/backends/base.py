@@ -117,7 +117,7 @@ class Backend(Protocol):
     def trace_suffix(self) -> str:
         """What the names of its traces end with, without a compression."""
 
-    def offer(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:
         """Say what it can do in this process, or why it cannot; imports what it needs."""
 
     def versions(self) -> Mapping[str, str]:

@@ -14,14 +14,14 @@ NOTHING = "6"
 4 are errors."""
 
 
-def keep_kineto_quiet(offer: Capabilities) -> None:
+def keep_kineto_quiet(capable: Capabilities) -> None:
     """Set Kineto's level, unless the environment has one; it reads that before its first profiler.
 
     With a device nothing is set: there Kineto's errors say why the driver gives no kernels, and
     they would be gone with the rest.
 
     Args:
-        offer: What will record here.
+        capable: What will record here.
     """
-    if offer.backend == "torch" and offer.activities == ("CPU",):
+    if capable.backend == "torch" and capable.activities == ("CPU",):
         os.environ.setdefault(VARIABLE, NOTHING)

@@ -46,7 +46,7 @@ class NpuBackend:
     name = "npu"
     trace_suffix = "ascend_pt"
 
-    def offer(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:
         """Offer what the vendor's profiler supports; the job must have imported torch_npu."""
         device = getattr(sys.modules.get("torch_npu"), "npu", None)
         if device is None:

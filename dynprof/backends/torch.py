@@ -54,7 +54,7 @@ class TorchBackend:
         self._for_script, self._detaches = for_script, detaches
         self._made: TorchRecording | None = None
 
-    def offer(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
         if not hasattr(sys.modules.get("torch"), "autograd"):
             return Capabilities(self.name, missing="this process has not imported torch")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, say
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
@@ -37,7 +37,10 @@ class Workers(str, Enum):
 def analyse(
     path: Annotated[
         str,
-        typer.Argument(help="A trace, or a folder with captures in it; with dask, also a URL."),
+        typer.Argument(
+            help="A trace, or a folder with captures in it; with dask, also a URL.",
+            show_default=False,
+        ),
     ],
     export_type: Annotated[
         Optional[list[ExportType]],  # noqa: UP045 - typer on Python 3.10

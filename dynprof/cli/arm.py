@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.config_directory import (
-    INVALID,
-    LOST,
-    NOBODY,
-    NOT_ASKED,
-    UNREADABLE,
-    Directory,
-    directory_of,
-    elsewhere,
-    fail,
-    health,
-    live,
-    nobody,
-    say,
-)
+from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
 from dynprof.cli.options import changes, inherited, with_settings
+from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, fail, say
 from dynprof.cli.request_follower import Follower
 from dynprof.config import RankSet, parse_config
 from dynprof.config.editing import alone, change
@@ -45,6 +32,7 @@ Timeout = Annotated[
     typer.Option(
         min=0,
         metavar="S",
+        show_default=False,
         help="With --wait: at most so long.",
     ),
 ]

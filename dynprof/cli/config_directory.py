@@ -1,28 +1,28 @@
-"""What commands find in a config's directory, and the codes that they end with."""
+"""What commands find in a config's directory."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from dynprof.cli.outcome import UNREADABLE, fail
 from dynprof.errors import CaptureError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
-from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, load_status
 from dynprof.process.clock import local
 
-INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED = 1, 2, 3, 4, 5, 6
-"""The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
-there is asked."""
-
 LIVE = ("alive", "starting", "stuck")
 
-Captures = Annotated[Path, typer.Argument(help="A trace, or a folder with captures in it.")]
-Directory = Annotated[Path, typer.Argument(help="The directory given to dp.init().")]
+Captures = Annotated[
+    Path, typer.Argument(help="A trace, or a folder with captures in it.", show_default=False)
+]
+Directory = Annotated[
+    Path, typer.Argument(help="The directory given to dp.init().", show_default=False)
+]
 
 
 def directory_of(path: Path) -> Path:
@@ -56,17 +56,6 @@ def elsewhere(directory: Path) -> str:
     """Return, for the end of a sentence, where one level below a config lies; empty for nowhere."""
     found = sorted(path.parent for path in directory.glob(f"*/{CONFIG_NAME}"))
     return f"; there is a config in {', '.join(map(str, found[:3]))}" if found else ""
-
-
-def say(text: object, *, err: bool = False) -> None:
-    """Print lines in which control characters, as they may stand in a file, are escaped."""
-    typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
-
-
-def fail(text: str, code: int) -> NoReturn:
-    """Say why the command ends, and end it."""
-    say(text, err=True)
-    raise typer.Exit(code)
 
 
 def health(status: Status) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, say
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.errors import CaptureError
@@ -26,7 +26,9 @@ COLUMNS = (
 )
 """1 is the first capture, 2 the second."""
 
-Trace = Annotated[Path, typer.Argument(help="A trace, or a folder: its newest is taken.")]
+Trace = Annotated[
+    Path, typer.Argument(help="A trace, or a folder: its newest is taken.", show_default=False)
+]
 
 
 def diff(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, live, say
+from dynprof.cli.config_directory import live
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME, make_dir
@@ -15,7 +16,9 @@ from dynprof.plural import counted
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(help="The directory to give to dp.init().")],
+    directory: Annotated[
+        Path, typer.Argument(help="The directory to give to dp.init().", show_default=False)
+    ],
     activities: Annotated[
         str, typer.Option(metavar="A,B", help="What the config shall watch: CPU, CUDA, XPU, NPU.")
     ] = "CPU",

@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dynprof.cli.config_directory import NOBODY, Directory, directory_of, fail, say
+from dynprof.cli.config_directory import Directory, directory_of
+from dynprof.cli.outcome import NOBODY, fail, say
 from dynprof.files.layout import LOG_DIR
 from dynprof.files.regular import NotRegularError, open_regular
 from dynprof.journal.journal import LOG_BYTES, printable

@@ -26,8 +26,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """What the help shows for a value."""
-NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
-"""Not settings of a window, or with a better way beside them."""
 UNREMARKABLE = {"activities", "backend", "prof_dir", "metadata"}
 """Settings of a job rather than of a request: nobody is surprised to find them kept."""
 

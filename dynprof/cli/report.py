@@ -8,7 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from dynprof.cli.config_directory import INVALID, UNREADABLE, Captures, fail, say
+from dynprof.cli.config_directory import Captures
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
 

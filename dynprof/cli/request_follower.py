@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.config_directory import LIVE, LOST, UNSERVED, health, say, statuses
+from dynprof.cli.config_directory import LIVE, health, statuses
+from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
 from dynprof.journal.journal import printable
 from dynprof.journal.status import HEARTBEAT_S, Status

@@ -13,16 +13,8 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from dynprof.cli.config_directory import (
-    LIVE,
-    NOBODY,
-    Directory,
-    directory_of,
-    fail,
-    health,
-    nobody,
-    statuses,
-)
+from dynprof.cli.config_directory import LIVE, Directory, directory_of, health, nobody, statuses
+from dynprof.cli.outcome import NOBODY, fail
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.plural import counted
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import UNREADABLE, Captures, fail, say
+from dynprof.cli.config_directory import Captures
+from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.errors import CaptureError

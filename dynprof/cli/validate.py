@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import INVALID, UNREADABLE, fail, live, nobody, say
+from dynprof.cli.config_directory import live, nobody
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config import Parsed, ProfilerConfig, parse_config, read_source
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, Layout, free_disk_mb, why_unusable
@@ -20,7 +21,9 @@ from dynprof.requests.plan import Refusal, Standing, plan
 
 
 def validate(
-    file: Annotated[Path, typer.Argument(help="The config, or the directory that holds it.")],
+    file: Annotated[
+        Path, typer.Argument(help="The config, or the directory that holds it.", show_default=False)
+    ],
 ) -> None:
     """Check a config and name every problem with its line and JSON pointer.
 
@@ -67,7 +70,7 @@ def _sayings(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     standing = Standing(
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
-        offers=status.profilers,
+        capabilities=status.profilers,
         free_disk_mb=free_disk_mb(folder),
         prof_dir_problem=layout.why_forbidden(folder) or why_unusable(folder),
     )

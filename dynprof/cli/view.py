@@ -14,7 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dynprof.cli.config_directory import UNREADABLE, Captures, fail, say
+from dynprof.cli.config_directory import Captures
+from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import CaptureError
 from dynprof.files.regular import open_regular
 

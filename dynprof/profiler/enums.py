@@ -92,5 +92,7 @@ def _offer() -> Capabilities:
     from dynprof.backends import all_backends
     from dynprof.requests.capabilities import Capabilities
 
-    offers = (backend.offer() for backend in all_backends(for_script=True, detaches=False))
-    return next((offer for offer in offers if not offer.missing), Capabilities("none"))
+    capabilities = (
+        backend.capabilities() for backend in all_backends(for_script=True, detaches=False)
+    )
+    return next((capable for capable in capabilities if not capable.missing), Capabilities("none"))

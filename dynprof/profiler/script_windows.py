@@ -74,7 +74,7 @@ class ScriptWindows:
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
         outcome = plan(
             config,
-            Standing(0, self._process.rank.number, self._process.offers(), float("inf")),
+            Standing(0, self._process.rank.number, self._process.capabilities(), float("inf")),
             script,
         )
         if isinstance(outcome, Refusal):

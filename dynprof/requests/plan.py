@@ -25,14 +25,14 @@ class Standing:
     Attributes:
         step: The number of the step that is running.
         rank: The rank of the process.
-        offers: The backends, those that ``auto`` prefers first.
+        capabilities: The backends, those that ``auto`` prefers first.
         free_disk_mb: Free megabytes (10^6 bytes) where the capture would go.
         prof_dir_problem: Why nothing can be written there; empty if it can.
     """
 
     step: int
     rank: int
-    offers: tuple[Capabilities, ...]
+    capabilities: tuple[Capabilities, ...]
     free_disk_mb: float
     prof_dir_problem: str = ""
 
@@ -105,25 +105,25 @@ def plan(
     if standing.rank not in config.asked_ranks:
         text = f"rank {standing.rank} is not asked for, only {config.asked_ranks}."
         return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
-    offer = _choose(config, standing.offers)
-    if isinstance(offer, Problem):
-        return Refusal((offer,))
-    activities, dropped = _activities(config, offer)
+    capable = _choose(config, standing.capabilities)
+    if isinstance(capable, Problem):
+        return Refusal((capable,))
+    activities, dropped = _activities(config, capable)
     hindrances = (past_start(config, standing.step), _place(standing), _disk(config, standing))
     problems = [problem for problem in hindrances if problem]
     if not activities:
-        problems.append(_nothing_to_watch(config, offer))
+        problems.append(_nothing_to_watch(config, capable))
     if problems:
         return Refusal(tuple(problems))
     return Plan(
         config=config,
-        backend=offer.backend,
+        backend=capable.backend,
         activities=activities,
         start_step=config.start_step if config.start_step > 0 else None,
         remarks=(
             *dropped,
-            *_without_effect(config, offer.backend),
-            *_served_in_part(config, script, offer),
+            *_without_effect(config, capable.backend),
+            *_served_in_part(config, script, capable),
         ),
         script=script,
     )
@@ -140,44 +140,46 @@ def past_start(config: ProfilerConfig, step: int) -> Problem | None:
     return Problem(text, "/start_step")
 
 
-def _choose(config: ProfilerConfig, offers: tuple[Capabilities, ...]) -> Capabilities | Problem:
-    usable = [offer for offer in offers if not offer.missing]
+def _choose(
+    config: ProfilerConfig, capabilities: tuple[Capabilities, ...]
+) -> Capabilities | Problem:
+    usable = [capable for capable in capabilities if not capable.missing]
     if config.backend == "auto":
         return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
-    for offer in offers:
-        if offer.backend == config.backend:
-            if not offer.missing:
-                return offer
+    for capable in capabilities:
+        if capable.backend == config.backend:
+            if not capable.missing:
+                return capable
             names = ", ".join(f'"{o.backend}"' for o in usable)
             text = (
-                f'"{config.backend}" cannot serve here: {offer.missing}; write "auto" or {names}.'
+                f'"{config.backend}" cannot serve here: {capable.missing}; write "auto" or {names}.'
             )
             return Problem(text, "/backend")
     return Problem(f'there is no backend "{config.backend}" here.', "/backend")
 
 
 def _activities(
-    config: ProfilerConfig, offer: Capabilities
+    config: ProfilerConfig, capable: Capabilities
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
     if "activities" not in config.model_fields_set:
-        return offer.activities, ()
+        return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
-    kept = tuple(name for name in asked if name in offer.activities)
+    kept = tuple(name for name in asked if name in capable.activities)
     dropped = tuple(
-        Problem(f"{name} is left out: {_lacks(offer)}.", "/activities")
+        Problem(f"{name} is left out: {_lacks(capable)}.", "/activities")
         for name in asked
         if name not in kept
     )
     return kept, dropped
 
 
-def _nothing_to_watch(config: ProfilerConfig, offer: Capabilities) -> Problem:
+def _nothing_to_watch(config: ProfilerConfig, capable: Capabilities) -> Problem:
     names = ", ".join(config.activities)
-    return Problem(f"nothing is left of {names}: {_lacks(offer)}.", "/activities")
+    return Problem(f"nothing is left of {names}: {_lacks(capable)}.", "/activities")
 
 
-def _lacks(offer: Capabilities) -> str:
-    return f"backend {offer.backend} on this machine has {', '.join(offer.activities)} only"
+def _lacks(capable: Capabilities) -> str:
+    return f"backend {capable.backend} on this machine has {', '.join(capable.activities)} only"
 
 
 def _place(standing: Standing) -> Problem | None:
@@ -213,11 +215,11 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
 
 
 def _served_in_part(
-    config: ProfilerConfig, script: Script | None, offer: Capabilities
+    config: ProfilerConfig, script: Script | None, capable: Capabilities
 ) -> Iterator[Problem]:
     """Yield what is asked for and the profiler that is installed cannot do whole."""
     sections = ((config, "/"), (config.experimental, "/experimental_config/"), (script, ""))
-    for lack in offer.lacks:
+    for lack in capable.lacks:
         for section, pointer in sections:
             if getattr(section, lack.setting, None) == lack.value:
                 yield Problem(lack.text, f"{pointer}{lack.setting}" if pointer else "")

@@ -97,7 +97,7 @@ class EditHandler:
         return Standing(
             step=self._inbox.step,
             rank=self._process.rank.number,
-            offers=self._process.offers(),
+            capabilities=self._process.capabilities(),
             free_disk_mb=free_disk_mb(folder),
             prof_dir_problem=self._process.layout.why_forbidden(folder) or why_unusable(folder),
         )

@@ -124,13 +124,13 @@ class Session:
         self._exporter.start()
         self._watcher.start()
         self._upkeep.clear_up(self._ended)
-        offers = self._process.offers()
-        self._journal.remember(profilers=offers)
+        capabilities = self._process.capabilities()
+        self._journal.remember(profilers=capabilities)
         layout, rank = self._process.layout, self._process.rank
         self._journal.info(
             f"dynprof {__version__} watches {layout.config} by {self._watcher.mode} "
             f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
-            f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, offers))}"
+            f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, capabilities))}"
         )
         if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
             self._journal.warning(f"the config that is there now: {self._at_start}")

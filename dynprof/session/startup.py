@@ -53,7 +53,9 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     backends = all_backends()
     root = _usable(path)
     try:
-        usable = next((offer for b in backends if not (offer := b.offer()).missing), None)
+        usable = next(
+            (capable for b in backends if not (capable := b.capabilities()).missing), None
+        )
         write_starter_files(root, usable.activities if usable else ("CPU",))
         if usable:
             keep_kineto_quiet(usable)

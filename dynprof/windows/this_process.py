@@ -68,6 +68,6 @@ class Process:
         """
         return {backend.name: backend for backend in self.backends}[name]
 
-    def offers(self) -> tuple[Capabilities, ...]:
+    def capabilities(self) -> tuple[Capabilities, ...]:
         """Ask every profiler what it can do here and now."""
-        return tuple(backend.offer() for backend in self.backends)
+        return tuple(backend.capabilities() for backend in self.backends)

@@ -220,6 +220,6 @@ def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
         job.edit(active=1, activities=["CPU"])
         manifest, _ = job.capture()
         job.end()
-    missing = {offer.backend: offer.missing for offer in status.profilers}
+    missing = {capable.backend: capable.missing for capable in status.profilers}
     assert missing["npu"] == "this process has not imported torch_npu"
     assert manifest.backend == "torch"

@@ -1,4 +1,4 @@
-"""A trace file cut into pieces of whole events, so that it is never held as one.
+"""A trace file cut into chunks of whole events, so that it is never held as one.
 
 Reads what Kineto and VizTracer write, pretty or compact, plain or gzipped; also what was cut off
 in the middle, up to there.
@@ -52,10 +52,10 @@ class TraceFile:
             self.members = self._head(file)[0]
 
     def chunks(self, *, whole: bool = False) -> Iterator[bytes]:
-        """Yield the events, as many pieces of JSON objects with commas between them.
+        """Yield the events, as many chunks of JSON objects with commas between them.
 
         Args:
-            whole: As one piece: slower, but sure where lists in an event look like events.
+            whole: As one chunk: slower, but sure where lists in an event look like events.
         """
         with opened(self._path) as file:
             _, rest = self._head(file)

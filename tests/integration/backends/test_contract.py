@@ -68,9 +68,9 @@ def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
 
 def test_it_says_what_it_is(backend: Backend) -> None:
     """Name, offer and versions are given, and nothing is in the way."""
-    offer = backend.offer()
-    assert (offer.backend, offer.missing) == (backend.name, "")
-    assert "CPU" in offer.activities
+    capable = backend.capabilities()
+    assert (capable.backend, capable.missing) == (backend.name, "")
+    assert "CPU" in capable.activities
     assert "python" in backend.versions()
     assert backend.obstacle(a_plan(backend)) is None
     assert backend.trace_suffix.endswith(".trace.json")

@@ -55,7 +55,7 @@ def capture(
     """Record three steps, close in one way, and return the events."""
     monkeypatch.setenv("DYNPROF_CLOSE", how)
     backend = TorchBackend()
-    backend.offer()
+    backend.capabilities()
     wait_for("the self-test", lambda: SELF_TEST.answer)
     recording = backend.prepare(a_plan(backend, **config), RANK, Path)
     recording.start()

@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from dynprof.cli import app
 from dynprof.cli.help_panels import BRIEFS
-from dynprof.cli.options import NOT_OFFERED, SECTIONS, changes, settings
+from dynprof.cli.options import SECTIONS, changes, settings
 from tests.processes import DYNPROF, run
 
+NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
+"""Not settings of a window, or with a better way beside them."""
 COMMANDS = [str(info.callback.__name__) for info in app.registered_commands if info.callback]
 
 

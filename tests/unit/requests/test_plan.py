@@ -16,11 +16,14 @@ NO_TORCH = Capabilities("torch", missing="this process has not imported torch")
 
 
 def outcome(
-    step: int = 10, rank: int = 0, offers: tuple[Capabilities, ...] = (TORCH, PYTHON), **config: Any
+    step: int = 10,
+    rank: int = 0,
+    capabilities: tuple[Capabilities, ...] = (TORCH, PYTHON),
+    **config: Any,
 ) -> Plan | Refusal:
     """Plan a config given as keywords."""
     model = ProfilerConfig.model_validate(config)
-    return plan(model, Standing(step, rank, offers, free_disk_mb=5000))
+    return plan(model, Standing(step, rank, capabilities, free_disk_mb=5000))
 
 
 def accepted(**arguments: Any) -> Plan:
@@ -40,19 +43,19 @@ def refused(**arguments: Any) -> list[str]:
 def test_auto_takes_the_first_backend_that_can_serve() -> None:
     """Torch where the job has loaded it, Python else."""
     assert accepted().backend == "torch"
-    assert accepted(offers=(NO_TORCH, PYTHON)).backend == "python"
+    assert accepted(capabilities=(NO_TORCH, PYTHON)).backend == "python"
 
 
 def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
     """A named backend that is missing says why, and which ones there are."""
-    (text,) = refused(backend="torch", offers=(NO_TORCH, PYTHON))
+    (text,) = refused(backend="torch", capabilities=(NO_TORCH, PYTHON))
     assert text == (
         '/backend: "torch" cannot serve here: this process has not imported torch; '
         'write "auto" or "python".'
     )
     (text,) = refused(backend="npu")
     assert 'there is no backend "npu" here' in text
-    (text,) = refused(offers=(NO_TORCH,))
+    (text,) = refused(capabilities=(NO_TORCH,))
     assert "no profiler can serve here" in text
 
 
@@ -74,11 +77,16 @@ def test_activities_left_out_are_all_that_the_machine_has() -> None:
 def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     """Of a setting of the file by its pointer; of one of the script's in words alone."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
-    offers = (Capabilities("torch", ("CPU",), lacks=lacks),)
-    assert accepted(offers=offers, experimental_config={"profiler_level": "Level1"}).remarks == ()
-    found = accepted(offers=offers, experimental_config={"profiler_level": "Level2"})
+    capabilities = (Capabilities("torch", ("CPU",), lacks=lacks),)
+    assert (
+        accepted(
+            capabilities=capabilities, experimental_config={"profiler_level": "Level1"}
+        ).remarks
+        == ()
+    )
+    found = accepted(capabilities=capabilities, experimental_config={"profiler_level": "Level2"})
     assert [*map(str, found.remarks)] == ["/experimental_config/profiler_level: no overloads."]
-    standing = Standing(10, 0, offers, free_disk_mb=5000)
+    standing = Standing(10, 0, capabilities, free_disk_mb=5000)
     script = plan(ProfilerConfig(), standing, Script(all_threads=True))
     assert isinstance(script, Plan)
     assert [*map(str, script.remarks)] == ["one."]
@@ -150,7 +158,7 @@ def test_a_setting_that_the_backend_cannot_serve_is_named(
     config: dict[str, Any], pointer: str
 ) -> None:
     """Each setting without effect on the backend is remarked with its pointer."""
-    found = accepted(offers=(PYTHON,), activities=["CPU"], **config)
+    found = accepted(capabilities=(PYTHON,), activities=["CPU"], **config)
     (remark,) = found.remarks
     assert remark.pointer == pointer
     assert "has no effect with backend python" in remark.text
@@ -159,5 +167,5 @@ def test_a_setting_that_the_backend_cannot_serve_is_named(
 def test_a_setting_at_its_default_is_not_named() -> None:
     """Defaults, in whatever spelling, ask for nothing."""
     experimental = {"export_type": ["text"], "data_simplification": True, "host_sys": None}
-    found = accepted(offers=(PYTHON,), activities=["CPU"], experimental_config=experimental)
+    found = accepted(capabilities=(PYTHON,), activities=["CPU"], experimental_config=experimental)
     assert found.remarks == ()
