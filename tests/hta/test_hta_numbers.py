@@ -6,8 +6,6 @@ has absolute microseconds.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +17,18 @@ pytest.importorskip(
 from hta.trace_analysis import TraceAnalysis
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.operators import ON_DEVICE
 from dynprof.analysis.measures.steps import step_times
+from dynprof.analysis.reading.categories import ON_DEVICE
 from dynprof.analysis.reading.intervals import cover, covered
+from tests.real_traces import REAL, needs_real
 
-REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
 """Not v100_test: HTA leaves out 614 of its kernels, whose launch is not in the trace."""
 
 pytestmark = [
     pytest.mark.hta,
     pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
-    pytest.mark.skipif(
-        not REAL.is_dir(), reason="DYNPROF_TRACES names no folder of real GPU traces"
-    ),
+    needs_real,
 ]
 
 
@@ -50,10 +46,10 @@ def test_computing_and_idle_time(both: tuple[MeasuredTrace, Any]) -> None:
     """Unions of kernels, and what no kernel, copy or memset covers between the first and last."""
     measured, analysis = both
     (theirs,) = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
-    spans, chosen = measured.trace.spans, measured.trace.category(*ON_DEVICE)
+    spans, chosen = measured.trace.spans, measured.trace.category(ON_DEVICE)
     busy = cover(spans["start"][chosen], (spans["start"] + spans["length"])[chosen])
     whole = int(busy[1][-1] - busy[0][0])
-    (ours,) = step_times(measured.trace, [(None, int(busy[0][0]), whole)])
+    (ours,) = step_times(measured.trace, [(None, int(busy[0][0]), whole)], measured.launches)
     assert ours.computing / 1000 == pytest.approx(theirs["compute_time(us)"], rel=1e-5)
     assert whole / 1000 == pytest.approx(theirs["kernel_time(us)"], rel=1e-5)
     assert (whole - covered(busy)) / 1000 == pytest.approx(theirs["idle_time(us)"], rel=1e-5)
@@ -64,7 +60,7 @@ def test_overlap_of_communication_and_computing(both: tuple[MeasuredTrace, Any])
     measured, analysis = both
     (theirs,) = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")
     starts = measured.trace.spans["start"]
-    (ours,) = step_times(measured.trace, [(None, int(starts[0]), 1)])
+    (ours,) = step_times(measured.trace, [(None, int(starts[0]), 1)], measured.launches)
     percent = 100 * ours.overlapped / ours.communication
     assert percent == pytest.approx(theirs["comp_comm_overlap_pctg"], abs=0.006)
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from dynprof.analysis.findings.finding import LEAST, SMALL_NS, Finding, how_many
 from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, IDLE, Breakdown, ms
+from dynprof.analysis.measures.launches import UNKNOWN, innermost
 from dynprof.analysis.measures.memory_timeline import device_label
-from dynprof.analysis.measures.operators import FRAMES, OPERATORS
-from dynprof.analysis.measures.steps import LAUNCHES
+from dynprof.analysis.reading.categories import COPIES, FRAMES, KERNELS, LAUNCHES
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
@@ -45,7 +45,7 @@ def idle_device(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host:
         return None
     trace = measured.trace
-    kernels = trace.category("kernel") & (trace.spans["device"] == steps.device)
+    kernels = trace.category(KERNELS) & (trace.spans["device"] == steps.device)
     count = int(kernels.sum()) / max(1, steps.count)
     middle = float(np.median(trace.spans["length"][kernels]))
     named = united(*steps.causes.values(), _gaps_after_waits(measured, steps))
@@ -90,7 +90,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
 
 def _waits(measured: MeasuredTrace) -> NDArray[np.bool_]:
     trace = measured.trace
-    return trace.category(*LAUNCHES) & trace.named(lambda name: "Synchronize" in name)
+    return trace.category(LAUNCHES) & trace.named(lambda name: "Synchronize" in name)
 
 
 def _gaps_after_waits(measured: MeasuredTrace, steps: Breakdown) -> Cover:
@@ -101,17 +101,15 @@ def _gaps_after_waits(measured: MeasuredTrace, steps: Breakdown) -> Cover:
 
 def _callers(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> list[str]:
     """Return the names of the operators that made these calls, as far as they are known."""
-    trace = measured.trace
-    wanted = trace.spans["external_id"][chosen]
-    makers = np.flatnonzero(trace.category(OPERATORS) & (trace.spans["external_id"] > 0))
-    names = dict(zip(trace.spans["external_id"][makers].tolist(), makers.tolist(), strict=True))
-    return [trace.name(names[one]) for one in wanted.tolist() if one in names]
+    found = measured.operators
+    by = innermost(measured.trace, found.span, found.parent, np.flatnonzero(chosen))
+    return [measured.trace.name(int(place)) for place in found.span[by[by != UNKNOWN]]]
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for device memory that is taken and given back in the loop."""
     trace = measured.trace
-    chosen = trace.category(*LAUNCHES) & trace.named(
+    chosen = trace.category(LAUNCHES) & trace.named(
         lambda name: name.endswith(("Malloc", "Free", "MallocAsync", "HostAlloc"))
     )
     time = steps.cost_of(measured.trace.when(chosen))
@@ -131,7 +129,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     if steps.on_host:
         return None
     trace = measured.trace
-    chosen = trace.category("gpu_memcpy") & trace.named(lambda name: "Pageable" in name)
+    chosen = trace.category(COPIES) & trace.named(lambda name: "Pageable" in name)
     alone = united(steps.covers[COMPUTING], measured.trace.when(chosen))
     time = steps.time_in(alone) - steps.time_in(steps.covers[COMPUTING])
     copies = counted(how_many(measured, steps, chosen), "copy", "copies")

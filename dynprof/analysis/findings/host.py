@@ -19,8 +19,8 @@ from dynprof.analysis.measures.breakdown import (
     ms,
 )
 from dynprof.analysis.measures.nesting import own_time
-from dynprof.analysis.measures.operators import FRAMES, OPERATORS
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.analysis.reading.categories import COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
@@ -67,7 +67,7 @@ def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
 def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
     time = steps.cost_of(steps.causes[COLLECTING])
-    count = how_many(measured, steps, measured.trace.category("gc"))
+    count = how_many(measured, steps, measured.trace.category(COLLECTIONS))
     return Finding(
         "Garbage collection",
         steps.share(time),

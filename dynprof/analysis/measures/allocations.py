@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.memory_timeline import device_label
-from dynprof.analysis.measures.operators import OPERATORS
+from dynprof.analysis.reading.categories import OPERATORS
 
 if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace

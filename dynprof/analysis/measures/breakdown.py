@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.measures.steps import is_collective
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    COLLECTIONS,
+    COPIES,
+    KERNELS,
+    LABELS,
+    MEMSETS,
+    OPERATORS,
+)
 from dynprof.analysis.reading.intervals import clipped, covered, gaps, layered, united
 from dynprof.plural import counted
 
@@ -77,7 +85,7 @@ class Breakdown:
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
-        kernels = measured.trace.category("kernel")
+        kernels = measured.trace.category(KERNELS)
         worked = np.unique(measured.trace.spans["device"][kernels])
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
@@ -132,8 +140,8 @@ class Breakdown:
             work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
         else:
             mine = trace.spans["device"] == self.device
-            kernels = trace.category("kernel") & mine
-            copies = trace.category("gpu_memcpy", "gpu_memset") & mine
+            kernels = trace.category(KERNELS) & mine
+            copies = trace.category(COPIES, MEMSETS) & mine
             work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
                     COPYING: copies}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
@@ -168,7 +176,7 @@ class Breakdown:
         return {
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
-            COLLECTING: trace.when(trace.category("gc")),
+            COLLECTING: trace.when(trace.category(COLLECTIONS)),
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.nesting import ROOT, own_time
-from dynprof.analysis.measures.operators import CALLS, OPERATORS, started_on_device
+from dynprof.analysis.measures.operators import device_time
+from dynprof.analysis.reading.categories import CALLS, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.operators import Calls
     from dynprof.analysis.measures.steps import Marked
     from dynprof.analysis.reading.trace import Trace
@@ -36,7 +38,7 @@ class CallTree:
 
 
 def call_tree(
-    trace: Trace, calls: Calls, steps: Sequence[Marked], *, on_device: bool = False
+    trace: Trace, calls: Calls, steps: Sequence[Marked], on_device: Launches | None = None
 ) -> CallTree:
     """Return the paths of all threads together that ran an operator, within the steps.
 
@@ -47,16 +49,13 @@ def call_tree(
         trace: The trace.
         calls: Its operators and frames.
         steps: The steps.
-        on_device: Count what operators started on a device, not what they took of the host.
+        on_device: What devices did: count what was started there, not what it took of the host.
     """
     chosen, parent = _working(trace, calls)
     begin = min((step[1] for step in steps), default=0)
     end = max((step[1] + step[2] for step in steps), default=0)
     if on_device:
-        counted = trace.category(OPERATORS, CALLS)[chosen]
-        time_ns = np.zeros(len(chosen), np.int64)
-        ids = trace.spans["external_id"][chosen[counted]]
-        time_ns[counted] = started_on_device(trace, ids)
+        time_ns, _ = device_time(trace, on_device, chosen, parent)
     else:
         start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
         lasts = np.minimum(start + length, end) - np.maximum(start, begin)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.phases import mean_phases
+from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,11 +56,11 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
     """Return what of the things that change the other numbers was recorded."""
     trace = measured.trace
     return {
-        "the host's Python frames": bool(trace.category("python_function").any()),
+        "the host's Python frames": bool(trace.category(FRAMES).any()),
         "shapes of operators": len(trace.tables["dims"]) > 1,
         "memory events": len(trace.memory["time"]) > 0,
-        "a device": bool(trace.category("kernel").any()),
-        "calls of Python in the place of operators": bool(trace.category("fee").any()),
+        "a device": bool(trace.category(KERNELS).any()),
+        "calls of Python in the place of operators": bool(trace.category(CALLS).any()),
         "marked steps": any(number is not None for number, _, _ in measured.marked),
     }
 

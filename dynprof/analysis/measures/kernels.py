@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.operators import CALLS, ON_DEVICE, OPERATORS
 from dynprof.analysis.measures.steps import is_collective
+from dynprof.analysis.reading.categories import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
-
-_CORES = {"gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,13 @@ class Kind:
 
 def core_of(category: str, name: str) -> str:
     """Return what ran something."""
-    if category.lower() in (OPERATORS, CALLS):
+    lower = category.lower()
+    if lower in OPERATORS | CALLS:
         return "HOST"
-    if category in _CORES:
-        return _CORES[category]
+    if lower in COPIES:
+        return "MEMCPY"
+    if lower in MEMSETS:
+        return "MEMSET"
     return "COMMUNICATION" if is_collective(name) else "KERNEL"
 
 
@@ -73,7 +74,7 @@ def waits(trace: Trace, chosen: Numbers) -> Numbers:
 
 def kinds(trace: Trace, found: Operators) -> list[Kind]:
     """Return a row for each name, the one with the most time first."""
-    chosen = np.flatnonzero(trace.category(*ON_DEVICE))
+    chosen = np.flatnonzero(trace.category(ON_DEVICE))
     times = trace.spans["length"][chosen]
     if not len(chosen):
         on_host = trace.category(OPERATORS, CALLS)[found.span]

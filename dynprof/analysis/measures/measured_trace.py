@@ -14,10 +14,12 @@ from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.kernels import kinds
+from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.nesting import ROOT
-from dynprof.analysis.measures.operators import FRAMES, LABELS, STEPS, averages, calls, operators
+from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
 from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times
+from dynprof.analysis.reading.categories import FRAMES, KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.kernels import Kind
+    from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.operators import Average, Calls, Operators
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
@@ -105,7 +108,7 @@ class MeasuredTrace:
     @property
     def first_device(self) -> int | str:
         """The number of the device that worked; ``host`` where none did."""
-        devices = self.trace.spans["device"][self.trace.category("kernel")]
+        devices = self.trace.spans["device"][self.trace.category(KERNELS)]
         return int(devices[0]) if len(devices) else HOST_NAME
 
     @property
@@ -119,7 +122,12 @@ class MeasuredTrace:
     @cached_property
     def operators(self) -> Operators:
         """The operators of the host."""
-        return operators(self.trace)
+        return operators(self.trace, self.launches)
+
+    @cached_property
+    def launches(self) -> Launches:
+        """What devices did, and which calls of the host started it."""
+        return launches(self.trace)
 
     @cached_property
     def averages(self) -> list[Average]:
@@ -139,7 +147,7 @@ class MeasuredTrace:
     @cached_property
     def steps(self) -> list[Step]:
         """Where the time of each step goes."""
-        return step_times(self.trace, self.marked)
+        return step_times(self.trace, self.marked, self.launches)
 
     @cached_property
     def marked(self) -> list[Marked]:

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.launches import UNKNOWN, makers
 from dynprof.analysis.measures.nesting import ROOT, own_time, parents
+from dynprof.analysis.reading.categories import CALLS, FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
-OPERATORS, LABELS, CALLS = "cpu_op", "user_annotation", "fee"
-"""Categories: Kineto's operators, ranges that a script or torch sets, VizTracer's calls."""
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-FRAMES = "python_function"
-"""The category of Kineto's Python frames."""
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 """The label of a step begins so; together they are shown so, as torch does."""
 _UTILITIES = {
@@ -45,6 +43,8 @@ class Operators:
         own: Durations without those of what lies in them.
         device_total: What an operator, and what lies in it, started on a device.
         device_own: What it started itself.
+        device_unknown: What was started by nobody knows whom: with ``device_own`` the whole time
+            of devices.
     """
 
     span: Numbers
@@ -53,6 +53,7 @@ class Operators:
     own: Numbers
     device_total: Numbers
     device_own: Numbers
+    device_unknown: int
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,13 @@ class Average:
     device_own: int
 
 
-def operators(trace: Trace) -> Operators:
-    """Return the operators of a trace, without those that only repeat the one they lie in."""
+def operators(trace: Trace, started: Launches) -> Operators:
+    """Return the operators of a trace, without those that only repeat the one they lie in.
+
+    Args:
+        trace: The trace.
+        started: What devices did, and what started it.
+    """
     wanted = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(_UTILITIES.__contains__)
     span = np.flatnonzero(wanted)
     while True:
@@ -100,7 +106,7 @@ def operators(trace: Trace) -> Operators:
         if not repeated.any():
             break
         span = span[~repeated]
-    device_own = started_on_device(trace, trace.spans["external_id"][span])
+    device_own, unknown = device_time(trace, started, span, parent)
     return Operators(
         span=span,
         parent=parent,
@@ -108,6 +114,7 @@ def operators(trace: Trace) -> Operators:
         own=own_time(length, parent),
         device_total=_with_children(device_own, parent),
         device_own=device_own,
+        device_unknown=unknown,
     )
 
 
@@ -127,15 +134,21 @@ def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:
     return result
 
 
-def started_on_device(trace: Trace, external_id: Numbers) -> Numbers:
-    """Return what the operators with these ids started on a device, in ns."""
-    started = trace.category(*ON_DEVICE) & (trace.spans["external_id"] > 0)
-    ids, places = np.unique(trace.spans["external_id"][started], return_inverse=True)
-    spent = np.bincount(places, weights=trace.spans["length"][started], minlength=len(ids))
-    result = np.zeros(len(external_id), np.int64)
-    known = np.isin(external_id, ids)
-    result[known] = spent[np.searchsorted(ids, external_id[known])].astype(np.int64)
-    return result
+def device_time(
+    trace: Trace, started: Launches, span: Numbers, parent: Numbers
+) -> tuple[Numbers, int]:
+    """Return what each of some spans started on a device, and what nobody knows whose it is, in ns.
+
+    Args:
+        trace: The trace.
+        started: What devices did, and what started it.
+        span: Places of the spans, in the order of their begin.
+        parent: Places among them of what each lies in.
+    """
+    by, times = makers(trace, started, span, parent), trace.spans["length"][started.work]
+    known = by != UNKNOWN
+    spent = np.bincount(by[known], weights=times[known], minlength=len(span))
+    return spent.astype(np.int64), int(times[~known].sum())
 
 
 def _with_children(own: Numbers, parent: Numbers) -> Numbers:

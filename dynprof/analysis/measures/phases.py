@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.operators import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.categories import FRAMES, LABELS, OPERATORS
 from dynprof.analysis.reading.intervals import layered
 
 if TYPE_CHECKING:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS, STEP
+from dynprof.analysis.measures.launches import UNKNOWN
+from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    KERNELS,
+    LABELS,
+    OPERATORS,
+    STEP_LABELS,
+)
 from dynprof.analysis.reading.intervals import both, clipped, covered, united
 
 if TYPE_CHECKING:
@@ -15,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -28,8 +37,6 @@ HOST_NAME = "host"
 _LONGEST = len(STEP) + 19
 """Of the name of a step: more digits may not fit into 64 bits."""
 _COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
-LAUNCHES = ("cuda_runtime", "cuda_driver")
-"""Categories of what the host asks of a device."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ def marked_steps(trace: Trace) -> list[Marked]:
         for code, name in enumerate(trace.tables["name"])
         if name.startswith(STEP) and name[len(STEP) :].isdecimal() and len(name) < _LONGEST
     }
-    marks = np.isin(spans["name"], list(names)) & trace.category(LABELS, "step", OPERATORS)
+    marks = np.isin(spans["name"], list(names)) & trace.category(STEP_LABELS)
     for place in np.flatnonzero(marks).tolist():
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
@@ -92,38 +99,28 @@ def marked_steps(trace: Trace) -> list[Marked]:
 
 def collectives(trace: Trace) -> Numbers:
     """Return the spans that are communication: kernels on a device, else labels on the host."""
-    on_device = trace.category("kernel")
+    on_device = trace.category(KERNELS)
     wanted = on_device if on_device.any() else trace.category(LABELS)
     return np.flatnonzero(wanted & trace.named(is_collective))
 
 
-def step_times(trace: Trace, steps: Sequence[Marked]) -> list[Step]:
+def step_times(trace: Trace, steps: Sequence[Marked], started: Launches) -> list[Step]:
     """Return a row for each step on each device, or on the host where no device worked."""
-    kernels = np.flatnonzero(trace.category("kernel"))
+    kernels = trace.category(KERNELS)[started.work]
     collective = trace.named(is_collective)
-    if not len(kernels):
+    if not kernels.any():
         counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
         return [_on_host(trace, collective, np.flatnonzero(counted), *step) for step in steps]
-    launched = _launch_times(trace, kernels)
+    chosen, call = started.work[kernels], started.call[kernels]
+    launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
-    for device in np.unique(trace.spans["device"][kernels]).tolist():
-        mine = trace.spans["device"][kernels] == device
+    for device in np.unique(trace.spans["device"][chosen]).tolist():
+        mine = trace.spans["device"][chosen] == device
         for number, begin, length in steps:
             here = mine & (launched >= begin) & (launched < begin + length)
-            chosen = kernels[here if number is not None else mine]
-            rows.append(_row(trace, collective, device, number, begin, length, chosen))
+            work = chosen[here if number is not None else mine]
+            rows.append(_row(trace, collective, device, number, begin, length, work))
     return rows
-
-
-def _launch_times(trace: Trace, kernels: Numbers) -> Numbers:
-    """Return when the host launched each kernel; its own begin where that is not known."""
-    spans = trace.spans
-    launches = np.flatnonzero(trace.category(*LAUNCHES) & (spans["correlation"] >= 0))
-    ids, first = np.unique(spans["correlation"][launches], return_index=True)
-    wanted, result = spans["correlation"][kernels], spans["start"][kernels].copy()
-    known = np.isin(wanted, ids)
-    result[known] = spans["start"][launches[first[np.searchsorted(ids, wanted[known])]]]
-    return np.asarray(result)
 
 
 def _on_host(

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.operators import CALLS, LABELS, OPERATORS
+from dynprof.analysis.measures.launches import UNKNOWN, makers
 from dynprof.analysis.output.tables import COMPONENT, shapes_text
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    COLLECTIONS,
+    FRAMES,
+    KERNELS,
+    LABELS,
+    OPERATORS,
+)
 from dynprof.analysis.reading.columns import Table
 
 if TYPE_CHECKING:
@@ -115,12 +123,12 @@ def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Ro
     threads, names = _global_threads(measured), trace.tables["name"]
     dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t in trace.tables["dims"]]
     kinds = [
-        _FRAME if c == "python_function" else _MARK if c == LABELS else _OPERATOR
+        _FRAME if c in FRAMES else _MARK if c in LABELS else _OPERATOR
         for c in trace.tables["category"]
     ]
     stacks = measured.call_stacks
     chain_of = {int(s): stacks(i) for i, s in enumerate(measured.operators.span.tolist())}
-    chosen = np.flatnonzero(trace.category(OPERATORS, LABELS, CALLS, "python_function"))
+    chosen = np.flatnonzero(trace.category(OPERATORS, LABELS, CALLS, FRAMES))
     columns = ("start", "length", "thread", "name", "sequence", "dims", "category")
     rows = zip(chosen.tolist(), *(trace.spans[c][chosen].tolist() for c in columns), strict=True)
     for place, start, length, thread, name, sequence, shape, category in rows:
@@ -144,15 +152,11 @@ def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Ro
 
 def _connections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
     """Return which operators started what on a device, by the correlation of the launches."""
-    spans = measured.trace.spans
-    wanted = measured.trace.category("kernel") & (spans["external_id"] > 0)
-    launches = zip(
-        spans["external_id"][wanted].tolist(), spans["correlation"][wanted].tolist(), strict=True
-    )
-    by_id = {}
-    for place in np.flatnonzero(measured.trace.category(OPERATORS)).tolist():
-        by_id[int(spans["external_id"][place])] = place
-    return [(by_id[operator], launch) for operator, launch in launches if operator in by_id]
+    trace, started, found = measured.trace, measured.launches, measured.operators
+    by = makers(trace, started, found.span, found.parent)
+    known = (by != UNKNOWN) & trace.category(KERNELS)[started.work]
+    launch = trace.spans["correlation"][started.work[known]]
+    return list(zip(found.span[by[known]].tolist(), launch.tolist(), strict=True))
 
 
 def _strings(strings: Table) -> Rows:
@@ -209,7 +213,7 @@ def _steps(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
 
 def _collections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
     trace, base = measured.trace, measured.base_ns
-    chosen = np.flatnonzero(trace.category("gc"))
+    chosen = np.flatnonzero(trace.category(COLLECTIONS))
     threads = _global_threads(measured)
     columns = (trace.spans[c][chosen].tolist() for c in ("start", "length", "thread"))
     return [(base + s, base + s + n, threads[t]) for s, n, t in zip(*columns, strict=True)]

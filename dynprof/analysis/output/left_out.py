@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.operators import ON_DEVICE
 from dynprof.analysis.measures.steps import collectives
+from dynprof.analysis.reading.categories import ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -16,7 +16,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
     trace = measured.trace
     reasons = {
         "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
-        "kernel_details.csv": (trace.category(*ON_DEVICE).any(), "no device worked"),
+        "kernel_details.csv": (trace.category(ON_DEVICE).any(), "no device worked"),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",

@@ -77,7 +77,7 @@ def folded(measured: MeasuredTrace, *, on_device: bool = False) -> Iterator[tupl
     """Yield each path once, outermost frame first, with its own microseconds."""
     tree = measured.tree
     if on_device:
-        tree = call_tree(measured.trace, measured.calls, measured.marked, on_device=True)
+        tree = call_tree(measured.trace, measured.calls, measured.marked, measured.launches)
     stacks: list[str] = []
     for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
         text = measured.trace.tables["name"][name].translate(_UNSAFE)

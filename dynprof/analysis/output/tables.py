@@ -14,8 +14,9 @@ import numpy as np
 
 from dynprof.analysis.measures.kernels import core_of, waits
 from dynprof.analysis.measures.memory_timeline import device_label
-from dynprof.analysis.measures.operators import LABELS, ON_DEVICE, STEP
+from dynprof.analysis.measures.operators import STEP
 from dynprof.analysis.output.whole_files import whole
+from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,8 @@ OPERATOR_MEMORY = (
     "Release Total Allocated(MB)", "Release Total Reserved(MB)", "Release Total Active(MB)",
     "Stream Ptr", "Device Type",
 )  # fmt: skip
+UNKNOWN_TIME = "N/A"
+"""What the vendor writes where it does not know a time."""
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
@@ -142,7 +145,9 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
     chosen, stacks = found.span[kept], measured.call_stacks
     quoted: dict[str, str] = {}
     calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
-    device = [_column(times[kept], us) for times in (found.device_own, found.device_total)]
+    unknown = found.device_unknown and not found.device_own.any()
+    text = us if not unknown else lambda _: UNKNOWN_TIME
+    device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
     return Ready(
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
@@ -176,7 +181,7 @@ def _shape_text(shape: Any) -> str:
 
 def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
     trace = measured.trace
-    chosen = np.flatnonzero(trace.category(*ON_DEVICE))
+    chosen = np.flatnonzero(trace.category(ON_DEVICE))
     names, categories = trace.tables["name"], trace.tables["category"]
     columns = (
         *(trace.spans[c][chosen] for c in ("device", "name", "category", "start", "length")),

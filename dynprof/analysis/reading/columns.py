@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.reading.events import NONE, Args, Event, ExactEvent, decode
+from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Columns = dict[str, NDArray[np.int64]]
 
-TABLES = ("name", "category", "thread", "dims", "group")
+TABLES = ("name", "category", "thread", "dims", "group", "details")
 """Columns that hold places in a table of what they stand for."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
@@ -92,7 +92,8 @@ def _fit(event: Event) -> bool:
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     count = len(events)
     names, categories, threads = tables["name"], tables["category"], tables["thread"]
-    dims, groups = tables["dims"], tables["group"]
+    dims, groups, known = tables["dims"], tables["group"], tables["details"]
+    nothing = known[Details()]
     args = [e.args or _NO_ARGS for e in events]
     columns = {
         "start": _column((e.start_ns() for e in events), count),
@@ -102,6 +103,9 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
         "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
         "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
+        "details": _column(
+            (nothing if a.device == NONE else known[details(a)] for a in args), count
+        ),
     }
     for name in _NUMBERS:
         get = operator.attrgetter(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,62 @@ class Args(msgspec.Struct, gc=False):
     device: int = NONE
     stream: int = NONE
     correlation: int = NONE
+    grid: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    block: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    registers: int = msgspec.field(default=NONE, name="registers per thread")
+    shared_memory: int = msgspec.field(default=NONE, name="shared memory")
+    occupancy: float = msgspec.field(default=NONE, name="est. achieved occupancy %")
+    copied: int = msgspec.field(default=NONE, name="bytes")
+    collective: str = msgspec.field(default="", name="Collective name")
+    elements_in: int = msgspec.field(default=NONE, name="In msg nelems")
+    elements_out: int = msgspec.field(default=NONE, name="Out msg nelems")
+    group_size: int = msgspec.field(default=NONE, name="Group size")
+    dtype: str = ""
+    waits_for_stream: int = msgspec.field(default=NONE, name="wait_on_stream")
+    waits_for_launch: int = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
+
+
+class Details(NamedTuple):
+    """What Kineto knows of something that a device did, beside its time; see the CUPTI manual.
+
+    Attributes:
+        grid: The blocks of a kernel in each of three directions, as JSON.
+        block: The threads of a block, likewise.
+        registers: Of a thread.
+        shared_memory: Of a block, in bytes.
+        occupancy: Estimated, in percent of the warps that a processor can hold.
+        copied: The bytes of a copy or a memset.
+        collective: What kind of communication it is.
+        elements_in: Of its message, before.
+        elements_out: Of its message, after.
+        group_size: How many ranks took part.
+        dtype: The type of its elements.
+        waits_for_stream: Which stream a stream waits for.
+        waits_for_launch: The correlation of the call that recorded the event it waits for.
+    """
+
+    grid: bytes = b""
+    block: bytes = b""
+    registers: int = NONE
+    shared_memory: int = NONE
+    occupancy: float = NONE
+    copied: int = NONE
+    collective: str = ""
+    elements_in: int = NONE
+    elements_out: int = NONE
+    group_size: int = NONE
+    dtype: str = ""
+    waits_for_stream: int = NONE
+    waits_for_launch: int = NONE
+
+
+def details(a: Args) -> Details:
+    """Return what the arguments of an event say of a device's work."""
+    return Details(
+        bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
+        a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
+        a.waits_for_launch,
+    )  # fmt: skip
 
 
 class Event(msgspec.Struct, gc=False):
@@ -110,6 +166,10 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     return found
 
 
+_TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float)}
+"""Which values an argument may have that is declared so."""
+
+
 def _number_or_text(value: Any) -> int | str:
     return value if isinstance(value, int) else str(value)
 
@@ -120,7 +180,7 @@ def _arguments(given: dict[str, Any]) -> Args:
         value = given.get(field.encode_name)
         if field.type is msgspec.Raw:
             value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))
-        elif not isinstance(value, int):
+        elif not isinstance(value, _TYPES[field.type]):
             continue
         setattr(found, field.name, value)
     return found

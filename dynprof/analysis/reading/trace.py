@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.reading.categories import Names
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
@@ -33,7 +34,7 @@ class Trace:
         members: The members of its JSON object beside the events.
         spans: Columns of the events with a duration, in the order of their begin, longer ones
             first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims``,
-            ``group`` and the numbers that Kineto writes; -1 where an event has none.
+            ``group``, ``details`` and the numbers that Kineto writes; -1 where an event has none.
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.
@@ -47,8 +48,9 @@ class Trace:
     torn: str
     size: int
 
-    def category(self, *names: str) -> NDArray[np.bool_]:
-        """Return which spans are of one of these categories, in lower case."""
+    def category(self, *kinds: Names) -> NDArray[np.bool_]:
+        """Return which spans are of one of these kinds of categories."""
+        names = frozenset[str]().union(*kinds)
         found = [i for i, name in enumerate(self.tables["category"]) if name.lower() in names]
         return np.isin(self.spans["category"], found)
 

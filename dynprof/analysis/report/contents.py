@@ -242,9 +242,21 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
+def _of_nobody(measured: MeasuredTrace) -> str:
+    """Return how much of a device's work cannot be given to an operator."""
+    unknown = measured.operators.device_unknown
+    if not unknown:
+        return ""
+    whole = int(measured.trace.spans["length"][measured.launches.work].sum())
+    return (
+        f"Of the devices' {ms(whole)} of work {ms(unknown)} belong to no operator: the calls that "
+        "started it are not in the trace, or no operator was recorded around them."
+    )
+
+
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [measured.trace.torn]
+    found = [measured.trace.torn, _of_nobody(measured)]
     if measured.manifest:
         found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
         found.append(_slowed(measured))

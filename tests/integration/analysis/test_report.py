@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.analysis.traces import REAL, needs_real, recorded
+from tests.integration.analysis.traces import recorded
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
+from tests.real_traces import on_each
 
 if TYPE_CHECKING:
     import subprocess
@@ -298,8 +299,7 @@ def test_real_flaws_are_named(tmp_path: Path) -> None:
         assert f"{title}: " in said, said
 
 
-@needs_real
-@pytest.mark.parametrize("path", sorted(REAL.glob("*.gz")), ids=lambda path: path.stem)
+@on_each
 def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:
     """Every real trace gives a verdict, and a page well below a megabyte."""
     out = tmp_path / "out.html"

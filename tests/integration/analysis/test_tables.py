@@ -16,8 +16,10 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output import tables
 from dynprof.analysis.output.database import API_TYPES, TABLES
 from dynprof.analysis.output.stacks import folded
+from dynprof.analysis.reading.categories import ON_DEVICE, OPERATORS
 from dynprof.analysis.runs.one_trace import analyse_trace
-from tests.integration.analysis.traces import REAL, needs_real, recorded, rows
+from tests.integration.analysis.traces import recorded, rows
+from tests.real_traces import REAL, needs_real, on_each
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -138,7 +140,7 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     lines = list(folded(capture))
     outer = capture.calls.span[capture.calls.parent == -1]
     thread = capture.trace.spans["thread"]
-    outer = outer[np.isin(thread[outer], thread[capture.trace.category("cpu_op")])]
+    outer = outer[np.isin(thread[outer], thread[capture.trace.category(OPERATORS)])]
     begins = capture.trace.spans["start"][outer]
     ends = begins + capture.trace.spans["length"][outer]
     first, last = capture.marked[0], capture.marked[-1]
@@ -164,15 +166,14 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     assert sampled["endValue"] == sum(us for _, us in lines)
 
 
-@needs_real
-@pytest.mark.parametrize("path", sorted(REAL.glob("*.gz")), ids=lambda path: path.stem)
+@on_each
 def test_real_device_traces(tmp_path: Path, path: Path) -> None:
     """Every real trace gives tables whose times add up."""
     copy = tmp_path / path.name.replace(".json", ".trace.json")
     copy.write_bytes(path.read_bytes())
     made = {found.name: found for found in analyse_trace(copy, ["text", "db"])}
     capture = MeasuredTrace(copy)
-    kernels = capture.trace.category("kernel", "gpu_memcpy", "gpu_memset")
+    kernels = capture.trace.category(ON_DEVICE)
     if kernels.any():
         total = sum(float(row["Total Time(us)"]) for row in rows(made["op_statistic.csv"]))
         assert total == pytest.approx(capture.trace.spans["length"][kernels].sum() / 1000)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import csv
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.profiler import profile, schedule
-from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-REAL = Path(os.environ.get("DYNPROF_TRACES", ROOT.parent / "shared" / "traces"))
-needs_real = pytest.mark.skipif(
-    not REAL.is_dir(), reason="DYNPROF_TRACES names no folder of real GPU traces"
-)
 
 layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)

@@ -1,0 +1,26 @@
+"""Real GPU traces, as far as a folder has them: they are no part of the project."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
+TRACES = sorted(REAL.glob("*.gz"))
+needs_real = pytest.mark.skipif(
+    not TRACES, reason="DYNPROF_TRACES names no folder of real GPU traces"
+)
+on_each = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
+
+
+def raw_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a trace that have a duration, as Python's own reader finds them."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        found = json.load(file)["traceEvents"]
+    return [event for event in found if event.get("ph") == "X"]
