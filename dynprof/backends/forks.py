@@ -44,6 +44,7 @@ class _Gate:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._calm_s = 0.0
+        self._forking: list[threading.Thread] = []  # one thread, more than once out of a handler
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
@@ -57,12 +58,19 @@ class _Gate:
     def begin_fork(self) -> None:
         """Wait for such a change."""
         self._lock.acquire()
+        self._forking.append(threading.current_thread())
         while (wait_s := self._calm_s - time.monotonic()) > 0:
             time.sleep(wait_s)
 
     def end_fork(self) -> None:
-        """Let changes go on."""
-        self._lock.release()
+        """Let changes go on; nothing to do for a fork that had begun before it was guarded."""
+        if self._forking[-1:] == [threading.current_thread()]:
+            self._forking.pop()
+            self._lock.release()
+
+    def begin_anew(self) -> None:
+        """Forget in a child who held the gate in its parent."""
+        self._lock, self._calm_s, self._forking = threading.RLock(), 0.0, []
 
 
 _gate = _Gate()
@@ -71,14 +79,14 @@ _gate = _Gate()
 @contextlib.contextmanager
 def no_fork() -> Iterator[None]:
     """Let forks of other threads wait while the body opens or closes a profiler."""
-    _guard()
+    guard_forks()
     with _gate.change():
         yield
 
 
 @functools.cache
-def _guard() -> None:
-    """Guard every fork from now on; asked first when a profiler is opened."""
+def guard_forks() -> None:
+    """Guard every fork that begins from now on; best done long before a profiler is opened."""
     os.register_at_fork(
         before=_gate.begin_fork, after_in_parent=_gate.end_fork, after_in_child=_begin_anew
     )
@@ -91,7 +99,7 @@ def _begin_anew() -> None:
     ANNOTATIONS.forget()
     with contextlib.suppress(BackendError):
         find().forget_all()
-    _gate.end_fork()
+    _gate.begin_anew()
 
 
 def end_settings_thread(new: set[int]) -> None:

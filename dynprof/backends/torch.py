@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.detached_close_selftest import SELF_TEST
-from dynprof.backends.forks import end_settings_thread, no_fork
+from dynprof.backends.forks import end_settings_thread, guard_forks, no_fork
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
@@ -63,6 +63,7 @@ class TorchBackend:
         if not torch.profiler.kineto_available():
             return Capabilities(self.name, missing="this build of torch has no Kineto")
         KINETO.watch()
+        guard_forks()
         if self._detaches:
             SELF_TEST.begin()
         return Capabilities(self.name, activities=device_activities(torch), lacks=tuple(lacks()))

@@ -1,0 +1,65 @@
+"""The gate between forks and changes of a profiler, without forking."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from dynprof.backends.forks import _Gate
+
+
+def on_another_thread(gate: _Gate) -> bool:
+    """Return whether another thread can change a profiler now."""
+    done = threading.Event()
+
+    def change() -> None:
+        with gate.change():
+            done.set()
+
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    return done.wait(0.5)
+
+
+def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
+    """The gate has not been passed, so nothing is let go of, not what another one holds either."""
+    gate = _Gate()
+    gate.end_fork()
+    assert on_another_thread(gate)
+    with gate.change():
+        gate.end_fork()
+        assert not on_another_thread(gate)
+
+
+def test_a_fork_in_a_signal_handler_of_a_fork() -> None:
+    """The gate stays shut until the outer one has ended."""
+    gate = _Gate()
+    gate.begin_fork()
+    gate.begin_fork()
+    gate.end_fork()
+    assert not on_another_thread(gate)
+    gate.end_fork()
+    assert on_another_thread(gate)
+
+
+def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
+    """What another thread was doing at the time of the fork is forgotten in the child."""
+    gate, inside, over = _Gate(), threading.Event(), threading.Event()
+
+    def change() -> None:
+        with gate.change():
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    inside.wait()
+    old, gate_of_child = gate._lock, gate
+    gate_of_child.begin_anew()
+    assert on_another_thread(gate_of_child)
+    assert gate_of_child._lock is not old
+    over.set()
+    thread.join()
