@@ -1,7 +1,7 @@
 """From a trace to tables: megabytes a second and peak memory, beside other readers, in one run.
 
-``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace of the
-encoder with shapes, memory and stacks. ``orjson`` and HolisticTraceAnalysis are measured where they
+``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace: of the
+encoder with shapes, memory and stacks, and of a GPU where ``DYNPROF_TRACES`` has a real one. ``orjson`` and HolisticTraceAnalysis are measured where they
 are installed, as by ``make bench-analysis``. All tables are csv, json, Parquet, stacks and report.
 """
 
@@ -18,9 +18,12 @@ import time
 import warnings
 from pathlib import Path
 
+from benchmarks.repeated_trace import repeat_trace
 from benchmarks.tables import print_table
 
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
+DEVICE = Path(os.environ.get("DYNPROF_TRACES", "../shared/traces"), "a100_control.json.gz")
+"""A real trace of a GPU, which is repeated to those sizes; left out where there is none."""
 RUNS = 3
 """Of each reader; the median is shown."""
 _ANALYSE = "from dynprof.analysis.runs.many_traces import analyse_each\n"
@@ -98,6 +101,18 @@ def apart(name: str, path: Path) -> tuple[float, float]:
     return seconds, peak
 
 
+def read_by_each(kind: str, path: Path) -> list[tuple[str, ...]]:
+    """Return a row for each reader that is installed."""
+    size, rows = path.stat().st_size / 1e6, []
+    for name in READERS:
+        if importlib.util.find_spec(NEEDS.get(name, "json")) is None:
+            continue
+        runs = [apart(name, path) for _ in range(RUNS)]
+        seconds, peak = (statistics.median(figures) for figures in zip(*runs, strict=True))
+        rows.append(_row(f"{kind}, {size:.0f} MB", name, seconds, size, f"{peak:,.0f} MB"))
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     warnings.simplefilter("ignore")
@@ -106,15 +121,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "a.pt.trace.json")
             averages_s = make_trace(path, size_mb)
+            rows += read_by_each("host", path)
             size = path.stat().st_size / 1e6
-            for name in READERS:
-                if importlib.util.find_spec(NEEDS.get(name, "json")) is None:
-                    continue
-                runs = [apart(name, path) for _ in range(RUNS)]
-                seconds, peak = (statistics.median(figures) for figures in zip(*runs, strict=True))
-                rows.append(_row(f"{size:.0f} MB", name, seconds, size, f"{peak:,.0f} MB"))
             title = "torch: key_averages() in the job"
-            rows.append(_row(f"{size:.0f} MB", title, averages_s, size, "-"))
+            rows.append(_row(f"host, {size:.0f} MB", title, averages_s, size, "-"))
+        if DEVICE.is_file():
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "a.pt.trace.json")
+                repeat_trace(DEVICE, path, size_mb)
+                rows += read_by_each("GPU", path)
     head = ("trace", "reader", "seconds", "MB/s", "memory at most")
     print_table(f"From a trace to tables, {os.cpu_count()} processors", head, rows)
 
