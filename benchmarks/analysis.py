@@ -1,8 +1,9 @@
 """From a trace to tables: megabytes a second and peak memory, beside other readers, in one run.
 
 ``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace: of the
-encoder with shapes, memory and stacks, and of a GPU where ``DYNPROF_TRACES`` has a real one. ``orjson`` and HolisticTraceAnalysis are measured where they
-are installed, as by ``make bench-analysis``. All tables are csv, json, Parquet, stacks and report.
+encoder with shapes, memory and stacks, and of a GPU where ``DYNPROF_TRACES`` has a real one.
+``orjson`` and HolisticTraceAnalysis are measured where they are installed, as by
+``make bench-analysis``. All tables are csv, json, Parquet, stacks and report.
 """
 
 from __future__ import annotations
