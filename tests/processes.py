@@ -84,15 +84,18 @@ def start(command: Sequence[str | Path], **settings: Any) -> Process:
     return process
 
 
-def run(command: Sequence[str | Path], **settings: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str | Path], *, patience: float = 1, **settings: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a process to its end, whatever its exit code; what it leaves running ends with the test.
 
     Args:
         command: Its command line.
+        patience: How many times as long as usual it may take.
         settings: As :func:`start` takes them.
     """
     process = start(command, **settings)
-    output, errors = process.communicate()
+    output, errors = process.communicate(timeout=patience * patience_s())
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 

@@ -8,7 +8,10 @@ before, and the collecting waits for such threads (:mod:`dynprof.backends.quiesc
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
+from collections import deque
+from itertools import chain
 from typing import Any
 
 
@@ -17,15 +20,28 @@ def stop_tracing_calls() -> None:
     python: Any = ctypes.pythonapi  # keeps the GIL
     if sys.version_info >= (3, 12):
         python.PyEval_SetProfileAllThreads(None, None)
-        return
-    states = ("PyInterpreterState_Get", "PyInterpreterState_ThreadHead", "PyThreadState_Next")
-    current, first, following = (_returning_pointer(python[name]) for name in states)
-    thread = first(ctypes.c_void_p(current()))
-    while thread:
-        python._PyEval_SetProfile(ctypes.c_void_p(thread), None, None)
-        thread = following(ctypes.c_void_p(thread))
+    else:
+        _set_no_profile_on_each(python)
 
 
-def _returning_pointer(function: Any) -> Any:
-    function.restype = ctypes.c_void_p
+def _set_no_profile_on_each(python: Any) -> None:
+    """Do what Python 3.12 has a function for.
+
+    Between two bytecodes another thread may run, and end, whose state is freed; so the whole walk
+    over the list of states is one call into iterators of C.
+    """
+    head = _function(python, "PyInterpreterState_ThreadHead", 1)
+    following = _function(python, "PyThreadState_Next", 2)  # takes one: C lets the other be
+    end = _function(python, "_PyEval_SetProfile", 3)
+    interpreter = ctypes.c_void_p(_function(python, "PyInterpreterState_Get", 0)())
+    nothing = itertools.repeat(None)
+    first = map(head, (interpreter,))
+    threads = itertools.takewhile(bool, itertools.accumulate(chain(first, nothing), following))
+    deque(map(end, threads, nothing, nothing), maxlen=0)
+
+
+def _function(python: Any, name: str, arguments: int) -> Any:
+    """Return a function of Python's that takes and returns pointers."""
+    function = python[name]
+    function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments
     return function

@@ -128,6 +128,7 @@ def run(folder: Path, script: str, *launcher: str, **env: str) -> str:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     done = processes.run(
         [sys.executable, *launcher, "job.py"],
+        patience=3,  # compilers, and four ranks on two processors
         cwd=folder,
         env={**clean, "OMP_NUM_THREADS": "1", **env},
     )

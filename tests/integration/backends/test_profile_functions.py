@@ -60,3 +60,31 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
         """,
     )
     assert "with_stack would take the place of the job's own sys.setprofile()" in log
+
+
+def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> None:
+    """It walks over the states of all threads, which are freed as these end."""
+    run(
+        tmp_path,
+        """
+        import sys
+        from dynprof.backends.call_tracing_end import stop_tracing_calls
+        over = threading.Event()
+        def churn():
+            while not over.is_set():
+                thread = threading.Thread(target=int)
+                thread.start()
+                thread.join()
+        churners = [threading.Thread(target=churn) for _ in range(3)]
+        for each in churners:
+            each.start()
+        sys.setswitchinterval(1e-6)
+        for _ in range(20_000):
+            stop_tracing_calls()
+        sys.setswitchinterval(0.005)
+        over.set()
+        for each in churners:
+            each.join()
+        """,
+        MALLOC_PERTURB_="165",
+    )

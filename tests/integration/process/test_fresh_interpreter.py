@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -146,8 +147,10 @@ def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way
 
 def _found(version: str) -> str:
     """Return a Python of this version; empty where there is none."""
+    there: list[str] = []
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    there = (str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python"))
+    with contextlib.suppress(PermissionError):  # somebody else's, whose variables we have
+        there = [str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python")]
     found = [python for python in (shutil.which(f"python{version}"), *there) if python]
     return next((python for python in found if _runs(python)), "")  # a shim of pyenv's may not
 
