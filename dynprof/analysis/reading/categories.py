@@ -11,6 +11,8 @@ Names = frozenset[str]
 OPERATORS: Names = frozenset({"cpu_op", "operator"})
 LABELS: Names = frozenset({"user_annotation"})
 """Ranges that a script or torch sets on the host."""
+MARKS: Names = frozenset({"mstx"})
+"""Moments of ``dynprof.mstx``, and those of its ranges that may cross each other and threads."""
 FRAMES: Names = frozenset({"python_function"})
 """Kineto's frames of Python."""
 CALLS: Names = frozenset({"fee"})

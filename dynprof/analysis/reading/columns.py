@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.reading.categories import MARKS
 from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TABLES = ("name", "category", "thread", "dims", "group", "details")
 """Columns that hold places in a table of what they stand for."""
+_MARKING = frozenset({"i", "b"})
+"""The phases of moments, and of the begin of ranges that end in an event of their own."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
 
@@ -39,11 +42,13 @@ class ChunkColumns:
         spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: What the columns of that name stand for.
+        ends: When the ranges that may cross others end: process, id, and time in ns.
     """
 
     spans: Columns = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
+    ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
 
 
 def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
@@ -62,12 +67,15 @@ def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
 
 def _digested(events: list[Event]) -> ChunkColumns:
     tables = {name: Table() for name in TABLES}
-    spans = [e for e in events if e.ph == "X"]
+    spans = [e for e in events if e.ph == "X" or (e.ph in _MARKING and e.cat in MARKS)]
+    ends = [e for e in events if e.ph == "e" and e.cat in MARKS]
+    times = _column((e.start_ns() for e in ends), len(ends))
     memory = [e for e in events if e.name == "[memory]" and e.args is not None]
     return ChunkColumns(
         spans=_spans(spans, tables),
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
+        ends=[(e.pid, e.id, time) for e, time in zip(ends, times.tolist(), strict=True)],
     )
 
 
@@ -104,7 +112,13 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
         "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
         "details": _column(
-            (nothing if a.device == NONE else known[details(a)] for a in args), count
+            (
+                known[details(a, e.id if e.ph == "b" else NONE)]
+                if a.device != NONE or a.grid or a.domain
+                else nothing
+                for a, e in zip(args, events, strict=True)
+            ),
+            count,
         ),
     }
     for name in _NUMBERS:

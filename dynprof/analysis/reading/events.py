@@ -44,6 +44,9 @@ class Args(msgspec.Struct, gc=False):
     dtype: str = ""
     waits_for_stream: int = msgspec.field(default=NONE, name="wait_on_stream")
     waits_for_launch: int = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
+    source: int = msgspec.field(default=NONE, name="Src Rank")
+    target: int = msgspec.field(default=NONE, name="Dst Rank")
+    domain: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
 
 
 class Details(NamedTuple):
@@ -63,6 +66,10 @@ class Details(NamedTuple):
         dtype: The type of its elements.
         waits_for_stream: Which stream a stream waits for.
         waits_for_launch: The correlation of the call that recorded the event it waits for.
+        source: The rank that a message came from, where one alone did.
+        target: The rank that a message went to, where one alone was meant.
+        domain: Of a mark or range of ``dynprof.mstx``, as JSON; its length is 0 for all else.
+        range_id: Of a range that may cross others.
     """
 
     grid: bytes = b""
@@ -78,14 +85,18 @@ class Details(NamedTuple):
     dtype: str = ""
     waits_for_stream: int = NONE
     waits_for_launch: int = NONE
+    source: int = NONE
+    target: int = NONE
+    domain: bytes = b""
+    range_id: int | str = NONE
 
 
-def details(a: Args) -> Details:
-    """Return what the arguments of an event say of a device's work."""
+def details(a: Args, range_id: int | str = NONE) -> Details:
+    """Return what the arguments of an event say of a device's work, or of a mark."""
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
-        a.waits_for_launch,
+        a.waits_for_launch, a.source, a.target, bytes(a.domain), range_id,
     )  # fmt: skip
 
 
@@ -97,6 +108,7 @@ class Event(msgspec.Struct, gc=False):
     cat: str = ""
     pid: int | str = 0
     tid: int | str = 0
+    id: int | str = 0
     ts: float = 0.0
     dur: float = 0.0
     args: Args | None = None
@@ -156,7 +168,7 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     if not isinstance(event, dict):
         return kind()
     known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
-    known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid")}
+    known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid", "id")}
     try:
         found = msgspec.convert(known, kind, strict=False)
     except msgspec.ValidationError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.events import NONE
 from dynprof.analysis.reading.intervals import cover
 from dynprof.errors import CaptureError
 
@@ -32,9 +33,10 @@ class Trace:
 
     Attributes:
         members: The members of its JSON object beside the events.
-        spans: Columns of the events with a duration, in the order of their begin, longer ones
-            first: ``start``, ``length``, ``name``, ``category``, ``thread``, ``dims``,
-            ``group``, ``details`` and the numbers that Kineto writes; -1 where an event has none.
+        spans: Columns of the events with a duration, and of marks, which have none, in the order
+            of their begin, longer ones first: ``start``, ``length``, ``name``, ``category``,
+            ``thread``, ``dims``, ``group``, ``details`` and the numbers that Kineto writes; -1 where
+            an event has none.
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.
@@ -124,7 +126,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
     chunks = chunks or [digest(b"", exact=False)]
-    spans = _concatenated(chunk.spans for chunk in chunks)
+    spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     return Trace(
@@ -135,6 +137,26 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         torn=file.torn,
         size=file.size,
     )
+
+
+def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:
+    """Return the spans, those that begin and end in two events with their length.
+
+    One whose end is not in the trace has none that is known, and is left out.
+    """
+    known = list(tables["details"])
+    ids = np.flatnonzero(np.array([one.range_id != NONE for one in known])[spans["details"]])
+    if not len(ids):
+        return spans
+    threads, kept = list(tables["thread"]), np.ones(len(spans["start"]), bool)
+    ends = {(pid, number): time for chunk in chunks for pid, number, time in chunk.ends}
+    for place in ids.tolist():
+        pid, _ = threads[spans["thread"][place]]
+        end = ends.get((pid, known[spans["details"][place]].range_id))
+        kept[place] = end is not None
+        if end is not None:
+            spans["length"][place] = max(0, end - int(spans["start"][place]))
+    return {name: column[kept] for name, column in spans.items()}
 
 
 def _concatenated(parts: Iterable[Columns]) -> Columns:
