@@ -88,6 +88,8 @@ def innermost(trace: Trace, chosen: Numbers, parent: Numbers, moments: Numbers) 
     end = (spans["start"] + spans["length"])[chosen]
     thread, when = spans["thread"][moments], spans["start"][moments]
     result = np.full(len(moments), ROOT, np.int64)
+    if not len(chosen):
+        return result
     for number in np.unique(thread).tolist():
         mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
         last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1

@@ -15,10 +15,12 @@ from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
+from dynprof.analysis.measures.marks import marks
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
-from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times
+from dynprof.analysis.measures.point_to_point import RECEIVE, UNKNOWN, directions
+from dynprof.analysis.measures.steps import HOST_NAME, Receives, marked_steps, step_times
 from dynprof.analysis.reading.categories import FRAMES, KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.captures.manifest import load_manifest
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.launches import Launches
+    from dynprof.analysis.measures.marks import Marks
     from dynprof.analysis.measures.operators import Average, Calls, Operators
     from dynprof.analysis.measures.phases import Phases
+    from dynprof.analysis.measures.point_to_point import Numbers
     from dynprof.analysis.measures.steps import Marked, Step
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
@@ -147,7 +151,19 @@ class MeasuredTrace:
     @cached_property
     def steps(self) -> list[Step]:
         """Where the time of each step goes."""
-        return step_times(self.trace, self.marked, self.launches)
+        of = self.directions
+        receives = Receives(of == RECEIVE, of == UNKNOWN)
+        return step_times(self.trace, self.marked, self.launches, receives)
+
+    @cached_property
+    def directions(self) -> Numbers:
+        """What of the communication is a message sent or received, for each span."""
+        return directions(self.trace, self.launches)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """What the script marked."""
+        return marks(self.trace)
 
     @cached_property
     def marked(self) -> list[Marked]:

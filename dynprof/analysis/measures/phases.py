@@ -1,6 +1,7 @@
 """What the host does in a step: loads data, goes forward, backward, optimizes, checkpoints.
 
-By the labels that torch and the script set, and by operators and modules where there are none.
+By the ranges that torch and the script set, in whichever way, and by operators and modules where
+there are none.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.categories import FRAMES, LABELS, MARKS, OPERATORS, RANGES
 from dynprof.analysis.reading.intervals import layered
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
 def where_phase(trace: Trace, phase: str) -> Cover:
     """Return where a phase is: at its labels, else where it shows in another way."""
     test = _LABELS[phase]
-    labelled = trace.category(LABELS, OPERATORS) & trace.named(lambda name: test(_plain(name)))
+    labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
+    labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)
     if not labelled.any() and phase == BACKWARD:
         labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
     if not labelled.any() and phase == FORWARD:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class Step:
         free: For how long neither did, from the first of them to the last.
         stage: From the first of them to the last.
         preparing: From the step's begin to the first of them.
+        receiving: For how long messages from another rank were received or waited for; None
+            where the trace does not tell sends from receives.
     """
 
     device: int
@@ -66,11 +68,24 @@ class Step:
     free: int
     stage: int
     preparing: int
+    receiving: int | None
 
     @property
     def device_id(self) -> int | str:
         """The device as tables name it: its number, or ``host``."""
         return HOST_NAME if self.device == HOST else self.device
+
+
+class Receives(NamedTuple):
+    """Which spans receive a message from another rank.
+
+    Attributes:
+        there: Those that do.
+        unknown: Those of which the trace does not tell.
+    """
+
+    there: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
 
 
 def is_collective(name: str) -> bool:
@@ -104,13 +119,24 @@ def collectives(trace: Trace) -> Numbers:
     return np.flatnonzero(wanted & trace.named(is_collective))
 
 
-def step_times(trace: Trace, steps: Sequence[Marked], started: Launches) -> list[Step]:
-    """Return a row for each step on each device, or on the host where no device worked."""
+def step_times(
+    trace: Trace, steps: Sequence[Marked], started: Launches, receives: Receives | None = None
+) -> list[Step]:
+    """Return a row for each step on each device, or on the host where no device worked.
+
+    Args:
+        trace: The trace.
+        steps: The steps as they are marked.
+        started: What devices did, and what started it.
+        receives: What of it receives messages; left out, that is not counted.
+    """
     kernels = trace.category(KERNELS)[started.work]
     collective = trace.named(is_collective)
     if not kernels.any():
         counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
-        return [_on_host(trace, collective, np.flatnonzero(counted), *step) for step in steps]
+        return [
+            _on_host(trace, collective, receives, np.flatnonzero(counted), *step) for step in steps
+        ]
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
@@ -119,13 +145,14 @@ def step_times(trace: Trace, steps: Sequence[Marked], started: Launches) -> list
         for number, begin, length in steps:
             here = mine & (launched >= begin) & (launched < begin + length)
             work = chosen[here if number is not None else mine]
-            rows.append(_row(trace, collective, device, number, begin, length, work))
+            rows.append(_row(trace, collective, receives, device, number, begin, length, work))
     return rows
 
 
 def _on_host(
     trace: Trace,
     collective: NDArray[np.bool_],
+    receives: Receives | None,
     counted: Numbers,
     number: int | None,
     begin: int,
@@ -134,12 +161,13 @@ def _on_host(
     start = trace.spans["start"][counted]
     ends = start + trace.spans["length"][counted]
     inside = (ends > begin) & (start < begin + length)
-    return _row(trace, collective, HOST, number, begin, length, counted[inside])
+    return _row(trace, collective, receives, HOST, number, begin, length, counted[inside])
 
 
 def _row(
     trace: Trace,
     collective: NDArray[np.bool_],
+    receives: Receives | None,
     device: int,
     number: int | None,
     begin: int,
@@ -148,6 +176,10 @@ def _row(
 ) -> Step:
     communication = trace.when(chosen[collective[chosen]])
     computing = trace.when(chosen[~collective[chosen]])
+    known = receives is not None and not receives.unknown[chosen].any()
+    received = trace.when(chosen[receives.there[chosen]]) if receives and known else None
+    if received and device == HOST:
+        received = clipped(received, begin, begin + length)
     if device == HOST:
         communication = clipped(communication, begin, begin + length)
         computing = clipped(computing, begin, begin + length)
@@ -165,4 +197,5 @@ def _row(
         free=stage - covered(busy),
         stage=stage,
         preparing=first - begin,
+        receiving=None if received is None else covered(received),
     )

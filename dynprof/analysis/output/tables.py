@@ -203,18 +203,19 @@ def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
 
 def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
     for step in measured.steps:
-        alone = us(step.communication - step.overlapped)
+        alone, received = step.communication - step.overlapped, step.receiving
+        unknown = received is None
         yield (
             step.device_id,
             "" if step.number is None else step.number,
             us(step.computing),
-            alone,
+            us(alone),
             us(step.overlapped),
             us(step.communication),
             us(step.free),
-            us(step.stage),
-            us(0),
-            alone,
+            UNKNOWN_TIME if unknown else us(step.stage - received),
+            UNKNOWN_TIME if unknown else us(received),
+            UNKNOWN_TIME if unknown else us(max(alone - received, 0)),
             us(step.preparing),
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.difference import step_work
+from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.phases import NAMES
 from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.whole_files import own_folder, whole
@@ -30,9 +31,10 @@ _EVENTS = """
 SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
     nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
     nullif(device, -1) AS device, nullif(stream, -1) AS stream,
-    nullif(correlation, -1) AS correlation
+    nullif(correlation, -1) AS correlation, nullif(m.domain, '') AS domain,
+    nullif(m.kind, '') AS mark
 FROM spans s JOIN names n ON n.id = s.name JOIN categories c ON c.id = s.category
-    JOIN threads t ON t.id = s.thread
+    JOIN threads t ON t.id = s.thread JOIN marks m ON m.id = s.mark
 """
 
 Columns = dict[str, Any]
@@ -112,13 +114,13 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
 
 
 def _events(database: DuckDBPyConnection, measured: MeasuredTrace) -> str:
-    """Return the query for all events with a duration."""
+    """Return the query for all events with a duration, and for marks, which have none."""
     trace = measured.trace
     times = {
         "start_ns": trace.spans["start"] + measured.base_ns,
         "duration_ns": trace.spans["length"],
     }
-    database.register("spans", {**trace.spans, **times})
+    database.register("spans", {**trace.spans, **times, "mark": _marked(database, measured)})
     for view, table in (("names", "name"), ("categories", "category")):
         values = _texts(trace.tables[table])
         database.register(view, {"id": np.arange(len(values)), "value": values})
@@ -128,6 +130,17 @@ def _events(database: DuckDBPyConnection, measured: MeasuredTrace) -> str:
     }
     database.register("threads", {"id": np.arange(len(threads)), **both})
     return _EVENTS
+
+
+def _marked(database: DuckDBPyConnection, measured: MeasuredTrace) -> Any:
+    """Register what marks there are, kinds with domains; return which of them each event is."""
+    kinds, found = {("", ""): 0}, measured.marks
+    place = np.zeros(len(measured.trace.spans["start"]), np.int64)
+    both = zip((KINDS[kind] for kind in found.kind.tolist()), found.domain, strict=True)
+    place[found.span] = [kinds.setdefault(one, len(kinds)) for one in both]
+    names = {name: _texts([one[at] for one in kinds]) for at, name in enumerate(("kind", "domain"))}
+    database.register("marks", {"id": np.arange(len(kinds)), **names})
+    return place
 
 
 def phase_column(phase: str) -> str:
@@ -140,13 +153,14 @@ def _steps(measured: MeasuredTrace) -> Columns:
     phases = dict(zip(measured.marked, measured.phases, strict=True))
     steps = measured.steps
     mine = [phases[step.number, step.begin, step.length] for step in steps]
-    times = ("length", "computing", "communication", "overlapped", "free")
+    times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
         "world_size": np.full(len(steps), measured.world_size),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
+        "receiving_ns": _whole([-1 if s.receiving is None else s.receiving for s in steps]),
         **{phase_column(name): _whole([one[name] for one in mine]) for name in NAMES},
     }
 

@@ -35,8 +35,8 @@ class Trace:
         members: The members of its JSON object beside the events.
         spans: Columns of the events with a duration, and of marks, which have none, in the order
             of their begin, longer ones first: ``start``, ``length``, ``name``, ``category``,
-            ``thread``, ``dims``, ``group``, ``details`` and the numbers that Kineto writes; -1 where
-            an event has none.
+            ``thread``, ``dims``, ``group``, ``details`` and the numbers that Kineto writes; -1
+            where an event has none.
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.

@@ -1,0 +1,64 @@
+"""What a script marked through ``dynprof.mstx``: moments, and ranges of both kinds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.reading.categories import LABELS, MARKS
+from dynprof.analysis.reading.events import NONE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+MOMENT, NESTED, CROSSING = range(3)
+"""Kinds of marks, with the vendor's numbers: ranges of one thread, and those that may cross."""
+KINDS = ("marker", "push/pop", "start/end")
+"""What the vendor calls them."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of a trace, in the order of their begin.
+
+    Attributes:
+        span: Places among the trace's spans.
+        kind: Of each, a place in :data:`KINDS`.
+        domain: The group that the script put each into; empty where the trace names none.
+        range_id: The number of each range that may cross others; -1 for the rest.
+    """
+
+    span: Numbers
+    kind: Numbers
+    domain: list[str]
+    range_id: list[int | str]
+
+
+def marks(trace: Trace) -> Marks:
+    """Return the marks of a trace."""
+    known = trace.tables["details"]
+    domains = np.array([bool(details.domain) for details in known] or [False])
+    ranges = np.array([details.range_id != NONE for details in known] or [False])
+    code = trace.spans["details"]
+    of_mstx = trace.category(MARKS)
+    span = np.flatnonzero(of_mstx | (trace.category(LABELS) & domains[code]))
+    kind = np.where(of_mstx[span], np.where(ranges[code[span]], CROSSING, MOMENT), NESTED)
+    details = [known[place] for place in code[span].tolist()]
+    return Marks(
+        span=span,
+        kind=kind,
+        domain=[_text(one.domain) for one in details],
+        range_id=[one.range_id for one in details],
+    )
+
+
+def _text(value: bytes) -> str:
+    found = json.loads(value) if value else ""
+    return found if isinstance(found, str) else str(found)
