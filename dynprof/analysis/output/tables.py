@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.measures.grids import blocks
 from dynprof.analysis.measures.kernels import core_of, waits
+from dynprof.analysis.measures.launches import UNKNOWN
 from dynprof.analysis.measures.memory_timeline import device_label
 from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.whole_files import whole
-from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
+from dynprof.analysis.reading.categories import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.steps import Step
 
 OPERATOR_DETAILS = (
     "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",
@@ -56,7 +60,7 @@ OPERATOR_MEMORY = (
     "Stream Ptr", "Device Type",
 )  # fmt: skip
 UNKNOWN_TIME = "N/A"
-"""What the vendor writes where it does not know a time."""
+"""What the vendor writes where it does not know a time or a number."""
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
@@ -74,13 +78,14 @@ def us(nanoseconds: int) -> str:
 
 
 def operator_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of operators, kernels and steps."""
-    return {
+    """Return what there is to say of operators, kernels and steps, as far as its level has it."""
+    found: Tables = {
         "operator_details.csv": (OPERATOR_DETAILS, _operator_details(measured)),
         "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(measured)),
         "op_statistic.csv": (OP_STATISTIC, _op_statistic(measured)),
         "step_trace_time.csv": (STEP_TRACE_TIME, _step_trace_time(measured)),
     }
+    return {name: table for name, table in found.items() if is_written(measured, name)}
 
 
 def memory_tables(measured: MeasuredTrace) -> Tables:
@@ -181,16 +186,18 @@ def _shape_text(shape: Any) -> str:
 
 def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
     trace = measured.trace
-    chosen = np.flatnonzero(trace.category(ON_DEVICE))
+    chosen = measured.launches.work
     names, categories = trace.tables["name"], trace.tables["category"]
     columns = (
         *(trace.spans[c][chosen] for c in ("device", "name", "category", "start", "length")),
     )
-    rows = zip(*(column.tolist() for column in (*columns, waits(trace, chosen))), strict=True)
-    for device, name, category, start, length, wait in rows:
+    columns = (*columns, waits(trace, chosen), blocks(trace, measured.launches))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for device, name, category, start, length, wait, count in rows:
         core = core_of(categories[category], names[name])
         moment = us(measured.base_ns + start)
-        yield device, names[name], names[name], core, moment, us(length), us(wait), 0
+        times, of = (us(length), us(wait)), UNKNOWN_TIME if count == UNKNOWN else count
+        yield device, names[name], names[name], core, moment, *times, of
 
 
 def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
@@ -203,8 +210,8 @@ def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
 
 def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
     for step in measured.steps:
-        alone, received = step.communication - step.overlapped, step.receiving
-        unknown = received is None
+        alone = step.communication - step.overlapped
+        stage, bubble, without = _received(step, alone)
         yield (
             step.device_id,
             "" if step.number is None else step.number,
@@ -213,11 +220,19 @@ def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
             us(step.overlapped),
             us(step.communication),
             us(step.free),
-            UNKNOWN_TIME if unknown else us(step.stage - received),
-            UNKNOWN_TIME if unknown else us(received),
-            UNKNOWN_TIME if unknown else us(max(alone - received, 0)),
+            stage,
+            bubble,
+            without,
             us(step.preparing),
         )
+
+
+def _received(step: Step, alone: int) -> tuple[str, str, str]:
+    """Return what the vendor takes receiving from: stage, the time itself, communication alone."""
+    if step.receiving is None:
+        return (UNKNOWN_TIME,) * 3
+    bubble = step.receiving
+    return us(step.stage - bubble), us(bubble), us(max(alone - bubble, 0))
 
 
 def _memory_record(measured: MeasuredTrace) -> Ready:

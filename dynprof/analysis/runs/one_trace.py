@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory_timeline import write_memory_timeline
 from dynprof.analysis.output.database import write_database
+from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
@@ -103,7 +104,8 @@ def write_analysis(
         own_folder(folder / OUTPUT)
     if OPERATORS in parts:
         if "text" in wanted:
-            yield from write_tables(operator_tables(measured), folder / OUTPUT)
+            tables = {**operator_tables(measured), **host_tables(measured)}
+            yield from write_tables(tables, folder / OUTPUT)
             yield from write_json_files(measured, folder / OUTPUT)
         yield from write_stacks(measured, folder)
         yield write_report(measured, folder / REPORT)

@@ -1,0 +1,50 @@
+"""What the vendor's ``profiler_level`` leaves out of its tables.
+
+A trace of anybody's has no level: all that it tells is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+LEVELS = ("Level_none", "Level0", "Level1", "Level2")
+"""Each has all that those before it have."""
+_FROM = {
+    "kernel_details.csv": "Level0",
+    "step_trace_time.csv": "Level0",
+    "op_statistic.csv": "Level0",
+    "communication.json": "Level1",
+    "communication_matrix.json": "Level1",
+    "api_statistic.csv": "Level1",
+    "data_preprocess.csv": "Level2",
+}
+"""From which level on a file is written; the others are written always."""
+
+
+def level_of(measured: MeasuredTrace) -> str:
+    """Return the level that a trace was recorded with; the highest where nobody said."""
+    config = measured.manifest.request.config if measured.manifest else {}
+    inner = config.get("experimental_config")
+    default = "Level0" if measured.manifest else LEVELS[-1]
+    said = inner.get("profiler_level", default) if isinstance(inner, dict) else default
+    return said if said in LEVELS else default
+
+
+def includes(measured: MeasuredTrace, level: str) -> bool:
+    """Return whether a trace's level has what another one has."""
+    return LEVELS.index(level_of(measured)) >= LEVELS.index(level)
+
+
+def is_written(measured: MeasuredTrace, name: str) -> bool:
+    """Return whether a trace's level has a file."""
+    return name not in _FROM or includes(measured, _FROM[name])
+
+
+def why_not(measured: MeasuredTrace, name: str) -> str:
+    """Return why a trace's level leaves a file out; empty where it does not."""
+    if is_written(measured, name):
+        return ""
+    return f"profiler_level is {level_of(measured)}; {_FROM[name]} has it"
