@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.launches import UNKNOWN, makers
+from dynprof.analysis.output.device_rows import correlations, device_rows
+from dynprof.analysis.output.device_schema import DEVICE_TABLES, INTEGER, LAYERS, NONE, TEXT
 from dynprof.analysis.output.tables import COMPONENT, shapes_text
 from dynprof.analysis.reading.categories import (
     CALLS,
     COLLECTIONS,
     FRAMES,
-    KERNELS,
     LABELS,
     OPERATORS,
 )
 from dynprof.analysis.reading.columns import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.output.device_schema import Columns
 
-INTEGER, TEXT = "INTEGER", "TEXT"
-TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+TABLES: dict[str, Columns] = {
     "STRING_IDS": (("id", INTEGER), ("value", TEXT)),
     "PYTORCH_API": (
         ("startNs", TEXT), ("endNs", TEXT), ("globalTid", INTEGER), ("connectionId", INTEGER),
@@ -63,8 +65,6 @@ Rows = Iterable[tuple[Any, ...]]
 API_TYPES = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
 """The vendor's numbers of what an api is: operators, and Python frames as ``trace``."""
 _OPERATOR, _FRAME, _MARK = 50001, 50003, 50004
-NONE = 4294967295
-"""What the vendor writes where there is no value."""
 
 
 def write_database(measured: MeasuredTrace, path: Path) -> None:
@@ -85,24 +85,38 @@ def write_database(measured: MeasuredTrace, path: Path) -> None:
         "RANK_DEVICE_MAP": [(measured.rank, _device(measured))],
         "HOST_INFO": [("", measured.host)],
         "META_DATA": [(key, json.dumps(value)) for key, value in measured.metadata.items()],
-        "ENUM_API_TYPE": list(API_TYPES.items()),
+        "ENUM_API_TYPE": list((LAYERS | API_TYPES).items()),
     }
+    tables |= device_rows(measured, strings, _global_threads(measured))
     tables["PYTORCH_CALLCHAINS"] = _callchains(chains, strings)
     tables["STRING_IDS"] = _strings(strings)
+    fill_database(path, tables, {**TABLES, **DEVICE_TABLES})
+
+
+def fill_database(path: Path, tables: Mapping[str, Rows], described: Mapping[str, Columns]) -> None:
+    """Write tables in their order; those with nothing to say are left out.
+
+    Args:
+        path: Where to.
+        tables: The rows of each; taken only when the tables before were written.
+        described: The columns of each, and their types.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA journal_mode=OFF")
         database.execute("PRAGMA synchronous=OFF")
-        for name, rows in tables.items():  # in this order: the last two hold what others named
-            _fill(database, name, rows)
+        for name, rows in tables.items():
+            _fill(database, name, described[name], rows)
 
 
-def _fill(database: sqlite3.Connection, name: str, rows: Rows) -> None:
+def _fill(database: sqlite3.Connection, name: str, columns: Columns, rows: Rows) -> None:
     """Write a table, unless it is empty."""
     ahead = iter(rows)
     first = next(ahead, None)
     if first is None:
         return
-    columns = TABLES[name]
     described = ", ".join(f"{column} {kind}" for column, kind in columns)
     database.execute(f"CREATE TABLE {name} ({described})")
     places = ", ".join("?" * len(columns))
@@ -151,12 +165,16 @@ def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Ro
 
 
 def _connections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
-    """Return which operators started what on a device, by the correlation of the launches."""
+    """Return which operators started what on a device, by the correlation of the launches.
+
+    A launch of a graph starts much, and is named once.
+    """
     trace, started, found = measured.trace, measured.launches, measured.operators
     by = makers(trace, started, found.span, found.parent)
-    known = (by != UNKNOWN) & trace.category(KERNELS)[started.work]
-    launch = trace.spans["correlation"][started.work[known]]
-    return list(zip(found.span[by[known]].tolist(), launch.tolist(), strict=True))
+    known = by != UNKNOWN
+    launch = correlations(measured, started.work[known])
+    both = zip(found.span[by[known]].tolist(), launch, strict=True)
+    return [pair for pair in dict.fromkeys(both) if pair[1] != NONE]
 
 
 def _strings(strings: Table) -> Rows:

@@ -1,0 +1,56 @@
+"""What communication carried, as far as Kineto writes it: elements, their type, and the group."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from dynprof.analysis.reading.events import NONE
+
+if TYPE_CHECKING:
+    from dynprof.analysis.reading.events import Details
+    from dynprof.analysis.reading.trace import Trace
+
+
+class Dtype(NamedTuple):
+    """A type of elements.
+
+    Attributes:
+        bytes: Of one element; None where the type is not known.
+        vendors: The vendor's number of the type.
+    """
+
+    bytes: int | None
+    vendors: int
+
+
+NO_DTYPE = Dtype(None, 65534)
+_DTYPES = {
+    "Char": Dtype(1, 0), "Short": Dtype(2, 1), "Int": Dtype(4, 2), "Half": Dtype(2, 3),
+    "Float": Dtype(4, 4), "Long": Dtype(8, 5), "UInt64": Dtype(8, 6), "Byte": Dtype(1, 7),
+    "UInt16": Dtype(2, 8), "UInt32": Dtype(4, 9), "Double": Dtype(8, 10), "BFloat16": Dtype(2, 11),
+    "Float8_e4m3fn": Dtype(1, 15), "Float8_e5m2": Dtype(1, 16), "Float8_e8m0fnu": Dtype(1, 17),
+    "Bool": Dtype(1, 65534),
+}  # fmt: skip
+"""By torch's names."""
+NO_GROUP = "N/A"
+
+
+def dtype_of(details: Details) -> Dtype:
+    """Return the type of a message's elements."""
+    return _DTYPES.get(details.dtype, NO_DTYPE)
+
+
+def size_of(details: Details) -> int | None:
+    """Return how many bytes a rank put in; None where the trace does not tell."""
+    each = dtype_of(details).bytes
+    return None if each is None or details.elements_in == NONE else each * details.elements_in
+
+
+def group_name(trace: Trace, span: int) -> str:
+    """Return the name of the group that communicated; ``N/A`` where the trace has none."""
+    name, members = trace.tables["group"][trace.spans["group"][span]]
+    found = json.loads(name) if name else None
+    if not found and members:
+        found = json.loads(members)
+    return str(found) if found else NO_GROUP

@@ -1,0 +1,239 @@
+"""What devices did, who asked for it, and marks, as rows of the vendor's database.
+
+Names, columns and numbers are those that CANN's msprof gives them. What only an NPU has is not
+known here, and says so: by the vendor's number for none, or by ``N/A``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.measures.grids import blocks, directions
+from dynprof.analysis.measures.kernels import core_of
+from dynprof.analysis.measures.launches import UNKNOWN
+from dynprof.analysis.measures.messages import dtype_of, group_name, size_of
+from dynprof.analysis.measures.point_to_point import RECEIVE, SEND
+from dynprof.analysis.measures.steps import collectives, is_collective
+from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NONE, NOT_KNOWN, UNKNOWN_TYPE
+from dynprof.analysis.output.host_tables import calls_of, layer
+from dynprof.analysis.output.levels import includes
+from dynprof.analysis.reading.categories import COPIES, KERNELS
+from dynprof.analysis.reading.events import NONE as UNSAID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.reading.columns import Table
+
+_COPIES = {"HtoH": 0, "HtoD": 1, "DtoH": 2, "DtoD": 3, "PtoP": 3}
+"""How Kineto names copies, with the vendor's numbers; between devices as within one."""
+_COPY = re.compile(r"\b([HDP]to[HDP])\b")
+Rows = list[tuple[Any, ...]]
+
+
+def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> dict[str, Rows]:
+    """Return the rows of each table, as far as the trace's level has it.
+
+    Args:
+        measured: The trace.
+        strings: Gives texts their numbers.
+        threads: The vendor's number of each thread.
+    """
+    found: dict[str, Rows] = {"MSTX_EVENTS": list(_marks(measured, strings, threads))}
+    if includes(measured, "Level0"):
+        found |= {
+            "TASK": list(_tasks(measured, strings)),
+            "COMPUTE_TASK_INFO": list(_kernels(measured, strings)),
+            "COMMUNICATION_OP": list(_collectives(measured, strings)),
+            "MEMCPY_INFO": list(_copies(measured)),
+            "NPU_INFO": _devices(measured),
+        }
+    if includes(measured, "Level1"):
+        found["COMMUNICATION_TASK_INFO"] = list(_messages(measured, strings))
+        found["CANN_API"] = list(_calls(measured, strings, threads))
+    found["SESSION_TIME_INFO"] = _session(measured)
+    return found | {name: list(values.items()) for name, values in ENUMS.items()}
+
+
+def correlations(measured: MeasuredTrace, places: Any) -> list[int]:
+    """Return what joins spans with the calls that started them; the number for none without."""
+    found = measured.trace.spans["correlation"][places]
+    joined: list[int] = np.where(found < 0, NONE, found).tolist()
+    return joined
+
+
+def _times(measured: MeasuredTrace, places: Any) -> Iterable[tuple[int, int]]:
+    begin = measured.base_ns + measured.trace.spans["start"][places]
+    return zip(
+        begin.tolist(), (begin + measured.trace.spans["length"][places]).tolist(), strict=True
+    )
+
+
+def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
+    """Yield what devices did; the number of each is its place among all of it."""
+    trace, work, call = measured.trace, measured.launches.work, measured.launches.call
+    pids = [pid if isinstance(pid, int) else NONE for pid, _ in trace.tables["thread"]]
+    caller = np.where(call == UNKNOWN, 0, trace.spans["thread"][call])
+    pid = np.where(call == UNKNOWN, NONE, np.array(pids or [NONE])[caller])
+    kinds, kind = _kind_numbers(measured, strings), trace.spans["name"][work]
+    columns = (trace.spans[name][work].tolist() for name in ("device", "stream", "category"))
+    rows = zip(_times(measured, work), correlations(measured, work), pid.tolist(), kind.tolist(),
+               *columns, strict=True)  # fmt: skip
+    for number, (times, joined, process, name, device, stream, category) in enumerate(rows):
+        kind_number = kinds(category, name)
+        yield (
+            *(*times, device, joined, number, process, kind_number, NONE),
+            *(stream if stream >= 0 else NONE, NONE, NONE),
+        )
+
+
+def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int], int]:
+    """Return what gives a category and a name the number of what ran it."""
+    tables, known = measured.trace.tables, dict[tuple[int, int], int]()
+
+    def number(category: int, name: int) -> int:
+        key = (category, name)
+        if key not in known:
+            known[key] = strings[core_of(tables["category"][category], tables["name"][name])]
+        return known[key]
+
+    return number
+
+
+def _kernels(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
+    """Yield what computed. Shapes and formats are those of operators, not of kernels: unknown."""
+    trace, work = measured.trace, measured.launches.work
+    chosen = trace.category(KERNELS)[work] & ~trace.named(is_collective)[work]
+    names, unknown, kind = trace.tables["name"], strings[NOT_KNOWN], strings["KERNEL"]
+    grids = [tuple(strings[_joined(d)] for d in (one.grid, one.block))
+             for one in trace.tables["details"]]  # fmt: skip
+    call = measured.launches.call
+    own = trace.spans["details"][work]
+    written = np.array([bool(one.grid) for one in trace.tables["details"]])[own]
+    code = np.where(written | (call == UNKNOWN), own, trace.spans["details"][call])
+    columns = (trace.spans["name"][work], blocks(trace, measured.launches), code)
+    rows = zip(np.flatnonzero(chosen).tolist(), *(c[chosen].tolist() for c in columns), strict=True)
+    for number, name, count, details in rows:
+        text, block_count = strings[names[name]], NONE if count == UNKNOWN else count
+        nothing = (unknown,) * 9
+        yield (text, number, block_count, NONE, kind, text, *nothing, *grids[details])
+
+
+def _joined(numbers: bytes) -> str:
+    return ",".join(map(str, directions(numbers))) or NOT_KNOWN
+
+
+def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
+    """Yield what communicated, on a device or on the host; numbered in the order of its begin."""
+    trace, chosen = measured.trace, collectives(measured.trace)
+    joined = correlations(measured, chosen)
+    for number, (place, times, connection) in enumerate(
+        zip(chosen.tolist(), _times(measured, chosen), joined, strict=True)
+    ):
+        details = trace.tables["details"][trace.spans["details"][place]]
+        name = strings[trace.name(place)]
+        kind = strings[details.collective] if details.collective else name
+        count = None if details.elements_in == UNSAID else details.elements_in
+        yield (
+            *(name, *times, connection, strings[group_name(trace, place)], number, NONE, NONE),
+            *(dtype_of(details).vendors, strings[NOT_KNOWN], count, kind),
+            int(trace.spans["device"][place]),
+        )
+
+
+def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
+    """Yield what devices did for communication: a kernel is all that one consists of."""
+    trace, chosen = measured.trace, collectives(measured.trace)
+    tasks = {place: number for number, place in enumerate(measured.launches.work.tolist())}
+    for number, place in enumerate(chosen.tolist()):
+        if place not in tasks:
+            continue
+        details = trace.tables["details"][trace.spans["details"][place]]
+        source, target = ends_of(measured, place)
+        yield (
+            *(strings[trace.name(place)], tasks[place], strings["COMMUNICATION"], NONE),
+            *(strings[group_name(trace, place)], NONE, UNKNOWN_TYPE),
+            *(NONE if end is None else end for end in (source, target)),
+            *(
+                UNKNOWN_TYPE,
+                size_of(details),
+                dtype_of(details).vendors,
+                UNKNOWN_TYPE,
+                number,
+                1,
+                None,
+            ),
+        )
+
+
+def ends_of(measured: MeasuredTrace, place: int) -> tuple[int | None, int | None]:
+    """Return the rank that a message came from, and that it went to, as far as they are known."""
+    trace = measured.trace
+    details = trace.tables["details"][trace.spans["details"][place]]
+    direction = int(measured.directions[place])
+    source = details.source if details.source != UNSAID else None
+    target = details.target if details.target != UNSAID else None
+    if direction == SEND:
+        return measured.rank, target
+    if direction == RECEIVE:
+        return source, measured.rank
+    return None, None
+
+
+def _copies(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
+    trace, work = measured.trace, measured.launches.work
+    chosen = np.flatnonzero(trace.category(COPIES)[work])
+    kinds = [_COPIES.get(found[1], 65535) if (found := _COPY.search(name)) else 65535
+             for name in trace.tables["name"]]  # fmt: skip
+    sizes = [None if d.copied == UNSAID else d.copied for d in trace.tables["details"]]
+    codes = (trace.spans[name][work[chosen]].tolist() for name in ("details", "name"))
+    for number, details, name in zip(chosen.tolist(), *codes, strict=True):
+        yield number, sizes[details], kinds[name]
+
+
+def _calls(
+    measured: MeasuredTrace, strings: Table, threads: list[int]
+) -> Iterator[tuple[Any, ...]]:
+    trace, chosen = measured.trace, calls_of(measured)
+    numbers = {name: number for number, name in LAYERS.items()}
+    layers = [numbers[layer(category)] for category in trace.tables["category"]]
+    names = trace.tables["name"]
+    columns = (trace.spans[name][chosen].tolist() for name in ("category", "thread", "name"))
+    rows = zip(_times(measured, chosen), correlations(measured, chosen), *columns, strict=True)
+    for times, joined, category, thread, name in rows:
+        yield (*times, layers[category], threads[thread], joined, strings[names[name]])
+
+
+def _marks(
+    measured: MeasuredTrace, strings: Table, threads: list[int]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the script's marks; a domain's number is that of its name among the strings."""
+    trace, found = measured.trace, measured.marks
+    columns = (trace.spans[name][found.span].tolist() for name in ("thread", "name"))
+    rows = zip(_times(measured, found.span), found.kind.tolist(), found.range_id, found.domain,
+               *columns, strict=True)  # fmt: skip
+    for times, kind, number, domain, thread, name in rows:
+        range_id = number if isinstance(number, int) and number >= 0 else NONE
+        who, text = threads[thread], strings[trace.tables["name"][name]]
+        at = strings[domain] if domain else NONE
+        yield (*times, kind, range_id, NONE, text, who, who, at, NONE)
+
+
+def _devices(measured: MeasuredTrace) -> Rows:
+    said = measured.trace.members.get("deviceProperties")
+    devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    found = [(one.get("id"), one.get("name")) for one in devices]
+    return [(n, name) for n, name in found if isinstance(n, int) and isinstance(name, str)]
+
+
+def _session(measured: MeasuredTrace) -> Rows:
+    """Return when the trace begins and ends, by its first and last event."""
+    spans = measured.trace.spans
+    if not len(spans["start"]):
+        return []
+    begin, end = int(spans["start"].min()), int((spans["start"] + spans["length"]).max())
+    return [(measured.base_ns + begin, measured.base_ns + end)]
