@@ -17,7 +17,7 @@ from dynprof.analysis.measures.launches import UNKNOWN
 from dynprof.analysis.measures.messages import dtype_of, group_name, size_of
 from dynprof.analysis.measures.point_to_point import RECEIVE, SEND
 from dynprof.analysis.measures.steps import collectives, is_collective
-from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NONE, NOT_KNOWN, UNKNOWN_TYPE
+from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.reading.categories import COPIES, KERNELS
@@ -156,13 +156,13 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
         source, target = ends_of(measured, place)
         yield (
             *(strings[trace.name(place)], tasks[place], strings["COMMUNICATION"], NONE),
-            *(strings[group_name(trace, place)], NONE, UNKNOWN_TYPE),
+            *(strings[group_name(trace, place)], NONE, NO_TYPE),
             *(NONE if end is None else end for end in (source, target)),
             *(
-                UNKNOWN_TYPE,
+                NO_TYPE,
                 size_of(details),
                 dtype_of(details).vendors,
-                UNKNOWN_TYPE,
+                NO_TYPE,
                 number,
                 1,
                 None,

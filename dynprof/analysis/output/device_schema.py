@@ -11,7 +11,7 @@ INTEGER, NUMERIC, TEXT = "INTEGER", "NUMERIC", "TEXT"
 NONE = 4294967295
 """What the vendor writes where there is no value."""
 NOT_KNOWN = "N/A"
-UNKNOWN_TYPE = 65534
+NO_TYPE = 65534
 """The vendor's number of a link, a way or a type that is not known."""
 _ENUM = (("id", INTEGER), ("name", TEXT))
 
@@ -50,11 +50,11 @@ DEVICE_TABLES: dict[str, Columns] = {
     "NPU_INFO": (("id", INTEGER), ("name", TEXT)),
     "SESSION_TIME_INFO": _integers("startTimeNs", "endTimeNs"),
     "ENUM_MSTX_EVENT_TYPE": _ENUM, "ENUM_MEMCPY_OPERATION": _ENUM, "ENUM_HCCL_DATA_TYPE": _ENUM,
-    "ENUM_HCCLUNKNOWN_TYPE_TYPE": _ENUM, "ENUM_HCCL_TRANSPORT_TYPE": _ENUM, "ENUM_HCCL_RDMA_TYPE": _ENUM,
+    "ENUM_HCCL_LINK_TYPE": _ENUM, "ENUM_HCCL_TRANSPORT_TYPE": _ENUM, "ENUM_HCCL_RDMA_TYPE": _ENUM,
 }  # fmt: skip
 LAYERS = {20000: "acl", 15000: "model", 10000: "node", 5500: "communication", 5000: "runtime"}
 """The vendor's numbers of layers of calls."""
-_ODD = {255: "RESERVED", UNKNOWN_TYPE: NOT_KNOWN, 65535: "INVALID_TYPE"}
+_ODD = {255: "RESERVED", NO_TYPE: NOT_KNOWN, 65535: "INVALID_TYPE"}
 ENUMS: dict[str, dict[int, str]] = {
     "ENUM_MSTX_EVENT_TYPE": dict(enumerate(("marker", "push/pop", "start/end", "marker_ex"))),
     "ENUM_MEMCPY_OPERATION": {
@@ -67,7 +67,7 @@ ENUMS: dict[str, dict[int, str]] = {
                           "UINT16", "UINT32", "FP64", "BFP16", "INT128"))),
         14: "HIF8", 15: "FP8E4M3", 16: "FP8E5M2", 17: "FP8E8M0", **_ODD,
     },
-    "ENUM_HCCLUNKNOWN_TYPE_TYPE": {
+    "ENUM_HCCL_LINK_TYPE": {
         **dict(enumerate(("ON_CHIP", "HCCS", "PCIE", "ROCE", "SIO", "HCCS_SW", "STANDARD_ROCE",
                           "UB", "UBoE"))), **_ODD,
     },

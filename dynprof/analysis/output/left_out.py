@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.steps import collectives
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.output.communication import communication_matrix
+from dynprof.analysis.output.levels import LEVELLED, why_not
+from dynprof.analysis.reading.categories import LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -14,15 +16,40 @@ if TYPE_CHECKING:
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
     """Return why files are not written, by what they are."""
     trace = measured.trace
+    device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     reasons = {
         "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
-        "kernel_details.csv": (trace.category(ON_DEVICE).any(), "no device worked"),
+        "kernel_details.csv": (device, "no device worked"),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
-        "communication.json": (len(collectives(trace)), "no collective was recorded"),
+        "communication.json": (sent, "no collective was recorded"),
+        "communication_matrix.json": (
+            sent and communication_matrix(measured),
+            "only of sends and receives a trace tells between which ranks, and none has that",
+        ),
+        "api_statistic.csv": (
+            trace.category(LAUNCHES).any(),
+            "no call of a device's runtime was recorded",
+        ),
+        "msprof_tx.csv": (len(measured.marks.span), "nothing was marked; mstx does"),
+        "data_preprocess.csv": (False, "only an NPU has AI CPUs"),
+        "l2_cache.csv": (
+            not _asks(measured, "l2_cache"),
+            "a trace of torch does not tell how often caches were hit; only an NPU's does",
+        ),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }
-    return {name: why for name, (there, why) in reasons.items() if not there}
+    left = {name: why for name, (there, why) in reasons.items() if not there}
+    levels = {name: why_not(measured, name) for name in LEVELLED}
+    return {name: why for name, why in levels.items() if why} | left
+
+
+def _asks(measured: MeasuredTrace, setting: str) -> bool:
+    """Return whether a trace's config asks for something; where there is none, whoever reads."""
+    if measured.manifest is None:
+        return True
+    inner = measured.manifest.request.config.get("experimental_config")
+    return isinstance(inner, dict) and bool(inner.get(setting))

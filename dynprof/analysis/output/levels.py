@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 LEVELS = ("Level_none", "Level0", "Level1", "Level2")
 """Each has all that those before it have."""
-_FROM = {
+LEVELLED = {
     "kernel_details.csv": "Level0",
     "step_trace_time.csv": "Level0",
     "op_statistic.csv": "Level0",
+    "analysis.db": "Level0",
     "communication.json": "Level1",
     "communication_matrix.json": "Level1",
     "api_statistic.csv": "Level1",
-    "data_preprocess.csv": "Level2",
 }
 """From which level on a file is written; the others are written always."""
 
@@ -40,11 +40,11 @@ def includes(measured: MeasuredTrace, level: str) -> bool:
 
 def is_written(measured: MeasuredTrace, name: str) -> bool:
     """Return whether a trace's level has a file."""
-    return name not in _FROM or includes(measured, _FROM[name])
+    return name not in LEVELLED or includes(measured, LEVELLED[name])
 
 
 def why_not(measured: MeasuredTrace, name: str) -> str:
     """Return why a trace's level leaves a file out; empty where it does not."""
     if is_written(measured, name):
         return ""
-    return f"profiler_level is {level_of(measured)}; {_FROM[name]} has it"
+    return f"profiler_level is {level_of(measured)}; {LEVELLED[name]} has it"

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory_timeline import write_memory_timeline
+from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
+from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
+from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
@@ -117,8 +120,17 @@ def write_analysis(
             with whole(database) as temporary:
                 write_database(measured, temporary)
             yield database
+            yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
         yield from write_events(measured, folder)
         yield from write_memory_timeline(measured.trace, folder, measured.path.name)
+
+
+def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
+    """Write what the vendor calls the analysis, if the trace's level has any."""
+    if is_written(measured, path.name):
+        with whole(path) as temporary:
+            write_analysis_database(measured, temporary)
+        yield path
 
 
 def draw_memory(path: Path) -> Iterator[Path]:

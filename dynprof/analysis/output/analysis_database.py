@@ -1,0 +1,118 @@
+"""The vendor's ``analysis.db``: where the time of steps goes, and what ranks said to each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.steps import HOST
+from dynprof.analysis.output.communication import (
+    BANDWIDTH,
+    OPERATION,
+    SIZE,
+    TIME,
+    TRANSPORT,
+    communication_matrix,
+    said,
+)
+from dynprof.analysis.output.database import fill_database
+from dynprof.analysis.output.device_schema import INTEGER, NUMERIC, TEXT
+from dynprof.analysis.output.levels import includes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.output.device_schema import Columns
+
+NAME = "analysis.db"
+
+
+def _numerics(*names: str) -> Columns:
+    return tuple((name, NUMERIC) for name in names)
+
+
+def _texts(*names: str) -> Columns:
+    return tuple((name, TEXT) for name in names)
+
+
+STEP_TIMES = _numerics(
+    "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage",
+    "bubble", "communication_not_overlapped_and_exclude_receive", "preparing",
+)  # fmt: skip
+"""What the vendor says of a step, in us."""
+ANALYSIS_TABLES: dict[str, Columns] = {
+    "StepTraceTime": (("deviceId", INTEGER), ("step", TEXT), *STEP_TIMES),
+    "CommAnalyzerTime": (
+        *_texts("hccl_op_name", "group_name"),
+        *_numerics("start_timestamp", "elapse_time", "transit_time", "wait_time",
+                   "synchronization_time", "idle_time"),
+        *_texts("step", "type"),
+    ),
+    "CommAnalyzerMatrix": (
+        *_texts("hccl_op_name", "group_name", "src_rank", "dst_rank", "transport_type"),
+        *_numerics("transit_size", "transit_time", "bandwidth"),
+        *_texts("step", "type", "op_name"),
+    ),
+}  # fmt: skip
+
+
+def write_analysis_database(measured: MeasuredTrace, path: Path) -> None:
+    """Write it, as far as the trace's level has it; what a trace does not tell is null.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+    tables: dict[str, Any] = {"StepTraceTime": _steps(measured)}
+    if includes(measured, "Level1"):
+        tables["CommAnalyzerTime"] = _times(measured)
+        tables["CommAnalyzerMatrix"] = _matrix(measured)
+    fill_database(path, tables, ANALYSIS_TABLES)
+
+
+def step_times(
+    *,
+    computing: int,
+    communication: int,
+    overlapped: int,
+    free: int,
+    stage: int,
+    preparing: int,
+    receiving: int | None,
+) -> tuple[float | None, ...]:
+    """Return a step's times as the vendor has them, in us, from ours in ns."""
+    alone = communication - overlapped
+    without = None if receiving is None else max(alone - receiving, 0)
+    rest = None if receiving is None else stage - receiving
+    times = (
+        computing, alone, overlapped, communication, free, rest, receiving, without, preparing,
+    )  # fmt: skip
+    return tuple(None if time is None else time / 1000 for time in times)
+
+
+def _steps(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
+    for step in measured.steps:
+        times = step_times(
+            computing=step.computing, communication=step.communication,
+            overlapped=step.overlapped, free=step.free, stage=step.stage,
+            preparing=step.preparing, receiving=step.receiving,
+        )  # fmt: skip
+        number = None if step.number is None else str(step.number)
+        yield (-1 if step.device == HOST else step.device, number, *times)
+
+
+def _times(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
+    for one in said(measured):
+        times = (one.begin_ns / 1000, one.length_ns / 1e6, None, None, None, None)
+        yield (one.name, one.group, *times, one.step, one.kind)
+
+
+def _matrix(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
+    for step, kinds in communication_matrix(measured).items():
+        for kind, operations in kinds.items():
+            for key, links in operations.items():
+                name, _, group = key.partition("@")
+                for link, entry in links.items():
+                    moved = (entry[part] for part in (TRANSPORT, SIZE, TIME, BANDWIDTH))
+                    ends = link.split("-")
+                    yield (name, group, *ends, *moved, step, kind, entry.get(OPERATION, ""))

@@ -1,0 +1,147 @@
+"""What ranks said to each other, in the vendor's words: by step, and by the link it took.
+
+A kernel's time is that of waiting for the other ranks and of moving data together: a trace of one
+rank does not tell them apart, and no link but that of a single sender and receiver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.messages import group_name, size_of
+from dynprof.analysis.measures.point_to_point import OTHER, RECEIVE, SEND
+from dynprof.analysis.measures.steps import collectives
+from dynprof.analysis.output.device_rows import ends_of
+from dynprof.analysis.output.device_schema import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.steps import Marked
+
+P2P, COLLECTIVE = "p2p", "collective"
+TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
+TRANSPORT, SIZE, TIME = "Transport Type", "Transit Size(MB)", "Transit Time(ms)"
+BANDWIDTH, OPERATION = "Bandwidth(GB/s)", "Op Name"
+TOTAL = "Total Op Info"
+_MB = 1e6
+_BATCH = "batchsendrecv"
+_VERBS = {SEND: "send", RECEIVE: "receive"}
+Data = dict[str, Any]
+
+
+class Said:
+    """One thing that a rank took part in.
+
+    Args:
+        measured: The trace.
+        place: Its place among the spans.
+        number: The how manieth of its name it is, from 1.
+        step: The step it began in, as files name it.
+    """
+
+    def __init__(self, measured: MeasuredTrace, place: int, number: int, step: str) -> None:
+        trace = measured.trace
+        self._measured, self._place = measured, place
+        self.step = step
+        self.name = f"{trace.name(place)}__{number}"
+        self.group = group_name(trace, place)
+        self.begin_ns = measured.base_ns + int(trace.spans["start"][place])
+        self.length_ns = int(trace.spans["length"][place])
+        self._direction = int(measured.directions[place])
+
+    @property
+    def kind(self) -> str:
+        """Whether it is between two ranks, as far as is known, or of a group."""
+        apart = self._direction != OTHER or _BATCH in self.name.lower()
+        return P2P if apart else COLLECTIVE
+
+    @property
+    def key(self) -> str:
+        """What names it in files."""
+        return f"{self.name}@{self.group}"
+
+    def link(self) -> Data | None:
+        """Return what went over which link; None where the trace does not tell."""
+        ends = ends_of(self._measured, self._place)
+        trace = self._measured.trace
+        size = size_of(trace.tables["details"][trace.spans["details"][self._place]])
+        if None in ends or size is None:
+            return None
+        return {
+            "verb": _VERBS[self._direction], "link": f"{ends[0]}-{ends[1]}",
+            "size": size, "time_ns": self.length_ns, "name": self.name,
+        }  # fmt: skip
+
+
+def said(measured: MeasuredTrace) -> Iterator[Said]:
+    """Yield what a rank took part in, in the order of its begin."""
+    seen: Counter[str] = Counter()
+    for place in collectives(measured.trace).tolist():
+        name = measured.trace.name(place)
+        seen[name] += 1
+        begin = int(measured.trace.spans["start"][place])
+        yield Said(measured, place, seen[name], f"step{_step_at(measured.marked, begin)}")
+
+
+def communication(measured: MeasuredTrace) -> Data:
+    """Return what ``communication.json`` says: when each began, and how long it took."""
+    found: Data = {}
+    for one in said(measured):
+        kinds = found.setdefault(one.step, {P2P: {}, COLLECTIVE: {}})
+        times = {START: one.begin_ns / 1000, ELAPSED: one.length_ns / 1e6}
+        kinds[one.kind][one.key] = {TIME_INFO: times}
+    for kinds in found.values():
+        for kind in kinds.values():
+            if kind:
+                total = sum(each[TIME_INFO][ELAPSED] for each in kind.values())
+                kind[TOTAL] = {TIME_INFO: {ELAPSED: total}}
+    return found
+
+
+def communication_matrix(measured: MeasuredTrace) -> Data:
+    """Return what ``communication_matrix.json`` says: by link, the fastest, the slowest, all.
+
+    Sizes are in millions of bytes; a time is that of the kernel, with what it waited.
+    """
+    by_link: dict[tuple[str, str, str], dict[str, list[Data]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for one in said(measured):
+        if one.kind == P2P and (found := one.link()):
+            by_link[one.step, found["verb"], one.group][found["link"]].append(_entry(found))
+    matrix: Data = {}
+    for (step, verb, group), links in by_link.items():
+        p2p = matrix.setdefault(step, {P2P: {}, COLLECTIVE: {}})[P2P]
+        for link, entries in links.items():
+            for rank, entry in _ranked(entries).items():
+                p2p.setdefault(f"{verb}-{rank}@{group}", {})[link] = entry
+    return matrix
+
+
+def _entry(found: Data) -> Data:
+    size, time = found["size"] / _MB, found["time_ns"] / 1e6
+    return {**_moved(size, time), OPERATION: found["name"]}
+
+
+def _moved(size: float, time: float) -> Data:
+    speed = round(size / time, 4) if time else 0  # MB a ms are GB a s
+    return {TRANSPORT: NOT_KNOWN, SIZE: size, TIME: time, BANDWIDTH: speed}
+
+
+def _ranked(entries: list[Data]) -> dict[str, Data]:
+    """Return the entries that the vendor keeps of one link, and their sum."""
+    ranked = sorted(entries, key=lambda entry: -entry[BANDWIDTH])
+    found = {"top1": ranked[0], "middle": ranked[len(ranked) // 2], "bottom1": ranked[-1]}
+    found |= {f"bottom{n}": ranked[-n] for n in (2, 3) if len(ranked) >= n}
+    sums = (sum(entry[name] for entry in entries) for name in (SIZE, TIME))
+    return {**found, "total": _moved(*sums)}
+
+
+def _step_at(steps: list[Marked], time: int) -> str:
+    for number, begin, length in steps:
+        if begin <= time < begin + length:
+            return "" if number is None else str(number)
+    return ""
