@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.messages import group_name, size_of
-from dynprof.analysis.measures.point_to_point import OTHER, RECEIVE, SEND
+from dynprof.analysis.measures.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
 from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.device_rows import ends_of
 from dynprof.analysis.output.device_schema import NOT_KNOWN
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.steps import Marked
 
-P2P, COLLECTIVE = "p2p", "collective"
+P2P, COLLECTIVE, NOBODY_KNOWS = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
 TRANSPORT, SIZE, TIME = "Transport Type", "Transit Size(MB)", "Transit Time(ms)"
 BANDWIDTH, OPERATION = "Bandwidth(GB/s)", "Op Name"
@@ -54,9 +54,10 @@ class Said:
 
     @property
     def kind(self) -> str:
-        """Whether it is between two ranks, as far as is known, or of a group."""
-        apart = self._direction != OTHER or _BATCH in self.name.lower()
-        return P2P if apart else COLLECTIVE
+        """Whether it is between two ranks, or of a group; the trace may not tell."""
+        if self._direction == UNKNOWN:
+            return NOBODY_KNOWS
+        return P2P if self._direction != OTHER or _BATCH in self.name.lower() else COLLECTIVE
 
     @property
     def key(self) -> str:
@@ -92,7 +93,7 @@ def communication(measured: MeasuredTrace) -> Data:
     for one in said(measured):
         kinds = found.setdefault(one.step, {P2P: {}, COLLECTIVE: {}})
         times = {START: one.begin_ns / 1000, ELAPSED: one.length_ns / 1e6}
-        kinds[one.kind][one.key] = {TIME_INFO: times}
+        kinds.setdefault(one.kind, {})[one.key] = {TIME_INFO: times}
     for kinds in found.values():
         for kind in kinds.values():
             if kind:

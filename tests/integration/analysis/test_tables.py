@@ -84,7 +84,7 @@ def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
     """Names, shapes and call chains are found through their ids; steps hold their operators."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
-    (made,) = [found for found in analyse_trace(path, ["db"]) if found.suffix == ".db"]
+    (made,) = [found for found in analyse_trace(path, ["db"]) if found.name.startswith("ascend")]
     with sqlite3.connect(made) as database:
         found = database.execute(
             "SELECT n.value, count(*), sum(CAST(endNs AS INTEGER) - CAST(startNs AS INTEGER)) "

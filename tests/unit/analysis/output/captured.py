@@ -1,0 +1,46 @@
+"""A trace with a manifest beside it, as dynprof leaves them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.captures.trace_packing import pack
+from dynprof.files.layout import INFO_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+WHEN = "2026-11-22T00:00:00Z"
+
+
+def captured(
+    folder: Path, events: Sequence[dict[str, Any]], rank: int = 0, added: Any = (), **config: Any
+) -> MeasuredTrace:
+    """Return a capture of these events, read back.
+
+    Args:
+        folder: Where to.
+        events: What the profiler recorded.
+        rank: Of the process.
+        added: Events of companions.
+        config: What was asked for.
+    """
+    path = folder / f"host_1.rank{rank}.1.pt.trace.json"
+    raw = json.dumps({"baseTimeNanoseconds": 0, "traceEvents": list(events)}).encode()
+    with path.open("wb") as packed:
+        pack(io.BytesIO(raw), packed, name=path.name, first_members={"rank": rank},
+             on_chunk=lambda: None, events=added)  # fmt: skip
+    manifest = Manifest(
+        dynprof="0", backend="torch", versions={}, host="host", pid=1, rank=rank, world_size=2,
+        request=RequestRecord(number=1, edited_at=WHEN, sha256="", config=config),
+        steps=Steps(first=0, last=0, recorded=1, warmup=0), activities=("CPU",), opened_at=WHEN,
+        closed_at=WHEN, complete=True, trace=path.name, cost=Cost(open_ms=0, close_ms=0),
+    )  # fmt: skip
+    (folder / INFO_DIR).mkdir(exist_ok=True)
+    manifest.save(folder / INFO_DIR / f"rank_{rank}.info.json")
+    return MeasuredTrace(path)

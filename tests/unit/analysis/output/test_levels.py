@@ -1,0 +1,121 @@
+"""What each profiler_level leaves out, as the vendor's document has it; and where files lie."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.runs.one_trace import OPERATORS, write_analysis
+from tests.unit.analysis.output.captured import captured
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PEER = {"Collective name": "send", "In msg nelems": 1_000_000, "dtype": "Float", "Dst Rank": 1}
+GROUP = {"Process Group Name": "pp"}
+
+
+def call(category: str, name: str, at: float, number: int) -> dict[str, Any]:
+    """Return a call of the host."""
+    return {"cat": category, "name": name, "ts": at, "dur": 2, "args": {"correlation": number}}
+
+
+def kernel(name: str, at: float, number: int, **told: Any) -> dict[str, Any]:
+    """Return a kernel that takes 8 us."""
+    args = {"device": 0, "stream": 7, "correlation": number, **told}
+    return {"cat": "kernel", "name": name, "tid": 7, "ts": at, "dur": 8, "args": args}
+
+
+EVENTS = [
+    {"ph": "X", "pid": 1, "tid": 1, **event}
+    for event in (
+        {"cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 100},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 30},
+        call("cuda_runtime", "cudaLaunchKernel", 2, 1),
+        call("cuda_driver", "cuLaunchKernel", 5, 2),
+        call("cuda_runtime", "cudaLaunchKernel", 10, 3),
+        kernel("gemm", 20, 1, grid=[4, 2, 1]),
+        kernel("triton_add", 30, 2, grid=[3, 1, 1]),
+        kernel("ncclDevKernel_SendRecv", 40, 3, **PEER, **GROUP),
+    )
+]
+TABLES = {"kernel_details.csv", "step_trace_time.csv", "op_statistic.csv"}
+MORE = {"communication.json", "communication_matrix.json", "api_statistic.csv"}
+
+
+def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[str, Path]:
+    """Return the files that are made."""
+    found = write_analysis(measured, types, (OPERATORS, "memory"))
+    return {path.name: path for path in found}
+
+
+@pytest.mark.parametrize(
+    ("level", "there", "apis"),
+    [
+        ("Level_none", set(), set()),
+        ("Level0", TABLES, set()),
+        ("Level1", TABLES | MORE, {"cudaLaunchKernel"}),
+        ("Level2", TABLES | MORE, {"cudaLaunchKernel", "cuLaunchKernel"}),
+        (None, TABLES, set()),
+    ],
+)
+def test_what_is_written_follows_the_level(
+    tmp_path: Path, level: str | None, there: set[str], apis: set[str]
+) -> None:
+    """Tables, calls by layer, and the database; what is left out names the level that has it."""
+    inner = {"profiler_level": level} if level else {}
+    measured = captured(tmp_path, EVENTS, experimental_config=inner)
+    files = made(measured, ("text", "db"))
+    assert set(files) & (TABLES | MORE) == there
+    assert {"operator_details.csv", "trace_view.json"} <= set(files)
+    reasons = left_out(measured)
+    asked = level or "Level0"
+    for name in (TABLES | MORE) - there:
+        has_it = "Level0" if name in TABLES else "Level1"
+        assert reasons[name] == f"profiler_level is {asked}; {has_it} has it"
+    assert not there & set(reasons)
+    if apis:
+        rows = files["api_statistic.csv"].read_text().splitlines()[1:]
+        assert {row.split(",")[2] for row in rows} == apis
+    with closing(sqlite3.connect(files["ascend_pytorch_profiler_0.db"])) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        assert ("TASK" in tables) == bool(there)
+        assert ("CANN_API" in tables) == bool(apis)
+        if apis:
+            query = "SELECT DISTINCT s.value FROM CANN_API a JOIN STRING_IDS s ON s.id = a.name"
+            assert {name for (name,) in database.execute(query)} == apis
+    assert ("analysis.db" in files) == bool(there)
+    if there:
+        with closing(sqlite3.connect(files["analysis.db"])) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            assert ("CommAnalyzerMatrix" in tables) == bool(apis)
+
+
+def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
+    """Without a manifest nobody asked for less; what no trace tells is named with its reason."""
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": EVENTS}))
+    measured = MeasuredTrace(path)
+    assert set(made(measured)) >= TABLES | MORE
+    reasons = left_out(measured)
+    assert not (TABLES | MORE) & set(reasons)
+    assert "AI CPU" in reasons["data_preprocess.csv"]
+    assert "caches" in reasons["l2_cache.csv"]
+
+
+def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
+    """Beside the folder of the tables, not in it."""
+    files = made(captured(tmp_path, EVENTS, metadata={"run": 7}, active=1))
+    root = files["operator_details.csv"].parent.parent
+    assert json.loads((root / "profiler_metadata.json").read_text()) == {"run": 7}
+    info = json.loads((root / "profiler_info_0.json").read_text())
+    assert info["config"]["common_config"]["active"] == 1
+    assert {files[name].parent for name in ("profiler_metadata.json", "profiler_info_0.json")} == {
+        root
+    }
