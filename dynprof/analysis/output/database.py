@@ -117,7 +117,7 @@ def _fill(database: sqlite3.Connection, name: str, columns: Columns, rows: Rows)
     first = next(ahead, None)
     if first is None:
         return
-    described = ", ".join(f"{column} {kind}" for column, kind in columns)
+    described = ", ".join(f'"{column}" {kind}' for column, kind in columns)
     database.execute(f"CREATE TABLE {name} ({described})")
     places = ", ".join("?" * len(columns))
     database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - names of ours

@@ -267,6 +267,10 @@ class Ranks:
             "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
         }
 
+    def found(self, query: str) -> list[tuple[Any, ...]]:
+        """Return what a query over the tables of all ranks finds."""
+        return self._rows(query)
+
     def _step_rows(self) -> list[tuple[Any, ...]]:
         found = self._rows(_STEPS)
         return [(r, "" if s < 0 else s, device, *map(us, rest)) for r, s, device, *rest in found]

@@ -14,6 +14,7 @@ from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.output.whole_files import FOLDER
 from dynprof.analysis.ranks.comparison import Ranks
+from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
 from dynprof.analysis.runs.executors import processes as processes_here
@@ -22,6 +23,7 @@ from dynprof.analysis.runs.one_trace import (
     OPERATORS,
     PARTS,
     RANK,
+    export_types,
     folder_of,
     write_analysis,
 )
@@ -68,6 +70,7 @@ class Outcome:
     left_out: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
     verdicts: dict[Path, list[str]] = field(default_factory=dict)
     _analysed: dict[Path, list[Path]] = field(default_factory=dict)
+    _databases: set[Path] = field(default_factory=set)
 
     def note(self, found: _Found) -> None:
         """Take what became of one trace."""
@@ -80,6 +83,8 @@ class Outcome:
             self.left_out.setdefault(reason, []).append(found.trace)
         if found.ranked:
             self._analysed.setdefault(found.trace.parent, []).append(found.trace)
+        if found.database:
+            self._databases.add(found.trace.parent)
 
     def compare_ranks(self) -> None:
         """Write the tables of each folder that holds several ranks, and judge them.
@@ -97,7 +102,9 @@ class Outcome:
         with place_of(folder) as place:
             ranks = ranks_of(traces, place)
             if len(ranks) > 1:
-                made = write_tables(ranks.tables(), place.base / FOLDER)
+                made = [*write_tables(ranks.tables(), place.base / FOLDER)]
+                if folder in self._databases:
+                    made += write_ranks_database(ranks, place.base / FOLDER)
                 self.made += map(place.deliver, made)
                 self.verdicts[folder] = ranks.words()
 
@@ -127,6 +134,7 @@ class _Found:
     torn: str = ""
     problem: str = ""
     ranked: bool = False
+    database: bool = False
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -203,6 +211,7 @@ def _analyse(
             for path in write_analysis(measured, types, parts):
                 found.made.append(place.deliver(path))
             found.ranked = RANK in parts
+            found.database = "db" in (export_types(measured) if types is None else types)
             if OPERATORS in parts:
                 found.left_out = left_out(measured)
     except (DynprofError, OSError) as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -202,3 +204,26 @@ def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
     (problem,) = outcome.problems.values()
     assert "symbolic link" in problem
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_ranks_stand_in_one_database_where_it_is_asked_for(tmp_path: Path) -> None:
+    """A row for each step of each rank, in us, in the vendor's table; text alone makes none."""
+    for rank in range(3):
+        write(tmp_path, rank, work_ms=10 * rank)
+    traces = traces_in(tmp_path)
+    analyse_each(traces, ["text"], processes=1)
+    assert not (tmp_path / "analysis" / "analysis.db").exists()
+    outcome = analyse_each(traces, ["db"], processes=1)
+    path = tmp_path / "analysis" / "analysis.db"
+    assert path in outcome.made
+    with closing(sqlite3.connect(path)) as database:
+        found = database.execute(
+            'SELECT "index", count(*), sum(computing), sum(communication), sum(bubble), '
+            "min(stage), min(preparing) FROM ClusterStepTraceTime WHERE type = 'rank' GROUP BY 1"
+        ).fetchall()
+        steps = database.execute("SELECT DISTINCT step FROM ClusterStepTraceTime").fetchall()
+    assert [number for (number,) in steps] == ["0", "1", "2", "3", "4"]
+    for rank, (index, count, computing, communication, *rest) in enumerate(found):
+        assert (index, count, rest) == (str(rank), 5, [0, 75_000, 5_000])
+        assert computing == pytest.approx(5 * (10_000 + 10_000 * rank))
+        assert communication == pytest.approx(5 * (65_000 - 10_000 * rank))

@@ -24,11 +24,11 @@ NAMES = [
     "aten::mm", "ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#99999999999999999999",
     "ProfilerStep#x", "ncclKernel_AllReduce", "gloo:all_reduce", "[memory]", "dataloader",
     "## backward ##", "Optimizer.step#A", "nn.Module: A_0", "cudaStreamSynchronize", "cudaMalloc",
-    "x (dynamo_timed)", "Memcpy HtoD (Pageable -> Device)", "", "a;b c\n\t", 'q"uo,te\r\n', "\0<b>",
+    "ncclKernel_SendRecv", "c10d::recv_", "hipExtModuleLaunchKernel", "x (dynamo_timed)", "Memcpy HtoD (Pageable -> Device)", "", "a;b c\n\t", 'q"uo,te\r\n', "\0<b>",
 ]  # fmt: skip
 CATEGORIES = [
     "cpu_op", "user_annotation", "kernel", "gpu_memcpy", "cuda_runtime", "python_function", "gc",
-    "fee", "",
+    "fee", "", "mstx", "cuda_driver",
 ]  # fmt: skip
 small = st.integers(-2, 6)
 
@@ -50,11 +50,20 @@ ARGUMENTS = st.fixed_dictionaries(
         )},
         "Input Dims": mostly(st.just([[1, 2], []])),
         "Input type": mostly(st.just(["float"])),
+        **{name: mostly(st.integers(-1, 10**10)) for name in (
+            "bytes", "In msg nelems", "Src Rank", "Dst Rank",
+        )},
+        **{name: mostly(st.just([4, 2, 1])) for name in ("grid", "block")},
+        "Collective name": mostly(st.sampled_from(["send", "recv", "allreduce"])),
+        "dtype": mostly(st.just("Float")),
+        "domain": mostly(st.just("default")),
+        **{name: mostly(st.just("pp")) for name in ("Process Group Name", "Process Group Ranks")},
     },
 )  # fmt: skip
 EVENTS = st.fixed_dictionaries(
     {
-        "ph": mostly(st.sampled_from("XXXXXi")),
+        "ph": mostly(st.sampled_from("XXXXXibe")),
+        "id": mostly(small),
         "name": mostly(st.sampled_from(NAMES)),
         "cat": mostly(st.sampled_from(CATEGORIES)),
         "pid": mostly(small),
