@@ -10,6 +10,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.report.marks import marks
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
@@ -51,6 +52,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "flame": _flame(measured),
         "operators": _operators(measured),
         "memory": _memory(measured),
+        "marks": marks(measured),
         "ranks": _ranks(ranks) if ranks else None,
         "about": _about(measured),
         "warnings": _warnings(measured),

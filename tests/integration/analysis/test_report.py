@@ -201,6 +201,24 @@ def test_names_are_text(tmp_path: Path, opened: Any) -> None:
 
 
 @needs_browser
+def test_marks_have_a_table(tmp_path: Path, opened: Any) -> None:
+    """Ranges with their times, the longest in all first; moments without; names are text."""
+    told = {"pid": 1, "tid": 1, "args": {"domain": "io"}}
+    moment = {**told, "ph": "i", "cat": "mstx", "name": "<b>here", "ts": 1500}
+    nested = [{**told, "ph": "X", "cat": "user_annotation", "name": "fetch", "ts": ts, "dur": 2000}
+              for ts in (1000, 4000)]  # fmt: skip
+    path = tmp_path / "a.pt.trace.json"
+    path.write_text(json.dumps({"traceEvents": [moment, *nested]}))
+    page = opened(report(str(path)).stdout.strip())
+    rows = [row.split("\t") for row in texts(page, "#marks tbody tr")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert cells == [
+        ["fetch", "push/pop", "io", "2", "0.000", "4.000", "2.000"],
+        ["<b>here", "marker", "io", "1", "0.500", "", ""],
+    ]
+
+
+@needs_browser
 def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     """The page is about the rank that keeps the others waiting, beside the median one."""
     for rank in range(5):

@@ -11,6 +11,7 @@ import pytest
 from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.ranks.parquet import write_events
+from dynprof.analysis.report.contents import contents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +125,17 @@ def test_a_moment_is_no_phase(tmp_path: Path) -> None:
     operator = {"ph": "X", "cat": "cpu_op", "name": engine, "ts": 300, "dur": 40}
     (phases,) = written(tmp_path / "a.trace.json", [mark("backward", 500), operator]).phases
     assert phases["backward"] == 40_000
+
+
+def test_the_page_has_ranges_with_times_and_moments_without(tmp_path: Path) -> None:
+    """A row for each name of a kind in a domain, times in ms."""
+    events = [
+        mark("here", 200), mark("here", 300), nested("inner", 210, 5), nested("inner", 400, 7),
+        *crossing("one", 1, 220, 100),
+    ]  # fmt: skip
+    said = contents(written(tmp_path / "a.trace.json", events))["marks"]
+    assert said["rows"] == [
+        ["here", "marker", "default", 2, 0.1, None, None],
+        ["inner", "push/pop", "default", 2, 0.11, 0.012, 0.007],
+        ["one", "start/end", "io", 1, 0.12, 0.1, 0.1],
+    ]

@@ -24,7 +24,8 @@ NAMES = [
     "aten::mm", "ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#99999999999999999999",
     "ProfilerStep#x", "ncclKernel_AllReduce", "gloo:all_reduce", "[memory]", "dataloader",
     "## backward ##", "Optimizer.step#A", "nn.Module: A_0", "cudaStreamSynchronize", "cudaMalloc",
-    "ncclKernel_SendRecv", "c10d::recv_", "hipExtModuleLaunchKernel", "x (dynamo_timed)", "Memcpy HtoD (Pageable -> Device)", "", "a;b c\n\t", 'q"uo,te\r\n', "\0<b>",
+    "ncclKernel_SendRecv", "c10d::recv_", "hipExtModuleLaunchKernel",
+    "x (dynamo_timed)", "Memcpy HtoD (Pageable -> Device)", "", "a;b c\n\t", 'q"uo,te\r\n', "\0<b>",
 ]  # fmt: skip
 CATEGORIES = [
     "cpu_op", "user_annotation", "kernel", "gpu_memcpy", "cuda_runtime", "python_function", "gc",
