@@ -38,9 +38,9 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
         (folder,) = job.root.rglob("ASCEND_PROFILER_OUTPUT")
     names = {path.name for path in folder.iterdir()}
     assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
-    assert {"ascend_pytorch_profiler_0.db", "profiler_info_0.json"} <= names
-    assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": 7}
-    info = json.loads((folder / "profiler_info_0.json").read_text())
+    assert {"ascend_pytorch_profiler_0.db", "analysis.db"} <= names
+    assert json.loads((folder.parent / "profiler_metadata.json").read_text()) == {"run": 7}
+    info = json.loads((folder.parent / "profiler_info_0.json").read_text())
     assert info["config"]["common_config"]["active"] == 3
     found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]
     assert found == list(range(manifest.steps.first, manifest.steps.first + 3))
