@@ -154,7 +154,7 @@ def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
 
 def _nearest(wanted: NDArray[np.bool_], parent: Numbers) -> Numbers:
     """Return the place of the nearest wanted one that each lies in; -1 for none."""
-    above = parent.copy()
+    above: Numbers = parent.copy()
     going = np.flatnonzero(above != ROOT)
     while len(going := going[~wanted[above[going]]]):
         above[going] = parent[above[going]]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PRODUCT, NORM, ELEMENTWISE, MOVE = 3, 2, 1, 0
 """Kinds of work, the heaviest first: an operator that lies in a heavier one is a part of it."""
+_MOST = 1 << 50
+"""No call of an operator takes so much: then a shape is wrong."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,12 @@ def effort(name: str, given: Inputs) -> Effort | None:
     except UnknownInputError:
         return Effort(rule.kind, None, None, dtype, 0)
     try:
-        return Effort(rule.kind, flops, *_touched(rule, given, written, dtype))
+        moved, dtype, elements = _touched(rule, given, written, dtype)
     except UnknownInputError:
-        return Effort(rule.kind, flops, None, dtype, 0)
+        return Effort(rule.kind, flops if flops < _MOST else None, None, dtype, 0)
+    if max(flops, moved, elements) >= _MOST:
+        return Effort(rule.kind, None, None, dtype, 0)
+    return Effort(rule.kind, flops, moved, dtype, elements)
 
 
 def _touched(rule: _Rule, given: Inputs, written: int, dtype: str) -> tuple[int, str, int]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.steps import collectives
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.reading.categories import KERNELS, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+_WITHOUT_SHAPES = (
+    "no operator with a known formula was recorded with its shapes; record_shapes does"
+)
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
@@ -22,6 +26,12 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             "no allocation was recorded; profile_memory does",
         ),
         "communication.json": (len(collectives(trace)), "no collective was recorded"),
+        "module_details.csv": (
+            len(measured.modules.rows),
+            "no module and no label was recorded; with_stack and with_modules do",
+        ),
+        "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
+        "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }
