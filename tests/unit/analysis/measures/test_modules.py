@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import gzip
 import itertools
 import json
 from collections import defaultdict
@@ -13,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.nesting import ROOT
-from tests.real_traces import on_each
+from tests.real_traces import everything, on_each
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -25,24 +24,6 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 GRAPH = "autograd::engine::evaluate_function"
 NO_LABELS = ("profilerstep#", "nccl", "gloo:")
 OUTSIDE: Key = ((), "forward")
-
-
-def everything(path: Path) -> list[Event]:
-    """Return all events, with times in whole ns."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        events: list[Event] = json.load(file, parse_float=str)["traceEvents"]
-    for event in events:
-        event["begin"] = nanoseconds(event.get("ts", 0))
-        event["end"] = event["begin"] + nanoseconds(event.get("dur", 0))
-        event["kind"] = str(event.get("cat")).lower()
-        event["thread"] = (event.get("pid"), event.get("tid"))
-    return events
-
-
-def nanoseconds(text: Any) -> int:
-    """Return microseconds, as a trace has them, in whole ns."""
-    whole, _, rest = str(text).partition(".")
-    return int(whole) * 1000 + int((rest + "000")[:3])
 
 
 class Oracle:
