@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.events import Details
     from dynprof.analysis.reading.trace import Trace
 
+    _Start = tuple[tuple[int, ...], tuple[int, ...], int | None, int | None, float | None]
+
 
 @dataclass(frozen=True)
 class KernelShape:
@@ -52,30 +54,30 @@ class KernelShape:
 def kernel_shapes(trace: Trace) -> list[KernelShape]:
     """Return a row for each way in which kernels of a name were started, most time first."""
     chosen = np.flatnonzero(trace.category(KERNELS))
-    count = len(trace.tables["details"])
-    key = trace.spans["name"][chosen] * count + trace.spans["details"][chosen]
+    alike: dict[_Start, int] = {}
+    code = [alike.setdefault(_start(told), len(alike)) for told in trace.tables["details"]]
+    starts, names = list(alike), trace.tables["name"]
+    places = np.array(code or [0], np.int64)[trace.spans["details"][chosen]]
+    key = trace.spans["name"][chosen] * max(1, len(starts)) + places
     keys, row = np.unique(key, return_inverse=True)
     counts = np.bincount(row, minlength=len(keys)).tolist()
     totals = np.bincount(row, trace.spans["length"][chosen], len(keys)).tolist()
-    names, told = trace.tables["name"], trace.tables["details"]
-    rows = [
-        _row(names[one // count], told[one % count], counts[number], int(totals[number]))
-        for number, one in enumerate(keys.tolist())
-    ]
+    rows = []
+    for number, one in enumerate(keys.tolist()):
+        name, start = names[one // len(starts)], starts[one % len(starts)]
+        tensor = False if is_beside(name) else on_tensor_cores(name)
+        rows.append(KernelShape(name, tensor, *start, counts[number], int(totals[number])))
     return sorted(rows, key=lambda row: (-row.total, row.name, row.grid, row.block))
 
 
-def _row(name: str, told: Details, count: int, total: int) -> KernelShape:
-    return KernelShape(
-        name=name,
-        tensor_cores=False if is_beside(name) else on_tensor_cores(name),
-        grid=_sizes(told.grid),
-        block=_sizes(told.block),
-        registers=None if told.registers == NONE else told.registers,
-        shared_memory=None if told.shared_memory == NONE else told.shared_memory,
-        occupancy=None if told.occupancy == NONE else told.occupancy,
-        count=count,
-        total=total,
+def _start(told: Details) -> _Start:
+    """Return grid, block, registers, shared memory and occupancy."""
+    return (
+        _sizes(told.grid),
+        _sizes(told.block),
+        None if told.registers == NONE else told.registers,
+        None if told.shared_memory == NONE else told.shared_memory,
+        None if told.occupancy == NONE else told.occupancy,
     )
 
 

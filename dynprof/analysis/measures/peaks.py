@@ -56,8 +56,12 @@ def _read(table: Path) -> list[Peak]:
     except (OSError, msgspec.MsgspecError) as error:
         raise CaptureError(f"{table}, which {VARIABLE} names, cannot be used: {error}") from error
     for peak in found:
-        if not all(0 < one < _ENDLESS for one in (peak.gb_s, *peak.tflops.values())):
-            raise CaptureError(f"{table}: what {peak.names[0]} can do is to be above 0")
+        if not peak.names or not all(
+            0 < one < _ENDLESS for one in (peak.gb_s, *peak.tflops.values())
+        ):
+            raise CaptureError(
+                f"{table}: a device there has no name, or a peak that is not above 0"
+            )
     return found
 
 
