@@ -64,9 +64,11 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     totals = np.bincount(row, trace.spans["length"][chosen], len(keys)).tolist()
     rows = []
     for number, one in enumerate(keys.tolist()):
-        name, start = names[one // len(starts)], starts[one % len(starts)]
+        name = names[one // len(starts)]
         tensor = False if is_beside(name) else on_tensor_cores(name)
-        rows.append(KernelShape(name, tensor, *start, counts[number], int(totals[number])))
+        grid, block, registers, shared, occupancy = starts[one % len(starts)]
+        known = (tensor, grid, block, registers, shared, occupancy)
+        rows.append(KernelShape(name, *known, count=counts[number], total=int(totals[number])))
     return sorted(rows, key=lambda row: (-row.total, row.name, row.grid, row.block))
 
 

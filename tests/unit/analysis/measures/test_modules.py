@@ -234,8 +234,8 @@ def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) 
 def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
     """Each thread numbers its own operators: what cannot be told apart is left out."""
     measured = write(tmp_path / "a.trace.json", [
+        operator("aten::addmm", 0, 2, 7, thread=3),
         frame("Part_0", 0, 10), operator("aten::addmm", 1, 2, 7),
-        operator("aten::addmm", 12, 2, 7, thread=3),
         operator(f"{GRAPH}: AddmmBackward0", 50, 9, 7, thread=2),
     ])  # fmt: skip
     assert [row.backward.host for row in measured.modules.rows] == [0]
@@ -267,3 +267,37 @@ def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
     ])  # fmt: skip
     assert [row.name for row in measured.modules.rows] == ["## forward ##"]
     assert measured.modules.of_labels
+
+
+def test_ranges_that_cross_share_the_time(tmp_path: Path) -> None:
+    """The one that began inside another counts as ending with it: no moment counts twice."""
+    measured = write(tmp_path / "a.trace.json", [
+        {"name": "one", "cat": "user_annotation", "ts": 0, "dur": 10},
+        {"name": "other", "cat": "user_annotation", "ts": 4, "dur": 20},
+    ])  # fmt: skip
+    assert [row.forward.host for row in measured.modules.rows] == [4000, 6000]
+
+
+def on_device(correlation: int, external: int) -> Event:
+    """Return a kernel of 5 us whose launch was not recorded."""
+    told = {"correlation": correlation, "External id": external, "device": 0, "stream": 7}
+    return {"name": "kernel", "cat": "kernel", "tid": 7, "ts": 30, "dur": 5, "args": told}
+
+
+def test_a_kernel_without_its_launch_has_the_operator_that_it_names(tmp_path: Path) -> None:
+    """By the operator's id, where it is one; a repeated correlation names nobody."""
+    product = {"name": "aten::mm", "cat": "cpu_op", "ts": 2, "dur": 3, "args": {"External id": 4}}
+    for correlation, known in ((9, 5000), (4, 0)):
+        events = [frame("Part_0", 0, 10), product, on_device(correlation, external=4)]
+        measured = write(tmp_path / "a.trace.json", events)
+        assert [row.forward.device for row in measured.modules.rows] == [known]
+        assert measured.modules.device_unknown == 5000 - known
+
+
+def test_a_trace_of_a_device_alone(tmp_path: Path) -> None:
+    """Recorded without the host's operators: its work belongs to none."""
+    launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 3,
+              "args": {"correlation": 9}}  # fmt: skip
+    measured = write(tmp_path / "a.trace.json", [launch, on_device(9, external=9)])
+    assert measured.operators.device_unknown == 5000
+    assert (measured.modules.rows, measured.modules.outside.device) == ([], 5000)
