@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.tensor_cores import is_beside, on_tensor_cores
+from dynprof.analysis.measures.tensor_cores import on_tensor_cores
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.events import NONE
 
@@ -62,13 +62,15 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     keys, row = np.unique(key, return_inverse=True)
     counts = np.bincount(row, minlength=len(keys)).tolist()
     totals = np.bincount(row, trace.spans["length"][chosen], len(keys)).tolist()
+    tensor = {
+        name: on_tensor_cores(names[name]) for name in np.unique(keys // len(starts)).tolist()
+    }
     rows = []
     for number, one in enumerate(keys.tolist()):
-        name = names[one // len(starts)]
-        tensor = False if is_beside(name) else on_tensor_cores(name)
+        name = one // len(starts)
         grid, block, registers, shared, occupancy = starts[one % len(starts)]
-        known = (tensor, grid, block, registers, shared, occupancy)
-        rows.append(KernelShape(name, *known, count=counts[number], total=int(totals[number])))
+        known = (tensor[name], grid, block, registers, shared, occupancy)
+        rows.append(KernelShape(names[name], *known, counts[number], int(totals[number])))
     return sorted(rows, key=lambda row: (-row.total, row.name, row.grid, row.block))
 
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 
-_WITH = re.compile(
-    r"tensorop|wgmma|[hibd]mma|nvjet|_tensor\d+x\d+"
-    r"|[a-z]\d?(?:884|1688|16816|16832|8816)(?!\d)"  # how large a piece one instruction takes
-    r"|flash_(?:fwd|bwd)|cudnn_generated_fort_native_sdpa"
-    r"|_MI\d+x\d+",  # of Tensile, on AMD
-    re.IGNORECASE,
+_WITH = (
+    "tensorop", "wgmma", "hmma", "imma", "bmma", "dmma", "nvjet", "flash_fwd", "flash_bwd",
+    "cudnn_generated_fort_native_sdpa",
+)  # fmt: skip
+_WITH_SIZE = re.compile(
+    r"_tensor\d+x\d+"
+    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # how much one instruction takes
+    r"|_mi\d+x\d+"  # of Tensile, on AMD
 )
-_WITHOUT = re.compile(
-    r"simt|ffma|scudnn|winograd|wgrad_alg0_engine|dgrad_engine|(?:^|_|:)[sd]gemm|gemv|gemmk1",
-    re.IGNORECASE,
-)
-_BESIDE = re.compile(
-    r"elementwise|reduce_kernel|splitkreduce|multi_tensor_apply|softmax|layer_?norm|batch_?norm"
-    r"|group_?norm|bn_(?:fw|bw)|memcpy|memset|copy|nchwtonhwc|nhwctonchw|epilogue::impl"
-    r"|scalepackedtensor",
-    re.IGNORECASE,
-)
-_TENSILE = re.compile(r"Cijk_\w+")
+_WITHOUT = (
+    "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
+    ":sgemm", ":dgemm", "gemv", "gemmk1",
+)  # fmt: skip
+_BESIDE = (
+    "elementwise", "reduce_kernel", "splitkreduce", "multi_tensor_apply", "softmaxforward",
+    "softmaxbackward", "softmax_warp", "layer_norm", "layernorm", "batch_norm", "batchnorm",
+    "group_norm", "groupnorm", "bn_fw", "bn_bw", "memcpy", "memset", "catarraybatchedcopy",
+    "nchwtonhwc", "nhwctonchw", "epilogue::impl", "scalepackedtensor",
+)  # fmt: skip
+_FUSED = "triton_"
+"""What a compiler fused bears the names of all that is in it."""
 
 
 def on_tensor_cores(kernel: str) -> bool | None:
@@ -30,9 +33,12 @@ def on_tensor_cores(kernel: str) -> bool | None:
     Args:
         kernel: Its name.
     """
-    if _WITH.search(kernel):
+    name = kernel.lower()
+    if name.startswith(_FUSED):
+        return None
+    if _uses(name):
         return True
-    if _TENSILE.match(kernel) or _WITHOUT.search(kernel):
+    if name.startswith(("cijk_", "sgemm", "dgemm")) or _any(_WITHOUT, name) or is_beside(kernel):
         return False
     return None
 
@@ -43,4 +49,13 @@ def is_beside(kernel: str) -> bool:
     Args:
         kernel: Its name.
     """
-    return bool(_BESIDE.search(kernel)) and not _WITH.search(kernel)
+    name = kernel.lower()
+    return not name.startswith(_FUSED) and _any(_BESIDE, name) and not _uses(name)
+
+
+def _uses(name: str) -> bool:
+    return _any(_WITH, name) or bool(_WITH_SIZE.search(name))
+
+
+def _any(parts: tuple[str, ...], name: str) -> bool:
+    return any(part in name for part in parts)

@@ -365,9 +365,26 @@ def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", True),
         ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>", True),
         ("triton_tem_fused_mm_0", None),
+        ("triton_tem_fused_layer_norm_mm_simt_884", None),
+        ("my_kernel_2884", None),
     ],
 )
 def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
     """Products of single precision look alike and run on either kind of unit."""
     assert on_tensor_cores(kernel) is uses
     assert not is_beside(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float>(int)",
+        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)",
+    ],
+)
+def test_what_is_no_product_is_beside_one(kernel: str) -> None:
+    """It runs on no tensor core, and takes nothing from the share of a product that does."""
+    assert on_tensor_cores(kernel) is False
+    assert is_beside(kernel)
