@@ -24,3 +24,22 @@ def raw_events(path: Path) -> list[dict[str, Any]]:
     with opened(path, "rb") as file:
         found = json.load(file)["traceEvents"]
     return [event for event in found if event.get("ph") == "X"]
+
+
+def everything(path: Path) -> list[dict[str, Any]]:
+    """Return all events, with ``begin`` and ``end`` in whole ns, ``kind`` and ``thread``."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        events: list[dict[str, Any]] = json.load(file, parse_float=str)["traceEvents"]
+    for event in events:
+        event["begin"] = nanoseconds(event.get("ts", 0))
+        event["end"] = event["begin"] + nanoseconds(event.get("dur", 0))
+        event["kind"] = str(event.get("cat")).lower()
+        event["thread"] = (event.get("pid"), event.get("tid"))
+    return events
+
+
+def nanoseconds(text: Any) -> int:
+    """Return microseconds, as a trace has them, in whole ns."""
+    whole, _, rest = str(text).partition(".")
+    return int(whole) * 1000 + int((rest + "000")[:3])

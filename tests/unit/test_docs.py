@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import dynprof
+from dynprof.analysis.measures.peaks import peak_of
 from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
@@ -95,9 +96,20 @@ def test_the_two_lines_count_the_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", blocks("json"), ids=lambda example: example[0])
-def test_the_configs_of_the_pages_are_valid(example: tuple[str, int, str]) -> None:
-    """The configs shown are accepted without a remark."""
-    assert parse_config(example[2].encode()).remarks == ()
+def test_the_configs_of_the_pages_are_valid(
+    example: tuple[str, int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configs shown are accepted without a remark; a list is a file of devices' peaks."""
+    page, _, text = example
+    if page != "analysis.md":
+        assert parse_config(text.encode()).remarks == ()
+        return
+    table = tmp_path / "peaks.json"
+    table.write_text(text)
+    monkeypatch.setenv("DYNPROF_PEAKS", str(table))
+    found = peak_of(json.loads(text)[0]["names"][0])
+    assert found
+    assert found.source == json.loads(text)[0]["source"]
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

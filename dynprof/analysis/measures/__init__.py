@@ -3,6 +3,6 @@
 In come columns; out go numbers that add up to the time there was, gathered in a
 ``MeasuredTrace``. Judges nothing and writes nothing. Others use ``measured_trace``,
 ``operators``, ``steps``, ``phases``, ``kernels``, ``launches``, ``memory_timeline``, ``nesting``,
-``call_tree``, ``breakdown``, ``difference``, ``marks``, ``grids``,
-``messages`` and ``point_to_point``.
+``call_tree``, ``modules``, ``flops``, ``roofline``, ``breakdown``, ``difference``, ``marks``,
+``grids``, ``messages`` and ``point_to_point``.
 """

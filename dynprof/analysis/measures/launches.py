@@ -85,9 +85,27 @@ def innermost(trace: Trace, chosen: Numbers, parent: Numbers, moments: Numbers) 
         Places among the chosen; -1 where none was open.
     """
     spans = trace.spans
+    return open_at(trace, chosen, parent, spans["thread"][moments], spans["start"][moments])
+
+
+def open_at(
+    trace: Trace, chosen: Numbers, parent: Numbers, thread: Numbers, when: Numbers
+) -> Numbers:
+    """Return which of some spans was the innermost open one at some times on some threads.
+
+    Args:
+        trace: The trace.
+        chosen: Places of the spans, in the order of their begin.
+        parent: Places among the chosen of what each lies in.
+        thread: Numbers of the threads.
+        when: The times.
+
+    Returns:
+        Places among the chosen; -1 where none was open.
+    """
+    spans = trace.spans
     end = (spans["start"] + spans["length"])[chosen]
-    thread, when = spans["thread"][moments], spans["start"][moments]
-    result = np.full(len(moments), ROOT, np.int64)
+    result = np.full(len(when), ROOT, np.int64)
     if not len(chosen):
         return result
     for number in np.unique(thread).tolist():

@@ -13,11 +13,15 @@ import numpy as np
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.flops import efforts, works
+from dynprof.analysis.measures.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.marks import marks
+from dynprof.analysis.measures.modules import modules
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
+from dynprof.analysis.measures.peaks import peak_of
 from dynprof.analysis.measures.phases import phase_times
 from dynprof.analysis.measures.point_to_point import RECEIVE, UNKNOWN, directions
 from dynprof.analysis.measures.steps import HOST_NAME, Receives, marked_steps, step_times
@@ -33,10 +37,14 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.flops import Efforts, Work
+    from dynprof.analysis.measures.kernel_shapes import KernelShape
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.marks import Marks
+    from dynprof.analysis.measures.modules import Modules
     from dynprof.analysis.measures.operators import Average, Calls, Operators
+    from dynprof.analysis.measures.peaks import Peak
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.point_to_point import Numbers
     from dynprof.analysis.measures.steps import Marked, Step
@@ -189,6 +197,48 @@ class MeasuredTrace:
     def tree(self) -> CallTree:
         """The same by the path that leads to each."""
         return call_tree(self.trace, self.calls, self.marked)
+
+    @cached_property
+    def tree_on_device(self) -> CallTree:
+        """The same with the time of what each started on a device."""
+        return call_tree(self.trace, self.calls, self.marked, self.launches)
+
+    @cached_property
+    def efforts(self) -> Efforts:
+        """What the operators had to do, from their inputs."""
+        return efforts(self.trace, self.operators)
+
+    @cached_property
+    def works(self) -> list[Work]:
+        """The same by operator and shapes, with the time that it took, the longest first."""
+        return works(self.trace, self.operators, self.launches, self.efforts)
+
+    @cached_property
+    def modules(self) -> Modules:
+        """What was spent along the tree of modules."""
+        return modules(self.trace, self.operators, self.launches, self.efforts)
+
+    @cached_property
+    def kernel_shapes(self) -> list[KernelShape]:
+        """How the kernels of each name were started."""
+        return kernel_shapes(self.trace)
+
+    @property
+    def device_name(self) -> str:
+        """What the device that worked calls itself; empty where that is not known."""
+        said = self.trace.members.get("deviceProperties")
+        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        names = [one.get("name") for one in devices if one.get("id") == self.first_device]
+        return str(names[0]) if names and names[0] else ""
+
+    @cached_property
+    def peak(self) -> Peak | None:
+        """What the device that worked can do at most; None where no table has it.
+
+        Raises:
+            CaptureError: The user's own table cannot be read.
+        """
+        return peak_of(self.device_name) if self.device_name else None
 
     @cached_property
     def allocations(self) -> list[Allocation]:

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
 from dynprof.analysis.output.levels import LEVELLED, why_not
-from dynprof.analysis.reading.categories import LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.categories import KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+_WITHOUT_SHAPES = (
+    "no operator with a known formula was recorded with its shapes; record_shapes does"
+)
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
@@ -39,6 +43,12 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             not _asks(measured, "l2_cache"),
             "a trace of torch does not tell how often caches were hit; only an NPU's does",
         ),
+        "module_details.csv": (
+            len(measured.modules.rows),
+            "no module and no label was recorded; with_stack and with_modules do",
+        ),
+        "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
+        "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }

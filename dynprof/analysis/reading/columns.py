@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +103,16 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     names, categories, threads = tables["name"], tables["category"], tables["thread"]
     dims, groups, known = tables["dims"], tables["group"], tables["details"]
     nothing = known[Details()]
-    args = [e.args or _NO_ARGS for e in events]
+    args, valued = [e.args or _NO_ARGS for e in events], _Valued()
     columns = {
         "start": _column((e.start_ns() for e in events), count),
         "length": _column((e.length_ns() for e in events), count),
         "name": _column((names[e.name] for e in events), count),
         "category": _column((categories[e.cat] for e in events), count),
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
-        "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
+        "dims": _column(
+            (dims[_inputs(a, valued[e.name])] for e, a in zip(events, args, strict=True)), count
+        ),
         "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
         "details": _column(
             (
@@ -125,6 +128,24 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         get = operator.attrgetter(name)
         columns[name] = _column(map(get, args), count)
     return columns
+
+
+_WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
+"""Operators whose work depends on more than shapes; values of all would make long tables."""
+
+
+class _Valued(dict[str, bool]):
+    """Whether the values of an operator's arguments are kept, by its name."""
+
+    def __missing__(self, name: str) -> bool:
+        kept = self[name] = bool(_WITH_VALUES.fullmatch(name))
+        return kept
+
+
+def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes]:
+    """Return shapes, types, and for some operators values of what was given to an operator."""
+    shapes = bytes(args.dims) or bytes(args.old_dims)
+    return shapes, bytes(args.types), bytes(args.values) if valued else b""
 
 
 _NUMBERS = ("external_id", "sequence", "device", "stream", "correlation")

@@ -18,9 +18,11 @@ class Args(msgspec.Struct, gc=False):
 
     external_id: int = msgspec.field(default=NONE, name="External id")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    old_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input dims")
     group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Name")
     members: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
     sequence: int = msgspec.field(default=NONE, name="Sequence number")
     bytes: int = msgspec.field(default=0, name="Bytes")
     total: int = msgspec.field(default=0, name="Total Allocated")

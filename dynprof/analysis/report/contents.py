@@ -11,11 +11,14 @@ from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.report.marks import marks
+from dynprof.analysis.report.modules import modules_data
+from dynprof.analysis.report.roofline import roofline_data
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.ranks.comparison import Ranks
     from dynprof.captures.manifest import Manifest
@@ -49,7 +52,12 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
             for f in found
         ],
         "steps": _steps(measured, steps),
-        "flame": _flame(measured),
+        "flame": _flame(measured, measured.tree),
+        "flame_on_device": _flame(measured, measured.tree_on_device)
+        if len(measured.launches.work)
+        else None,
+        "modules": modules_data(measured),
+        "roofline": roofline_data(measured),
         "operators": _operators(measured),
         "memory": _memory(measured),
         "marks": marks(measured),
@@ -106,9 +114,8 @@ def _in_ms(times: dict[str, int]) -> dict[str, float]:
     return {name: time / 1e6 for name, time in times.items()}
 
 
-def _flame(measured: MeasuredTrace) -> Data:
-    """Return the call tree, without what is too thin to be seen; times in us."""
-    tree = measured.tree
+def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
+    """Return a call tree, without what is too thin to be seen; times in us."""
     total = list(tree.own_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:

@@ -11,6 +11,17 @@ class FlameGraph {
     this.found = section.querySelector("output");
     this.reset = section.querySelector(".reset");
     this.search = section.querySelector("input");
+    this.reset.addEventListener("click", () => this.show(this.top));
+    this.search.addEventListener("input", () => this.show(this.shown));
+    this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.zoom(node)));
+    this.graph.addEventListener("keydown", (event) => this.onNode(event, (node) => this.move(event, node)));
+    for (const kind of ["mouseover", "focusin"])
+      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
+    this.load(data);
+  }
+
+  /** Shows other data of the same form. */
+  load(data) {
     this.nodes = data.name.map((name, place) => ({
       name: data.names[name], parent: data.parent[place], total: data.total[place], children: [],
     }));
@@ -21,12 +32,6 @@ class FlameGraph {
     }
     for (const node of [this.top, ...this.nodes]) node.children.sort((a, b) => b.total - a.total);
     this.top.total = data.all;
-    this.reset.addEventListener("click", () => this.show(this.top));
-    this.search.addEventListener("input", () => this.show(this.shown));
-    this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.zoom(node)));
-    this.graph.addEventListener("keydown", (event) => this.onNode(event, (node) => this.move(event, node)));
-    for (const kind of ["mouseover", "focusin"])
-      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
     this.show(this.top);
   }
 

@@ -68,9 +68,17 @@ function drawRanks() {
 
 function drawFlame() {
   section("flame").hidden = data.flame.name.length === 0;
-  const thin = data.flame.hidden ? ` Too thin to be shown: ${counted(data.flame.hidden, "path")}.` : "";
-  part("flame", ".hint").textContent = `Python frames and operators within the steps, of all threads that ran operators. A click widens one.${thin}`;
-  new FlameGraph(section("flame"), data.flame);
+  const graph = new FlameGraph(section("flame"), data.flame);
+  const choice = part("flame", "select");
+  choice.hidden = !data.flame_on_device;
+  const say = () => {
+    const { hidden } = data[choice.value];
+    const thin = hidden ? ` Too thin to be shown: ${counted(hidden, "path")}.` : "";
+    const what = choice.value === "flame" ? "within the steps" : "of the whole capture, by the device's time for what each started";
+    part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. A click widens one.${thin}`;
+  };
+  choice.addEventListener("change", () => { graph.load(data[choice.value]); say(); });
+  say();
 }
 
 function drawOperators() {
@@ -106,4 +114,4 @@ function drawMemory() {
   }
 }
 
-for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawFlame, drawOperators, drawMarks, drawMemory]) draw();
+for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();

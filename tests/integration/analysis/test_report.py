@@ -13,6 +13,7 @@ from tests.integration.analysis.traces import recorded
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 from tests.real_traces import on_each
+from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
     import subprocess
@@ -325,3 +326,48 @@ def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert out.stat().st_size < 1_000_000
     assert any(words in done.stderr for words in ("The device computes", "Operators of the host"))
+
+
+@needs_browser
+def test_modules_open_and_close(made: str, opened: Any) -> None:
+    """Each module lies below the one that called it; a click hides what is inside."""
+    page = opened(made)
+    assert page.inner_text("#modules h2") == "By module"
+    names = texts(page, "#modules tbody button")
+    assert names[0].startswith("TransformerEncoder_0")
+    assert "Linear_0" in names
+    heads = texts(page, "#modules th")
+    assert {"Host, forward", "Host, backward", "Allocated MB", "GFLOP"} <= set(heads)
+    assert "Device, forward" not in heads
+    whole = page.locator("#modules tbody tr").first
+    times = [float(cell.replace(",", "")) for cell in whole.locator("td").all_inner_texts()[1:]]
+    assert times[1] > times[2] > 0
+    page.click("#modules tbody button >> nth=0")
+    assert texts(page, "#modules tbody button") == names[:1]
+    assert page.locator("#modules tbody button").get_attribute("aria-expanded") == "false"
+    page.keyboard.press("Enter")
+    assert texts(page, "#modules tbody button") == names
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_device_has_a_roofline_and_a_flame_graph(tmp_path: Path, opened: Any, width: int) -> None:
+    """Operators with their rates; the flame graph is switched to the time of the device."""
+    path = random_model(tmp_path, 5)
+    said = json.loads(path.read_text())
+    devices = [{"id": 0, "name": "Tesla V100-SXM2-16GB"}]
+    path.write_text(json.dumps({**said, "deviceProperties": devices}))
+    page = opened(report(str(path)).stdout.strip(), viewport={"width": width, "height": 800})
+    assert "moves at most 900 GB/s" in page.inner_text("#roofline .hint")
+    assert {"float16", "float32"} <= {
+        text.rstrip(":-\n ") for text in texts(page, "#roofline .u-label")
+    }
+    assert page.locator("#roofline canvas").bounding_box()["height"] > 200
+    assert {"% of roofline", "Held by"} <= set(texts(page, "#roofline th"))
+    assert "aten::addmm" in page.inner_text("#roofline tbody")
+    assert "Device, forward" in texts(page, "#modules th")
+    of_host = page.inner_text("#flame .told")
+    page.select_option("#flame select", "flame_on_device")
+    assert page.inner_text("#flame .told") != of_host
+    assert "the device's time" in page.inner_text("#flame .hint")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

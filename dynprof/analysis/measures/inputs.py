@@ -1,0 +1,142 @@
+"""What was given to an operator: shapes, types and values, as Kineto writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIST = "TensorList"
+"""Kineto's type of a list of tensors, which does not tell that of the tensors."""
+
+SIZES = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::complex<float>": 8, "c10::complex<double>": 16, "bool": 1, "signed char": 1,
+    "unsigned char": 1, "short int": 2, "short": 2, "short unsigned int": 2, "unsigned short": 2,
+    "int": 4, "unsigned int": 4, "long int": 8, "long": 8, "long unsigned int": 8,
+    "unsigned long": 8,
+}  # fmt: skip
+"""Bytes of an element by Kineto's names of types."""
+_WIDEST = 1 << 62
+Shape = tuple[int, ...]
+
+
+class UnknownInputError(Exception):
+    """The trace does not tell something that a formula needs."""
+
+
+class Inputs:
+    """What was given to an operator.
+
+    Args:
+        dims: Kineto's shapes, as JSON.
+        types: Its types, likewise.
+        values: Its values of what is no tensor, likewise; not kept for every operator.
+    """
+
+    def __init__(self, dims: bytes, types: bytes, values: bytes) -> None:
+        self.dims, self.types, self.values = map(_listed, (dims, types, values))
+
+    def is_tensor(self, place: int) -> bool:
+        """Return whether an argument is a tensor, as far as is known."""
+        if place >= len(self.dims) or not _is_shape(self.dims[place]):
+            return False
+        return self.type(place) in SIZES if self.types else bool(self.dims[place])
+
+    def type(self, place: int) -> str:
+        """Return Kineto's name of an argument's type; empty where there is none."""
+        return str(self.types[place]) if place < len(self.types) else ""
+
+    def shape(self, place: int, ndim: int | None = None) -> Shape:
+        """Return the shape of a tensor that is an argument.
+
+        Raises:
+            UnknownInputError: It is none, or has another number of dimensions.
+        """
+        if not self.is_tensor(place) or ndim not in (None, len(self.dims[place])):
+            raise UnknownInputError
+        return tuple(self.dims[place])
+
+    def tensors(self) -> Iterator[int]:
+        """Return the places of the arguments that are tensors."""
+        return filter(self.is_tensor, range(len(self.dims)))
+
+    def lists(self) -> list[list[Shape]]:
+        """Return the shapes in each argument that is a list of tensors."""
+        found = [d for place, d in enumerate(self.dims) if self.type(place) == LIST]
+        if not all(isinstance(many, list) and all(map(_is_shape, many)) for many in found):
+            raise UnknownInputError
+        return [[tuple(one) for one in many] for many in found]
+
+    def size(self, place: int) -> int:
+        """Return how many bytes a tensor has.
+
+        Raises:
+            UnknownInputError: Its type is not known.
+        """
+        if self.type(place) not in SIZES:
+            raise UnknownInputError
+        return math.prod(self.shape(place)) * SIZES[self.type(place)]
+
+    def number(self, place: int) -> int:
+        """Return a whole number that is an argument, or 1 and 0 for what is true or not.
+
+        Raises:
+            UnknownInputError: The trace does not have it.
+        """
+        return self.numbers(place, 1)[0]
+
+    def numbers(self, place: int, count: int | None = None) -> list[int]:
+        """Return a list of whole numbers that is an argument; one stands for all of ``count``.
+
+        Raises:
+            UnknownInputError: The trace does not have it, or there are not so many.
+        """
+        said = self.values[place] if place < len(self.values) else ""
+        try:
+            found = json.loads(str(said).lower())
+        except ValueError as error:
+            raise UnknownInputError from error
+        found = found if isinstance(found, list) else [found]
+        if not all(isinstance(one, int) and abs(one) < _WIDEST for one in found):
+            raise UnknownInputError
+        if count is not None and len(found) == 1:
+            found *= count
+        if count not in (None, len(found)):
+            raise UnknownInputError
+        return [int(one) for one in found]
+
+    def first_type(self) -> str:
+        """Return the type of the first tensor; empty where that is not known."""
+        return next(map(self.type, self.tensors()), "")
+
+    def common_type(self) -> str:
+        """Return the type that its tensors are brought to before they are computed with.
+
+        A number in a tensor without dimensions gives way to the types of tensors that have some.
+        """
+        types = [(bool(self.dims[p]), self.type(p)) for p in self.tensors() if self.types]
+        return max(types, key=_rank, default=(False, ""))[1]
+
+
+def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
+    large, name = one
+    return large, name.startswith(("c10::", "float", "double")), SIZES[name]
+
+
+def _listed(text: bytes) -> list[Any]:
+    try:
+        found = json.loads(text or b"[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _is_shape(said: Any) -> bool:
+    return isinstance(said, list) and all(
+        isinstance(one, int) and 0 <= one < _WIDEST for one in said
+    )
