@@ -13,6 +13,7 @@ import numpy as np
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.nesting import ROOT
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.operators import Average, Calls, Operators
@@ -173,6 +175,11 @@ class MeasuredTrace:
     def tree(self) -> CallTree:
         """The same by the path that leads to each."""
         return call_tree(self.trace, self.calls, self.marked)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath | None:
+        """The longest path through the steps; None where there is none."""
+        return critical_path(self.trace, self.marked, self.launches, self.calls)
 
     @cached_property
     def allocations(self) -> list[Allocation]:
