@@ -1,4 +1,4 @@
-"""The critical path of steps: what they would have to wait for on any device, however fast the rest.
+"""The critical path of steps: what each had to wait for, one after the other, until it was done.
 
 One path leads through the whole capture, from the begin of the first step until all that the last
 one asked for was done. A step's part of it lasts from the end of the step before, on host and
@@ -140,7 +140,7 @@ def critical_path(
         times=times,
         what_ifs=_what_ifs(trace, work, graph, times, len(ends)),
         on_host=not len(work.place),
-        told=len(work.streams) < 2 or trace.category(SYNCHRONISATIONS).any(),
+        told=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
 
 
@@ -164,9 +164,7 @@ def _ends(marked: list[Marked], work: Work, last: int) -> Numbers:
     return ends
 
 
-def _what_ifs(
-    trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: int
-) -> list[WhatIf]:
+def _what_ifs(trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: int) -> list[WhatIf]:
     """Return what a step would take without this or that, for all that the path is in."""
     whole = int(graph.end.max() - graph.end[0])
     found = []

@@ -126,8 +126,8 @@ class _Joints:
         found = np.full(len(thread), UNKNOWN, np.int64)
         for number in np.unique(thread).tolist():
             mine, asked = np.flatnonzero(self.thread == number), thread == number
-            side = "left" if before else "right"
-            place = np.searchsorted(self.time[mine], until[asked], side=side) - 1
+            times, wanted = self.time[mine], until[asked]
+            place = np.searchsorted(times, wanted, side="left" if before else "right") - 1
             found[asked] = np.append(mine, UNKNOWN)[place]
         return found
 

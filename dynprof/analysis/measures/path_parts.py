@@ -185,7 +185,8 @@ def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers
     inside = parent != ROOT
     while (over := inside & (end > end[parent])).any():  # as nesting counts such ends
         end[over] = end[parent[over]]
-    mine = np.flatnonzero((spans["thread"][calls.span] == thread) & (spans["length"][calls.span] > 0))
+    lasts = spans["length"][calls.span] > 0
+    mine = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
     name = spans["name"][calls.span]
     outer = np.where(inside, name[parent], UNKNOWN)
     times = np.concatenate([end[mine], spans["start"][calls.span[mine]]])

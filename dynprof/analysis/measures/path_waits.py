@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.path_work import MOST_STREAMS
+from dynprof.analysis.measures.launches import UNKNOWN, Launches
+from dynprof.analysis.measures.path_work import MOST_STREAMS, blocking_copies
 from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
 from dynprof.analysis.reading.events import NONE
 
@@ -200,12 +200,9 @@ class Waits:
 
     def _blocking_copies(self) -> list[CallWait]:
         """Return the calls that waited for the copy that they asked for."""
-        trace, work = self._trace, self._work
-        waits = trace.named(lambda name: "emcpy" in name and "Async" not in name)
-        pageable = trace.named(lambda name: "Pageable" in name)
-        own = work.call != UNKNOWN
-        own[own] = self._calls[work.call[own]] & (work.end[own] <= self._end[work.call[own]])
-        own[own] = waits[work.call[own]] | pageable[work.place[own]]
+        work = self._work
+        own = blocking_copies(self._trace, Launches(work.place, work.call))
+        own &= (work.end <= self._end[work.call]) & self._calls[work.call]
         chosen = np.flatnonzero(own)
         pairs = zip(work.call[chosen].tolist(), chosen.tolist(), strict=True)
         return [CallWait(*pair) for pair in pairs]

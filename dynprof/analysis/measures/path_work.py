@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.launches import UNKNOWN
+from dynprof.analysis.reading.categories import COPIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,8 @@ MOST_STREAMS = 1_000_003
 @dataclass(frozen=True)
 class Work:
     """What devices did, in the order of its begin; times in ns.
+
+    At the end stand once more the copies that their call takes part in, as far as it lasts.
 
     Attributes:
         place: Places among the trace's spans.
@@ -101,19 +104,35 @@ class Stream:
 
 def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
     """Return what devices still did after one time that was launched before another one."""
-    spans = trace.spans
-    start, over = spans["start"][found.work], (spans["start"] + spans["length"])[found.work]
-    known = found.call != UNKNOWN
-    launched = np.where(known, np.minimum(spans["start"][found.call], start), start)
-    wanted = (over > begin) & (launched < end)
-    place, call = found.work[wanted], found.call[wanted]
+    spans, launches = trace.spans, found.call
+    over = spans["start"] + spans["length"]
+    start, done, known = spans["start"][found.work], over[found.work], launches != UNKNOWN
+    launched = np.where(known, np.minimum(spans["start"][launches], start), start)
+    called = np.where(known, over[launches], start)
+    wanted = np.flatnonzero((done > begin) & (launched < end))
+    # A call may take part in its copy: what it did of it stands at the end, beside the whole copy.
+    waits = blocking_copies(trace, found)[wanted]
+    waits &= (np.maximum(start, begin)[wanted] < called[wanted]) & (called < done)[wanted]
+    shared = wanted[waits]
+    ended = np.concatenate([done[wanted], called[shared]])
+    wanted = np.concatenate([wanted, shared])
+    place, call = found.work[wanted], launches[wanted]
     return Work(
         place=place,
         call=call,
         start=np.maximum(start[wanted], begin),
-        end=over[wanted],
+        end=ended,
         launched=launched[wanted],
-        called=np.where(known, (spans["start"] + spans["length"])[found.call], start)[wanted],
-        thread=np.where(known, spans["thread"][found.call], UNKNOWN)[wanted],
+        called=called[wanted],
+        thread=np.where(known, spans["thread"][launches], UNKNOWN)[wanted],
         key=spans["device"][place] * MOST_STREAMS + spans["stream"][place],
     )
+
+
+def blocking_copies(trace: Trace, found: Launches) -> NDArray[np.bool_]:
+    """Return which things that devices did are copies that their call waits for."""
+    waits = trace.named(lambda name: "emcpy" in name and "Async" not in name)[found.call]
+    pageable = trace.named(lambda name: "Pageable" in name)[found.work]
+    copies: NDArray[np.bool_] = trace.category(COPIES)[found.work]
+    copies &= (found.call != UNKNOWN) & (waits | pageable)
+    return copies
