@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.path_parts import PARTS
 from tests.real_traces import on_each
-from tests.unit.analysis.plain_path import PlainPath, exact_events
+from tests.unit.analysis.plain_path import PlainPath
+from tests.unit.analysis.plain_trace import exact_events, what
 from tests.unit.analysis.random_paths import random_waits
 from tests.unit.analysis.random_traces import random_trace
 
@@ -44,7 +45,7 @@ def check(path: Path) -> None:
     assert found.ends[-1] == plain.t0 + plain.length()
     expected: dict[str, int] = defaultdict(int)
     for part, time in plain.parts().items():
-        expected["host" if part.startswith("host of") else part] += time
+        expected[part] += time
     times = {name: round(time * len(found.ends)) for name, time in found.parts().items()}
     # A thread of which nobody knows what it waits for waits outside of its operators.
     alone = expected["host"] - times["host"]
@@ -56,20 +57,17 @@ def check(path: Path) -> None:
         assert round(one.step * len(found.ends)) == without(plain, one.what), one.what
 
 
-def without(plain: PlainPath, what: str) -> int:
+def without(plain: PlainPath, free: str) -> int:
     """Return how long the whole takes if something cost nothing."""
     kinds = {"all kernels that compute": "kernels", "all copies": "copies",
              "communication": "communication"}  # fmt: skip
-    if what == "the host's work":
+    if free == "the host's work":
         return plain.length(host=False)
-    if what == "data loading":
+    if free == "data loading":
         return plain.length(loading=False)
-    if what in kinds:
-        return plain.length(without=lambda event: plain.what(event) == kinds[what])
-    kernels = ("kernels",)
-    return plain.length(
-        without=lambda event: event["name"] == what and plain.what(event) in kernels
-    )
+    if free in kinds:
+        return plain.length(without=lambda event: what(event) == kinds[free])
+    return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
 
 
 @on_each
