@@ -14,7 +14,6 @@ import numpy as np
 from dynprof.analysis.measures.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.path_work import MOST_STREAMS, blocking_copies
 from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
-from dynprof.analysis.reading.events import NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +27,7 @@ _BACKWARD = "Backward"
 """In the names of operators that autograd's threads run, of every version of torch."""
 
 
-_ALL_STREAMS = (NONE, (1 << 32) - 1)
+_ALL_STREAMS = (UNKNOWN, (1 << 32) - 1)
 """Stand in the place of a stream where a whole device is waited for."""
 
 
@@ -117,7 +116,7 @@ class Waits:
 
     def _starts_by_correlation(self) -> dict[int, int]:
         """Return when the calls began that record an event that something waits for."""
-        wanted = [sync.of_record for sync in self._syncs.values() if sync.of_record != NONE]
+        wanted = [sync.of_record for sync in self._syncs.values() if sync.of_record != UNKNOWN]
         spans = self._trace.spans
         calls = self._trace.category(LAUNCHES) & np.isin(spans["correlation"], wanted)
         return dict(
@@ -163,7 +162,7 @@ class Waits:
                 same_device = other // MOST_STREAMS == key // MOST_STREAMS
                 if other == key or not same_device:
                     continue
-                if sync and sync.of_stream not in (NONE, other % MOST_STREAMS):
+                if sync and sync.of_stream not in (UNKNOWN, other % MOST_STREAMS):
                     continue
                 earlier = given.last(called, start)
                 if earlier != UNKNOWN:
