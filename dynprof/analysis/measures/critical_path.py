@@ -183,7 +183,8 @@ def _scenarios(
     part[done] = work_parts(trace, work)[graph.work[done]]
     name[done] = trace.spans["name"][work.place[graph.work[done]]]
     host = _without(graph, graph.host)
-    yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
+    if done.any():  # else there is nothing beside it
+        yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
     loading = times.time[times.phase == PHASES.index(LOADING)].sum()
     if loading:
         since = graph.end[graph.before]

@@ -18,12 +18,12 @@ function drawCriticalPath() {
   }));
   drawBars(part("critical-path", ".bars"), drawn);
   drawLegend(part("critical-path", ".legend"), drawn);
-  const of = count > 1 ? "the mean step" : "it";
   if (whatIfs.length) {
     const target = part("critical-path", ".what-ifs");
-    target.append(element("h3", "", `If it cost nothing, ${of} would take instead of ${inMs(length)}`));
-    new SortedTable(target, [["What", text], ["ms on the path", time], ["Step, ms", time], ["Saved, ms", time]],
-      whatIfs, 3, "what would cost nothing");
+    const head = count > 1 ? `The mean step of ${inMs(length)}` : `What takes ${inMs(length)}`;
+    target.append(element("h3", "", `${head}, if something cost nothing`));
+    new SortedTable(target, [["What costs nothing", text], ["Then it takes, ms", time], ["Saved, ms", time],
+      ["On the path, ms", time]], whatIfs, 2, "what would cost nothing");
   }
   const target = part("critical-path", ".names");
   target.append(element("h3", "", count > 1 ? "What the path of the mean step consists of" : "What the path consists of"));

@@ -45,7 +45,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
         "count": len(path.steps),
         "length": path.length / 1e6,
         "what_ifs": [
-            [one.what, one.on_path / 1e6, one.step / 1e6, (path.length - one.step) / 1e6]
+            [one.what, one.step / 1e6, (path.length - one.step) / 1e6, one.on_path / 1e6]
             for one in path.what_ifs
         ],
         "names": _names(path, measured.trace.tables["name"]),

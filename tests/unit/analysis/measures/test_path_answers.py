@@ -3,91 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.measures.critical_path import CriticalPath
-
-STEP = 1000
-COMPUTE, SIDE = 7, 20
-MAIN, ENGINE = 1, 2
-
-
-class Job:
-    """A job of one or two steps of 1,000 us, event by event; times in us."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self._correlation = 0
-
-    def step(self, number: int = 0, length: float = STEP) -> None:
-        """Mark a step."""
-        self.host(f"ProfilerStep#{number}", number * STEP, length, "user_annotation")
-
-    def host(
-        self, name: str, begin: float, length: float, category: str = "cpu_op", thread: int = MAIN
-    ) -> int:
-        """Let the host do something; return its correlation."""
-        self._correlation += 1
-        args = {"correlation": self._correlation} if category == "cuda_runtime" else {}
-        self._add(name, category, thread, begin, length, args)
-        return self._correlation
-
-    def call(self, name: str, begin: float, length: float, thread: int = MAIN) -> int:
-        """Let the host call the runtime; return its correlation."""
-        return self.host(name, begin, length, "cuda_runtime", thread)
-
-    def launch(
-        self,
-        name: str,
-        called: float,
-        begin: float,
-        length: float,
-        stream: int = COMPUTE,
-        thread: int = MAIN,
-    ) -> None:
-        """Launch a kernel, which takes the host 5 us."""
-        self.work(name, self.call("cudaLaunchKernel", called, 5, thread), begin, length, stream)
-
-    def work(
-        self, name: str, correlation: int, begin: float, length: float, stream: int = COMPUTE
-    ) -> None:
-        """Let a device do something for a call."""
-        category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        args = {"correlation": correlation, "device": 0, "stream": stream}
-        self._add(name, category, stream, begin, length, args, pid=0)
-
-    def told(self, kind: str, correlation: int, stream: int, begin: float, **more: int) -> None:
-        """Let CUPTI tell of a wait."""
-        args = {"correlation": correlation, "device": 0, "stream": stream, **more}
-        self._add(kind, "cuda_sync", stream, begin, 1, args, pid=0)
-
-    def _add(
-        self,
-        name: str,
-        category: str,
-        thread: int,
-        begin: float,
-        length: float,
-        args: dict[str, Any],
-        pid: int = 9,
-    ) -> None:
-        event = {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": thread}
-        self.events.append({**event, "ts": begin, "dur": length, "args": args})
-
-    def path(self, folder: Path) -> CriticalPath:
-        """Return the critical path."""
-        trace = folder / "a.trace.json"
-        trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
-        found = MeasuredTrace(trace).critical_path
-        assert found is not None
-        return found
 
 
 def parts(path: CriticalPath) -> dict[str, float]:
@@ -255,6 +181,34 @@ def test_a_device_that_is_behind(tmp_path: Path) -> None:
     assert (path.lengths / 1000).tolist() == [920, 900]
     assert parts(path) == {"host": 5, "launches": 5, "kernels": 900}
     assert without(path)["gemm"] == 200 / 2
+
+
+@pytest.mark.parametrize(("gap", "part"), [(10, "between kernels"), (11, "unknown wait")])
+def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: str) -> None:
+    """A stream goes on at once; where it does not, something else held it."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 400)
+    job.launch("add", 20, 420 + gap, 400)
+    job.call("cudaDeviceSynchronize", 30, 900)
+    assert parts(job.path(tmp_path))[part] == gap
+
+
+@pytest.mark.parametrize("name", ["aten::to", ""])
+def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
+    """What a loader's thread waits for before its copy is unknown; its operators are its work."""
+    job = Job()
+    job.step()
+    job.host("aten::mm", 0, 100)
+    if name:
+        job.host(name, 0, 500, thread=ENGINE)
+    copy = job.call("cudaMemcpyAsync", 500, 5, thread=ENGINE)
+    job.work("Memcpy HtoD (Pinned -> Device)", copy, 510, 400)
+    job.call("cudaDeviceSynchronize", 600, 320)
+    found = parts(job.path(tmp_path))
+    assert found["copies"] == 400
+    assert found.get("unknown wait", 0) == (0 if name else 500)
+    assert found["host"] == 80 + (500 if name else 0)
 
 
 def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
