@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
+_LATEST = 1 << 62
+"""In ns; sums of such times still fit into 64 bits."""
 MOST_KERNELS = 5
 """Of so many kernels, those with the most time on the path, it is told what a step is without."""
 ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
@@ -114,7 +116,7 @@ class CriticalPath:
 def critical_path(
     trace: Trace, marked: list[Marked], found: Launches, calls: Calls
 ) -> CriticalPath | None:
-    """Return the critical path of the steps; None where the trace holds nothing.
+    """Return the critical path of the steps; None where they take no time, or one no clock gives.
 
     Args:
         trace: The trace.
@@ -122,16 +124,16 @@ def critical_path(
         found: What devices did, and which calls of the host started it.
         calls: The operators and Python frames of the host.
     """
-    if not marked or marked[-1][1] + marked[-1][2] <= marked[0][1]:
+    begin, end = _span(marked)
+    if end <= begin or not -_LATEST < begin < end < _LATEST:
         return None
-    begin, end = marked[0][1], max(since + length for _, since, length in marked)
     work = work_between(trace, found, begin, end)
     main = _main_thread(trace)
-    waits = Waits(trace, work, begin, end)
+    waits = Waits(trace, work, main, begin, end)
     graph = path_graph(trace, work, waits, main, (begin, end))
     ends = _ends(marked, work, int(graph.end.max()))
     path = segments(trace, work, graph, graph.path())
-    linked = np.array([main, *{one.thread for one in waits.for_backward(main)}], np.int64)
+    linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
     times = path_times(trace, calls, path, ends, linked)
     return CriticalPath(
         steps=marked,
@@ -142,6 +144,12 @@ def critical_path(
         on_host=not len(work.place),
         told=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
+
+
+def _span(marked: list[Marked]) -> tuple[int, int]:
+    """Return from when until when the host is in its steps."""
+    ends = [since + length for _, since, length in marked]
+    return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
 def _main_thread(trace: Trace) -> int:

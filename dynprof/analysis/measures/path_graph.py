@@ -109,17 +109,18 @@ class _Joints:
 
     def __init__(self, trace: Trace, waits: Waits, main: int, end: int) -> None:
         spans, rows = trace.spans, list[tuple[int, ...]]()
+        ends = spans["start"] + spans["length"]
         for call, source in waits.of_calls():
-            begin, length = int(spans["start"][call]), int(spans["length"][call])
-            thread = int(spans["thread"][call])
-            rows.append((begin + length, thread, call, begin, source, UNKNOWN))
-        for thread, since, begin, until in waits.for_backward(main) if main != UNKNOWN else ():
+            columns = (ends, spans["thread"], spans["start"])
+            time, thread, begin = (int(column[call]) for column in columns)
+            rows.append((time, thread, call, begin, source, UNKNOWN))
+        for thread, since, begin, until in waits.for_backward:
             rows.append((begin, thread, UNKNOWN, NEVER, UNKNOWN, main))
             rows.append((until, main, UNKNOWN, since, UNKNOWN, thread))
         if main != UNKNOWN:
             rows.append((end, main, UNKNOWN, end, UNKNOWN, UNKNOWN))
-        columns = np.array(sorted(rows), np.int64).reshape(-1, 6).T
-        self.time, self.thread, self.call, self.until, self.source, self.other = columns
+        table = np.array(sorted(rows), np.int64).reshape(-1, 6).T
+        self.time, self.thread, self.call, self.until, self.source, self.other = table
 
     def last(self, thread: Numbers, until: Numbers, *, before: bool = False) -> Numbers:
         """Return the last joint of each thread up to a time, or before it; -1 for none."""

@@ -7,6 +7,7 @@ the host does; what for is the work that was launched before and ended last mean
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -88,12 +89,13 @@ class Waits:
     Args:
         trace: The trace.
         work: What devices did.
+        main: The thread of the steps; -1 where no thread is known.
         begin: From when on.
         end: Until when.
     """
 
-    def __init__(self, trace: Trace, work: Work, begin: int, end: int) -> None:
-        spans = trace.spans
+    def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
+        spans, self._main = trace.spans, main
         self._trace, self._work = trace, work
         self._end = spans["start"] + spans["length"]
         inside = (self._end > begin) & (self._end <= end)
@@ -206,12 +208,10 @@ class Waits:
         pairs = zip(work.call[chosen].tolist(), chosen.tolist(), strict=True)
         return [CallWait(*pair) for pair in pairs]
 
-    def for_backward(self, main: int) -> list[Backward]:
-        """Return when a thread waited for those of autograd, which it starts.
-
-        Args:
-            main: Which thread.
-        """
+    @cached_property
+    def for_backward(self) -> list[Backward]:
+        """When the main thread waited for those of autograd, which it starts."""
+        main = self._main
         spans, trace = self._trace.spans, self._trace
         host = trace.category(OPERATORS)
         backward = host & trace.named(lambda name: _BACKWARD in name or name.startswith("autograd"))

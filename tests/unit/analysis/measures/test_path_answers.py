@@ -211,6 +211,15 @@ def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
     assert found["host"] == 80 + (500 if name else 0)
 
 
+@pytest.mark.parametrize("length", [0, 5e15, 9.2e15])
+def test_a_step_that_no_clock_gives(tmp_path: Path, length: float) -> None:
+    """It has no path, and nothing breaks."""
+    job = Job()
+    job.launch("gemm", 10, 20, 9.2e15)
+    job.step(length=length)
+    assert job.measured(tmp_path).critical_path is None
+
+
 def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
     """There is nothing to wait for."""
     trace = tmp_path / "a.trace.json"
