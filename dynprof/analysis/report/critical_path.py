@@ -94,6 +94,12 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
     return found
 
 
+_WORDS = {
+    "between kernels": "gaps between kernels",
+    "return to the host": "returning to the host",
+    "unknown wait": "waiting for something unknown",
+}
+"""How parts are called in a sentence, where it is another way."""
 _NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 
 
@@ -112,7 +118,7 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     if max(differs) < _SAYS_MORE:
         return []
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
-    named = [f"{share:.0%} {name}" for share, name in shares if share >= _SHOWN]
+    named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
     whole = "a step" if steps.marked else "the trace"
     return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
 
