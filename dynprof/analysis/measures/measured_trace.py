@@ -13,6 +13,7 @@ import numpy as np
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.flops import efforts, works
 from dynprof.analysis.measures.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.kernels import kinds
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.flops import Efforts, Work
     from dynprof.analysis.measures.kernel_shapes import KernelShape
     from dynprof.analysis.measures.kernels import Kind
@@ -239,6 +241,11 @@ class MeasuredTrace:
             CaptureError: The user's own table cannot be read.
         """
         return peak_of(self.device_name) if self.device_name else None
+
+    @cached_property
+    def critical_path(self) -> CriticalPath | None:
+        """The longest path through the steps; None where there is none."""
+        return critical_path(self.trace, self.marked, self.launches, self.calls)
 
     @cached_property
     def allocations(self) -> list[Allocation]:

@@ -10,6 +10,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.roofline import roofline_data
@@ -52,6 +53,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
             for f in found
         ],
         "steps": _steps(measured, steps),
+        "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
         "flame_on_device": _flame(measured, measured.tree_on_device)
         if len(measured.launches.work)
@@ -78,7 +80,8 @@ def verdict(measured: MeasuredTrace) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
-    return [str(steps), *slowed, *map(str, findings(measured, steps)[:WORST])]
+    path = path_sentence(measured)
+    return [str(steps), *path, *slowed, *map(str, findings(measured, steps)[:WORST])]
 
 
 def _slowed(measured: MeasuredTrace) -> str:

@@ -30,6 +30,7 @@ _SCRIPTS = (
     "roofline.js",
     "marks.js",
     "page.js",
+    "critical_path.js",
 )
 
 

@@ -13,6 +13,7 @@ from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.own_tables import own_tables
+from dynprof.analysis.output.path_tables import path_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
@@ -112,6 +113,7 @@ def write_analysis(
             yield from write_tables(tables, folder / OUTPUT)
             yield from write_json_files(measured, folder / OUTPUT)
             yield from write_tables(own_tables(measured), folder)
+        yield from write_tables(path_tables(measured), folder)
         yield from write_stacks(measured, folder)
         yield write_report(measured, folder / REPORT)
     if MEMORY in parts:

@@ -1,0 +1,33 @@
+"use strict";
+// The critical path: what it consists of in each step, and what a step would take without it.
+
+Object.assign(COLOURS, {
+  "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",
+  "between kernels": "--loading", "return to the host": "--checkpoint", "unknown wait": "--idle",
+});
+
+function drawCriticalPath() {
+  const path = data.critical_path;
+  if (!path) return;
+  const { about, steps, count, length, what_ifs: whatIfs, names } = path;
+  section("critical-path").hidden = false;
+  const shown = steps.length < count ? ` The first ${steps.length} of ${count} steps.` : "";
+  part("critical-path", ".hint").textContent = about.join(" ") + shown;
+  const drawn = steps.map((row) => ({
+    name: row.number === null ? "all" : `step ${row.number}`, value: row.length, bars: [row.parts],
+  }));
+  drawBars(part("critical-path", ".bars"), drawn);
+  drawLegend(part("critical-path", ".legend"), drawn);
+  if (whatIfs.length) {
+    const target = part("critical-path", ".what-ifs");
+    const head = count > 1 ? `The mean step of ${inMs(length)}` : `What takes ${inMs(length)}`;
+    target.append(element("h3", "", `${head}, if something cost nothing`));
+    new SortedTable(target, [["What costs nothing", text], ["Then it takes, ms", time], ["Saved, ms", time],
+      ["On the path, ms", time]], whatIfs, 2, "what would cost nothing");
+  }
+  const target = part("critical-path", ".names");
+  target.append(element("h3", "", count > 1 ? "What the path of the mean step consists of" : "What the path consists of"));
+  new SortedTable(target, [["Name", text], ["What", text], ["Pieces", whole], ["ms", time]], names, 3, "the path");
+}
+
+drawCriticalPath();

@@ -1,0 +1,136 @@
+"""What a report says of the critical path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
+from dynprof.analysis.measures.path_parts import (
+    COMMUNICATING,
+    PARTS,
+    PHASES,
+)
+from dynprof.analysis.measures.path_parts import COMPUTING as KERNELS
+from dynprof.analysis.measures.path_parts import COPYING as COPIES
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.critical_path import CriticalPath, WhatIf
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+MOST_STEPS, MOST_ROWS = 40, 100
+_SHOWN = 0.005
+"""Smaller shares are not named in words."""
+_SAYS_MORE = 0.1
+"""The path is worth a sentence where a share of it differs so much from what the device is busy."""
+_WORTH = 0.03
+"""What would save less of a step is not named in words."""
+
+
+def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
+    """Return the section of the page; times in ms."""
+    path = measured.critical_path
+    if path is None or not path.length:
+        return None
+    rows = [
+        {"number": step[0], "length": length / 1e6, "parts": _in_ms(path.parts(place))}
+        for place, (step, length) in enumerate(
+            zip(path.steps[:MOST_STEPS], path.lengths.tolist(), strict=False)
+        )
+    ]
+    return {
+        "about": _about(path),
+        "steps": rows,
+        "count": len(path.steps),
+        "length": path.length / 1e6,
+        "what_ifs": [
+            [one.what, one.step / 1e6, (path.length - one.step) / 1e6, one.on_path / 1e6]
+            for one in path.what_ifs
+        ],
+        "names": _names(path, measured.trace.tables["name"]),
+    }
+
+
+def _in_ms(times: dict[str, float]) -> dict[str, float]:
+    return {name: time / 1e6 for name, time in times.items()}
+
+
+def _about(path: CriticalPath) -> list[str]:
+    """Return how the path is to be read, in sentences."""
+    if path.on_host:
+        return [
+            "No device worked: the path is the thread of the steps itself, and autograd's where "
+            "it waits for that one."
+        ]
+    found = [
+        "What a step had to wait for, from the end of the one before until host and devices were "
+        "done with it: back along launches, streams, events and synchronisations. What something "
+        "else hides is not on it."
+    ]
+    if not path.told:
+        found.append(
+            "The trace does not say what streams wait for. Where a wait was asked for, the work "
+            "that ended last before is taken for it; the rest is an unknown wait. "
+            "profiler_level Level1 records it (in torch, enable_cuda_sync_events)."
+        )
+    return found
+
+
+def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
+    """Return what the path consists of in the mean step, by name, the longest first."""
+    times, steps = path.times, max(1, len(path.ends))
+    keys = np.stack([times.name, times.part, times.phase], axis=1)
+    rows, where = np.unique(keys, axis=0, return_inverse=True)
+    time, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    np.add.at(time, where.ravel(), times.time)
+    np.add.at(count, where.ravel(), times.count)
+    found = []
+    for place in np.argsort(-time, kind="stable")[:MOST_ROWS].tolist():
+        name, part, phase = rows[place].tolist()
+        shown = names[name] if name >= 0 else _NAMELESS.get(PARTS[part], "")
+        where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
+        found.append([shown, where_is, int(count[place]) / steps, int(time[place]) / steps / 1e6])
+    return found
+
+
+_WORDS = {
+    "between kernels": "gaps between kernels",
+    "return to the host": "returning to the host",
+    "unknown wait": "waiting for something unknown",
+}
+"""How parts are called in a sentence, where it is another way."""
+_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
+
+
+def path_sentence(measured: MeasuredTrace) -> list[str]:
+    """Return what the path says beyond the shares of the verdict: a sentence, or none."""
+    path, steps = measured.critical_path, measured.breakdown
+    if path is None or path.on_host or not path.length:
+        return []
+    parts = path.parts()
+    beside = {
+        COMPUTING: parts[PARTS[KERNELS]],
+        COMMUNICATION: parts[PARTS[COMMUNICATING]],
+        COPYING: parts[PARTS[COPIES]],
+    }
+    differs = (abs(t / path.length - steps.share(steps.parts[n])) for n, t in beside.items())
+    if max(differs) < _SAYS_MORE:
+        return []
+    shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
+    named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
+    whole = "a step" if steps.marked else "the trace"
+    return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
+
+
+def _best(path: CriticalPath, what_ifs: list[WhatIf]) -> str:
+    worth = [one for one in what_ifs if one.step <= (1 - _WORTH) * path.length]
+    if not worth:
+        return "nothing on it, taken by itself, would save much if it cost nothing"
+    return (
+        f"if {worth[0].what} cost nothing, it would take {ms(worth[0].step)}, not {ms(path.length)}"
+    )
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)

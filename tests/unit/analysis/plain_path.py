@@ -1,0 +1,195 @@
+"""The critical path as plain loops count it, apart from the code under test.
+
+Every end of a work of a device, and every moment at which a thread of the host goes on because of
+somebody else, is a point with the reasons for which it was not earlier. The reason that was over
+last is charged with what is left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.unit.analysis.plain_trace import (
+    Event,
+    PlainTrace,
+    Point,
+    Work,
+    end,
+    loads_data,
+    start,
+    thread_of,
+    what,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SETTLES = 10_000
+
+
+class Reason(NamedTuple):
+    """Why a point was not earlier: another one, and the host's work after that."""
+
+    over: int
+    after: Point
+    host: int
+    thread: Any
+    kind: str
+
+
+class PlainPath(PlainTrace):
+    """The path of a trace.
+
+    Args:
+        events: Those with a duration, as they stand in the file.
+    """
+
+    def __init__(self, events: list[Event]) -> None:
+        super().__init__(events)
+        self.loaders = [event for event in self.events if loads_data(event)]
+        self.origin = Point(self.t0, self.t0, -1)
+        self.joints: dict[Any, list[Point]] = defaultdict(list)
+        rows = self._joint_rows()
+        self.returns = {point for point, row in rows if row[4]}
+        for point, row in rows:
+            self.joints[row[1]].append(point)
+        waits, ends = self.stream_waits(), self._ends()
+        found = {work["point"]: self._of_work(work, ends, waits) for work in self.works}
+        found |= {point: self._of_joint(*row) for point, row in rows}
+        nobody = Reason(self.t0, self.origin, 0, None, "nobody")
+        self.reasons = {
+            point: [r for r in reasons if r.after < point and r.over <= point.begin] or [nobody]
+            for point, reasons in found.items()
+        }
+        self.order = sorted(self.reasons)
+
+    def _joint_rows(self) -> list[tuple[Point, tuple[Any, ...]]]:
+        """Return when a thread goes on: time, thread, at work until, other thread, what."""
+        rows: list[tuple[Any, ...]] = []
+        for call, work in self.call_waits():
+            rows.append((end(call), thread_of(call), start(call), None, work))
+        for thread, since, begin, until in self.backward():
+            rows.append((begin, thread, self.t0, self.main, None))
+            rows.append((until, self.main, since, thread, None))
+        if self.main is not None:
+            rows.append((self.done, self.main, self.done, None, None))
+        rows.sort(key=lambda row: row[0])
+        first = len(self.works)
+        return [(Point(row[0], row[0], first + n), row) for n, row in enumerate(rows)]
+
+    def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
+        return {
+            stream: sorted((w["point"].end, w["point"].number, w["point"]) for w in given)
+            for stream, given in self.streams.items()
+        }
+
+    def joint(self, thread: Any, until: int, *, before: bool = False) -> Point:
+        """Return the last joint of a thread up to a time, or before it."""
+        mine = self.joints.get(thread, [])
+        place = (bisect_left if before else bisect_right)([point.end for point in mine], until)
+        return mine[place - 1] if place else self.origin
+
+    def _of_work(
+        self, work: Work, ends: dict[Any, Any], waits: dict[Point, list[tuple[Point, bool]]]
+    ) -> list[Reason]:
+        """Return why a work was not earlier: its launch, its stream, an event."""
+        found, own = [], work["point"]
+        if work["call"]:
+            launched, thread = max(work["launched"], self.t0), thread_of(work["call"])
+            after = self.joint(thread, launched)
+            over = max(min(work["launched"] + self.shortest, own.begin), launched)
+            found.append(Reason(over, after, launched - after.end, thread, "launches"))
+        mine = ends[work["stream"]]
+        place = bisect_left(mine, (own.begin + 1,)) - 1
+        while place >= 0 and mine[place][1] >= own.number:
+            place -= 1
+        if place >= 0:
+            found.append(Reason(mine[place][0], mine[place][2], 0, None, "order"))
+        others, event = list(found), None
+        for source, told in waits.get(own, ()):
+            known = [reason.over for reason in (*others, *([event] if event else ()))]
+            if source.end > max(known, default=self.t0) or (told and event is None):
+                event = Reason(source.end, source, 0, None, "event")
+        return [*others, event] if event else others
+
+    def _of_joint(
+        self, time: int, thread: Any, until: int, other: Any, work: Work | None
+    ) -> list[Reason]:
+        """Return why a thread did not go on earlier: its own work, another thread, a device."""
+        after = self.joint(thread, time, before=True)
+        until = max(until, after.end)
+        found = [Reason(until, after, until - after.end, thread, "chain")]
+        if other is not None:
+            after = self.joint(other, time, before=True)
+            found.append(Reason(time, after, time - after.end, other, "thread"))
+        if work is not None:
+            found.append(Reason(work["point"].end, work["point"], 0, None, "device"))
+        return found
+
+    def binding(self, point: Point) -> Reason:
+        """Return the reason that was over last; of several, the first."""
+        return max(self.reasons[point], key=lambda reason: reason.over)
+
+    def parts(self) -> dict[str, int]:
+        """Walk back from the last point; return how long the path is in what."""
+        found: dict[str, int] = defaultdict(int)
+        works = {work["point"]: work for work in self.works}
+        point = self.order[-1] if self.order else self.origin
+        while point != self.origin:
+            reason = self.binding(point)
+            at_work = reason.after.end + reason.host
+            found["host"] += reason.host
+            if point in works:
+                found[what(works[point]["event"])] += point.end - point.begin
+                self._delay(works[point], reason, at_work, found)
+            elif point in self.returns:
+                found["return to the host"] += point.end - at_work
+            else:
+                found["unknown wait"] += point.end - at_work
+            point = reason.after
+        return found
+
+    def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
+        """Charge what lies between the reason of a work and its begin."""
+        begin = work["point"].begin
+        if reason.kind != "launches":
+            settled = begin - at_work <= SETTLES and reason.kind != "nobody"
+            found["between kernels" if settled else "unknown wait"] += begin - at_work
+            return
+        free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
+        held = begin - free if begin - free > SETTLES else 0
+        found["unknown wait"] += held
+        found["launches"] += begin - at_work - held
+
+    def loading_in(self, begin: int, until: int) -> int:
+        """Return for how long data is loaded between two times."""
+        found, reached = 0, begin
+        for event in self.loaders:
+            since, over = max(start(event), reached), min(end(event), until)
+            found += max(0, over - since)
+            reached = max(reached, over)
+        return found
+
+    def length(
+        self,
+        *,
+        host: bool = True,
+        loading: bool = True,
+        without: Callable[[Event], bool] = lambda _: False,
+    ) -> int:
+        """Return how long everything takes if the host, or some works, cost nothing."""
+        works = {work["point"]: work["event"] for work in self.works}
+        reached = {self.origin: 0}
+        for point in self.order:
+            ways, bound = [], self.binding(point)
+            for reason in self.reasons[point]:
+                over = reason.over if reason is not bound else point.begin
+                takes, since = over - reason.after.end, reason.after.end
+                takes -= 0 if host else reason.host
+                takes -= 0 if loading else self.loading_in(since, since + reason.host)
+                ways.append(reached[reason.after] + takes)
+            free = point in works and without(works[point])
+            reached[point] = max(ways) + (0 if free else point.end - point.begin)
+        return max(reached.values())

@@ -1,0 +1,232 @@
+"""What the critical path depends on, found by plain loops over the raw events of a trace.
+
+Which work of a device was launched by whom, and who waited for whom. All times are whole
+nanoseconds. Nothing of the package is used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+Work = dict[str, Any]
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+CALLS = ("cuda_runtime", "cuda_driver", "runtime")
+OPERATORS = ("cpu_op", "operator")
+LABELS = ("user_annotation", *OPERATORS)
+COPIES = ("gpu_memcpy", "memcpy")
+MEMSETS = ("gpu_memset", "memset")
+COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
+WHOLE_DEVICE = (-1, 4294967295)
+
+
+class Point(NamedTuple):
+    """Something that happened, in the order in which things can depend on each other."""
+
+    end: int
+    begin: int
+    number: int
+
+
+def exact_events(path: Path) -> list[Event]:
+    """Return the events of a trace that have a duration, with all digits of their times."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        found = json.load(file, parse_float=Decimal)["traceEvents"]
+    return [event for event in found if event.get("ph") == "X"]
+
+
+def kind_of(event: Event) -> str:
+    """Return the category of an event, in lower case."""
+    return str(event.get("cat")).lower()
+
+
+def ns(microseconds: float) -> int:
+    """Return whole nanoseconds."""
+    return round(microseconds * 1000)
+
+
+def start(event: Event) -> int:
+    """Return when an event began."""
+    return ns(event["ts"])
+
+
+def end(event: Event) -> int:
+    """Return when an event ended."""
+    return start(event) + ns(event.get("dur", 0))
+
+
+def thread_of(event: Event) -> Any:
+    """Return the thread that an event lies on."""
+    return event["pid"], event["tid"]
+
+
+def blocks(event: Event, call: Event | None) -> bool:
+    """Return whether a copy keeps its call waiting."""
+    if call is None or kind_of(event) not in COPIES:
+        return False
+    name = call["name"]
+    return ("emcpy" in name and "Async" not in name) or "Pageable" in event["name"]
+
+
+def what(event: Event) -> str:
+    """Return what a work is: kernels, communication or copies."""
+    if kind_of(event) in COPIES + MEMSETS:
+        return "copies"
+    lower = event["name"].lower()
+    collective = any(mark in lower for mark in COLLECTIVES) and not lower.startswith("nccl:")
+    return "communication" if collective else "kernels"
+
+
+def loads_data(event: Event) -> bool:
+    """Return whether a label is that of a data loader."""
+    name = event["name"].strip("# ").lower()
+    loads = name == "dataloader" or ("dataloader" in name and "__next__" in name)
+    return loads and kind_of(event) in LABELS
+
+
+class PlainTrace:
+    """The works of a trace, and who waited for whom.
+
+    Args:
+        events: Those with a duration, as they stand in the file.
+    """
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = sorted(events, key=lambda e: (start(e), start(e) - end(e)))
+        labels = [e for e in self.events if kind_of(e) in ("step", *LABELS)
+                  and e["name"].startswith("ProfilerStep#")]  # fmt: skip
+        operators = [e for e in self.events if kind_of(e) in OPERATORS]
+        calls = [e for e in self.events if kind_of(e) in CALLS]
+        does = (e for some in (labels, operators, calls) for e in some)
+        self.main = next(map(thread_of, does), None)
+        self.t0 = min(map(start, labels or self.events))
+        self.done = max(map(end, labels or self.events))
+        self.calls = [call for call in calls if self.t0 < end(call) <= self.done]
+        self.inside = {id(call) for call in self.calls}
+        self.launches: dict[int, Event] = {}
+        for call in calls:
+            self.launches.setdefault(call["args"].get("correlation", -1), call)
+        self.launches.pop(-1, None)
+        self.told = {e["args"]["correlation"]: e["args"] for e in self.events
+                     if kind_of(e) == "cuda_sync"}  # fmt: skip
+        self.works = [self._work(number, *one) for number, one in enumerate(self._found())]
+        delays = [work["point"].begin - work["launched"] for work in self.works if work["call"]]
+        self.shortest = min(delays, default=0)
+        self.streams: dict[Any, list[Work]] = defaultdict(list)
+        for work in sorted(self.works, key=lambda w: (w["launched"], w["point"].number)):
+            self.streams[work["stream"]].append(work)
+
+    def _found(self) -> list[tuple[Event, Event | None, int]]:
+        """Return works, their calls and ends; then what calls did of copies that went on."""
+        found: list[tuple[Event, Event | None, int]] = []
+        for event in self.events:
+            if kind_of(event) in ON_DEVICE:
+                call = self.launches.get(event["args"].get("correlation", -1))
+                launched = min(start(call or event), start(event))
+                if end(event) > self.t0 and launched < self.done:
+                    found.append((event, call, end(event)))
+        parts = [(event, call, end(call)) for event, call, over in found
+                 if call and blocks(event, call)
+                 and max(start(event), self.t0) < end(call) < over]  # fmt: skip
+        return found + parts
+
+    def _work(self, number: int, event: Event, call: Event | None, over: int) -> Work:
+        args = event["args"]
+        return {
+            "event": event,
+            "call": call,
+            "launched": min(start(call or event), start(event)),
+            "stream": (args.get("device", -1), args.get("stream", -1)),
+            "point": Point(over, max(start(event), self.t0), number),
+        }
+
+    def last_on(self, streams: list[Any], launched: int, ended: int) -> Work | None:
+        """Return what was launched before a time on some streams, and ended last by another."""
+        last = None
+        for stream in streams:
+            mine, latest = None, self.t0
+            for work in self.streams.get(stream, ()):
+                latest = max(latest, work["point"].end)
+                if work["launched"] >= launched or latest > ended:
+                    break
+                mine = work
+            if mine and (last is None or mine["point"].end > last["point"].end):
+                last = mine
+        return last
+
+    def record_of(self, args: Event) -> Event | None:
+        """Return the call that recorded the event that something waits for."""
+        return self.launches.get(args.get("wait_on_cuda_event_record_corr_id", -1))
+
+    def source_of(self, call: Event) -> Work | None:
+        """Return what a synchronising call waited for."""
+        args = self.told.get(call["args"].get("correlation", -1), {})
+        streams, launched, record = list(self.streams), start(call), self.record_of(args)
+        if record:
+            streams, launched = [(args["device"], args["wait_on_stream"])], start(record)
+        elif args and args["stream"] not in WHOLE_DEVICE:
+            streams = [(args["device"], args["stream"])]
+        found = self.last_on(streams, launched, end(call))
+        return found if found and found["point"].end > start(call) else None
+
+    def call_waits(self) -> list[tuple[Event, Work]]:
+        """Return which calls waited for which work."""
+        copies = [(work["call"], work) for work in self.works if work["call"]
+                  and blocks(work["event"], work["call"]) and id(work["call"]) in self.inside
+                  and work["point"].end <= end(work["call"])]  # fmt: skip
+        syncs = [(call, self.source_of(call)) for call in self.calls
+                 if "Synchronize" in call["name"]]  # fmt: skip
+        return [*((call, work) for call, work in syncs if work), *copies]
+
+    def stream_waits(self) -> dict[Point, list[tuple[Point, bool]]]:
+        """Return which work waits for which others, and whether the trace says so."""
+        found = defaultdict[Point, list[tuple[Point, bool]]](list)
+        for call in self.calls:
+            args = self.told.get(call["args"].get("correlation", -1), {})
+            for stream in self.streams if "StreamWaitEvent" in call["name"] else ():
+                later = [w for w in self.streams[stream] if w["launched"] >= start(call)]
+                if later and (not args or stream == (args["device"], args["stream"])):
+                    found[later[0]["point"]] += self._sources(call, args, later[0])
+        return found
+
+    def _sources(self, call: Event, args: Event, waiting: Work) -> list[tuple[Point, bool]]:
+        begin = waiting["point"].begin
+        if record := self.record_of(args):
+            source = (args["device"], args["wait_on_stream"])
+            earlier = self.last_on([source], start(record), begin)
+            return [(earlier["point"], True)] if earlier else []
+        if not waiting["call"] or thread_of(waiting["call"]) != thread_of(call):
+            return []
+        device, own = waiting["stream"]
+        others = [other for other in self.streams if other[0] == device and other[1] != own
+                  and args.get("wait_on_stream", -1) in (-1, other[1])]  # fmt: skip
+        possible = [self.last_on([other], start(call), begin) for other in others]
+        return [(earlier["point"], False) for earlier in possible if earlier]
+
+    def backward(self) -> list[tuple[Any, int, int, int]]:
+        """Return thread, last moment before, begin and end of each time the main thread waits."""
+        operators = [e for e in self.events if kind_of(e) in OPERATORS]
+        others = {thread_of(e) for e in operators
+                  if "Backward" in e["name"] or e["name"].startswith("autograd")}  # fmt: skip
+        mine = [e for e in self.events if thread_of(e) == self.main
+                and (kind_of(e) in LABELS or id(e) in self.inside)]  # fmt: skip
+        points = sorted({when for e in mine for when in (start(e), end(e))})
+        found: dict[tuple[Any, int], tuple[Any, int, int, int]] = {}
+        for event in operators:
+            thread, place = thread_of(event), bisect_right(points, start(event))
+            if thread not in others - {self.main} or not 0 < place < len(points):
+                continue
+            if end(event) <= points[place]:
+                since, until = points[place - 1], points[place]
+                found.setdefault((thread, since), (thread, since, start(event), until))
+        return list(found.values())

@@ -1,0 +1,74 @@
+"""What the page and the terminal say of the critical path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.report.contents import contents, verdict
+from tests.unit.analysis.made_jobs import SIDE, STEP, Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def busy(*, hidden: bool) -> Job:
+    """Return a job whose device computes half of the time: the host waits for it, or hides it."""
+    job = Job()
+    job.step()
+    if hidden:
+        job.host("aten::slow", 20, 900)
+        job.launch("gemm", 10, 20, 500)
+        job.launch("add", 930, 940, 10)
+    else:
+        job.launch("gemm", 10, 20, 500)
+        job.call("cudaDeviceSynchronize", 30, 495)
+    return job
+
+
+def test_the_page_has_a_section(tmp_path: Path) -> None:
+    """With a bar for each step and what a step would be without this or that, in ms."""
+    found = contents(busy(hidden=False).measured(tmp_path))["critical_path"]
+    (step,) = found["steps"]
+    assert (step["number"], step["length"]) == (0, STEP / 1000)
+    assert sum(step["parts"].values()) == step["length"]
+    assert step["parts"]["kernels"] == 0.5
+    # Without the kernel the host still comes to its call at 30 us, and takes 475 us after it.
+    assert ["gemm", 0.505, 0.495, 0.5] in found["what_ifs"]
+    assert found["names"][0] == ["gemm", "kernels", 1, 0.5]
+    assert sum(row[3] for row in found["names"]) == step["length"]
+    assert found["count"] == 1
+    assert "synchronisations" in found["about"][0]
+
+
+def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
+    """The device computes for half of the step and nothing waits for it: worth a sentence."""
+    said = verdict(busy(hidden=True).measured(tmp_path))
+    assert (
+        "On its critical path a step is 100% host; if the host's work cost nothing, it would take "
+        "0.52 ms, not 1 ms."
+    ) in said
+
+
+def test_a_path_that_says_no_more_is_not_told(tmp_path: Path) -> None:
+    """The device is busy for half of the step, and the path is in its kernels for as long."""
+    said = verdict(busy(hidden=False).measured(tmp_path))
+    assert not any("critical path" in one for one in said)
+
+
+def test_unknown_waits_are_explained(tmp_path: Path) -> None:
+    """Streams that wait in silence: the page says so, and what records it."""
+    job = busy(hidden=False)
+    job.launch("ncclKernel_AllReduce", 600, 700, 100, SIDE)
+    about = contents(job.measured(tmp_path))["critical_path"]["about"]
+    assert len(about) == 2
+    assert "does not say what streams wait for" in about[1]
+
+
+def test_a_trace_without_a_device(tmp_path: Path) -> None:
+    """The path is the steps' own thread; nothing is said of the host's work at no cost."""
+    job = Job()
+    job.step()
+    job.host("aten::mm", 10, 800)
+    found = contents(job.measured(tmp_path))["critical_path"]
+    assert found["about"][0].startswith("No device worked")
+    assert found["what_ifs"] == []
