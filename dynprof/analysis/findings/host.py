@@ -161,12 +161,13 @@ def _advice_on(name: str, *, shapes: bool) -> str:
 def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for an optimizer that takes a large part of the step."""
     time = cost(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER))
-    if steps.share(time) < LARGE:
+    if steps.on_host and steps.share(time) < LARGE:
         return None
+    idle = "" if steps.on_host else "leaves the device idle for "
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It takes {ms(time)} of {steps.a_step}.",
+        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
     )
 

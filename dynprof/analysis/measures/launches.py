@@ -107,6 +107,8 @@ def open_at(
     spans = trace.spans
     end = (spans["start"] + spans["length"])[chosen]
     result = np.full(len(when), ROOT, np.int64)
+    if not len(chosen):
+        return result
     for number in np.unique(thread).tolist():
         mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
         last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1

@@ -7,6 +7,7 @@ import json
 from bisect import bisect_left
 from collections import defaultdict
 from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Oracle:
 
     def length(self, event: Event) -> int:
         """Return how long it lasts."""
-        return round(event["dur"] * 1000)
+        lasts: int = round(event["dur"] * 1000)
+        return lasts
 
     def end(self, event: Event) -> int:
         """Return when it ends."""
@@ -113,6 +115,10 @@ class Oracle:
     def span(self, event: Event, what: Any = True) -> tuple[int, int, Any]:
         """Return when it lasts, and something to know it by."""
         return self.begin(event), self.end(event), what
+
+    def spans(self, test: Callable[[Event], bool]) -> Spans:
+        """Return the spans of all threads that pass a test."""
+        return Spans([self.span(event) for event in self.events if test(event)])
 
     def thread(self, event: Event) -> Thread:
         """Return the thread of an event."""
@@ -208,8 +214,8 @@ class Oracle:
         call = self.launch(after) if after else None
         if after and not call:
             marks = {t for step in self.steps for t in step if begin < t < end}
-            times = sorted({begin, end, *marks})
-            return [(a, b, "unknown", "unknown") for a, b in zip(times, times[1:], strict=False)]
+            bounds = sorted({begin, end, *marks})
+            return [(a, b, "unknown", "unknown") for a, b in pairwise(bounds)]
         launched = min(max(self.end(call), begin), end) if call else end
         called = min(max(self.begin(call), begin), end) if call else end
         earlier = self.launch(before) if before else None
@@ -217,14 +223,14 @@ class Oracle:
         threads += [self.main] if self.main else []
         times = {begin, end, launched, called, *(t for step in self.steps for t in step)}
         for thread in threads:
-            for spans in self.known.values():
-                times |= spans[thread].edges(begin, end) if thread in spans else set()
+            for known in self.known.values():
+                times |= known[thread].edges(begin, end) if thread in known else set()
         for spans in self.everywhere.values():
             times |= spans.edges(begin, end)
         waited, until = self.drained(begin, before, threads)
-        times = sorted({t for t in (*times, min(until, launched)) if begin <= t <= end})
+        bounds = sorted({t for t in (*times, min(until, launched)) if begin <= t <= end})
         found = []
-        for a, b in zip(times, times[1:], strict=False):
+        for a, b in pairwise(bounds):
             if a >= launched:
                 cause = "waiting in the queue" if launched == begin else "starting"
                 kind = "queued"
@@ -233,10 +239,10 @@ class Oracle:
             ):
                 cause = kind = "nothing to do"
             else:
-                thread = self.acting(threads, a)
-                blocked = self.at("blocked", thread, a)
+                actor = self.acting(threads, a)
+                blocked = self.at("blocked", actor, a)
                 kind = "host blocked" if blocked else "host late"
-                cause = self.cause(thread, a, blocked, waited if a < until else None, call)
+                cause = self.cause(actor, a, blocked, waited if a < until else None, call)
             found.append((a, b, cause, kind))
         return found
 
