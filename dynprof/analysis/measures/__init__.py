@@ -3,5 +3,6 @@
 In come columns; out go numbers that add up to the time there was, gathered in a
 ``MeasuredTrace``. Judges nothing and writes nothing. Others use ``measured_trace``,
 ``operators``, ``steps``, ``phases``, ``kernels``, ``launches``, ``memory_timeline``, ``nesting``,
-``call_tree``, ``breakdown`` and ``difference``.
+``call_tree``, ``breakdown``, ``difference``, ``gaps``, ``host_waits``, ``idle``, ``queue``,
+``queue_waits``, ``user_code`` and ``pieces``.
 """

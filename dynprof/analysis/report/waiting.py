@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.gaps import gaps, streams
-from dynprof.analysis.measures.idle import KINDS, idle
+from dynprof.analysis.measures.idle import QUEUED, idle
 from dynprof.analysis.measures.queue import PERCENTILES, held_up, queue
+from dynprof.analysis.measures.queue_waits import queued_while
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,11 +61,12 @@ def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
     """Return the gaps of a stream over the whole trace, in ms, and what waits in its queue."""
     trace, started, device = measured.trace, measured.launches, measured.breakdown.device
     found = gaps(trace, started, measured.marked, device, stream)
-    kinds = idle(trace, started, measured.host_waits, found).by_kind()
+    why = idle(trace, started, measured.host_waits, found)
+    kinds = why.by_kind() | queued_while(trace, started, found, why, device, stream)
     return {
         "stream": stream,
         "count": len(mine.work),
-        "kinds": {name: kinds[name] / 1e6 for name in KINDS},
+        "kinds": {name: time / 1e6 for name, time in kinds.items() if name != QUEUED},
         "delay": _delays(mine),
         "depth": mine.depth_percentiles(),
     }

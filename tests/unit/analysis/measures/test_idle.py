@@ -8,8 +8,9 @@ import pytest
 
 from dynprof.analysis.measures.breakdown import IDLE
 from dynprof.analysis.measures.gaps import gaps, streams
-from dynprof.analysis.measures.idle import idle
+from dynprof.analysis.measures.idle import QUEUED, idle
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.queue_waits import queued_while
 from dynprof.analysis.reading.categories import ON_DEVICE
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.idle_oracle import Oracle
@@ -56,6 +57,8 @@ def check_streams(measured: MeasuredTrace) -> None:
         whole = end - begin - int((busy[1] - busy[0]).sum())
         assert int((found.end - found.start).sum()) == whole
         assert sum(why.by_cause().values()) == sum(why.by_kind().values()) == whole
+        beside = queued_while(trace, started, found, why, device, stream)
+        assert sum(beside.values()) == why.by_kind()[QUEUED]
 
 
 @on_each
