@@ -134,26 +134,26 @@ class Host:
         return Blocking(place[outer], start[outer], end[outer], pageable[outer])
 
     @cached_property
-    def _launching(self) -> Numbers:
-        """The calls that started something, by thread, and in the order of their begin."""
+    def _paces(self) -> tuple[Numbers, Numbers]:
+        """The calls that started something, and how long from the launch before to their end."""
+        spans = self._trace.spans
         call = np.unique(self._started.call[self._started.call != UNKNOWN])
-        return call[np.argsort(self._trace.spans["thread"][call], kind="stable")]
+        ordered = call[np.argsort(spans["thread"][call], kind="stable")]
+        start, thread = spans["start"][ordered], spans["thread"][ordered]
+        pace = np.full(len(ordered), UNKNOWN, np.int64)
+        pace[1:] = start[1:] + spans["length"][ordered][1:] - start[:-1]
+        pace[1:][thread[1:] != thread[:-1]] = UNKNOWN
+        return call, pace[np.argsort(ordered)]
 
     def paces(self, calls: Numbers) -> Numbers:
         """Return from the begin of the launch before, on its thread, to the end of each, in ns.
 
         -1 where there is none before, or no launch is given (-1).
         """
-        ordered, spans = self._launching, self._trace.spans
-        place = np.full(len(spans["start"]) + 1, UNKNOWN, np.int64)
-        place[ordered] = np.arange(len(ordered))
-        mine = place[calls]
-        before = np.append(ordered, UNKNOWN)[np.maximum(mine - 1, UNKNOWN)]
-        known = (mine > 0) & (before != UNKNOWN)
-        known[known] = spans["thread"][before[known]] == spans["thread"][calls[known]]
+        known, pace = self._paces
+        given = calls != UNKNOWN
         result = np.full(len(calls), UNKNOWN, np.int64)
-        end = (spans["start"] + spans["length"])[calls[known]]
-        result[known] = end - spans["start"][before[known]]
+        result[given] = pace[np.searchsorted(known, calls[given])]
         return result
 
     @cached_property

@@ -89,7 +89,7 @@ class Idle:
 
     def of_cause(self, *causes: str) -> NDArray[np.bool_]:
         """Return which pieces have one of these causes."""
-        return np.isin(self.cause, [_CAUSE[cause] for cause in causes])
+        return np.array([name in causes for name in CAUSES], bool)[self.cause]
 
     def by_cause(self) -> dict[str, int]:
         """Return how much idle time each cause has, in ns; together all there is."""

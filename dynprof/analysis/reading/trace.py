@@ -51,8 +51,8 @@ class Trace:
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return which spans are of one of these kinds of categories."""
         names = frozenset[str]().union(*kinds)
-        found = [i for i, name in enumerate(self.tables["category"]) if name.lower() in names]
-        return np.isin(self.spans["category"], found)
+        found = np.array([name.lower() in names for name in self.tables["category"]], bool)
+        return found[self.spans["category"]]
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return which spans have a name that passes a test, which is asked once for each name."""
