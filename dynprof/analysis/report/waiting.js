@@ -32,7 +32,7 @@ function drawStreams({ streams, count, percentiles, behind, delay }) {
   const shown = streams.length < count ? `The first ${streams.length} of ${count} streams.` : "";
   part("waiting", ".queued").textContent = half + shown;
   if (behind.length)
-    new SortedTable(part("waiting", ".behind"), [["Behind this other work of its stream waits", text], ["Runs", whole], ["Waiting ms, all together", time]],
+    new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, all together", time]],
       behind, 2, "kernels");
   const named = percentiles.map((one) => one === 100 ? "most" : `${one}%`);
   const kinds = Object.keys(streams[0].kinds);

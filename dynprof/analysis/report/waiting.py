@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.queue import Queue
 
-MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 20, 600
+MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
 
 Data = dict[str, Any]
 
