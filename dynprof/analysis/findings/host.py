@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
+from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -32,10 +33,19 @@ _MANY_OPERATORS = 500
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
+def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> float:
+    """Return what a thing the host does costs: its time, but on a device only what it kept idle."""
+    if measured.idle is None:
+        return steps.time_in(where)
+    pieces = of_cause(measured, cause)
+    return mean(steps, pieces) if pieces else 0.0
+
+
 def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for steps that wait for data."""
     where = steps.causes[LOADING]
-    time, slowest = steps.cost_of(where), _slowest_frame(measured, where)
+    time = cost(measured, steps, LOADING, where)
+    slowest = _slowest_frame(measured, where)
     alone = measured.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
     return Finding(
         "The step waits for data",
@@ -66,7 +76,7 @@ def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
 
 def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
-    time = steps.cost_of(steps.causes[COLLECTING])
+    time = cost(measured, steps, COLLECTING, steps.causes[COLLECTING])
     count = how_many(measured, steps, measured.trace.category(COLLECTIONS))
     return Finding(
         "Garbage collection",
@@ -77,9 +87,9 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     )
 
 
-def compiling(_: MeasuredTrace, steps: Breakdown) -> Finding:
+def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
-    time = steps.cost_of(steps.causes[COMPILING])
+    time = cost(measured, steps, COMPILING, steps.causes[COMPILING])
     return Finding(
         "Recompilation",
         steps.share(time),
@@ -150,20 +160,21 @@ def _advice_on(name: str, *, shapes: bool) -> str:
 
 def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for an optimizer that takes a large part of the step."""
-    time = steps.cost_of(where_phase(measured.trace, OPTIMIZER))
-    if steps.share(time) < LARGE:
+    time = cost(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER))
+    if steps.on_host and steps.share(time) < LARGE:
         return None
+    idle = "" if steps.on_host else "leaves the device idle for "
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It takes {ms(time)} of {steps.a_step}.",
+        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
     )
 
 
-def checkpoint(_: MeasuredTrace, steps: Breakdown) -> Finding:
+def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
-    time = steps.cost_of(steps.causes[CHECKPOINT])
+    time = cost(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT])
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),

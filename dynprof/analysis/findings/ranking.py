@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import LEAST
+from dynprof.analysis.findings.idle import IDLE_RULES
 
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
     host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
-    device.idle_device, device.synchronisations, device.allocator, device.pageable_copies,
-    device.memory,
+    device.memory, *IDLE_RULES,
 )  # fmt: skip
 """Each looks for one thing."""
 

@@ -22,12 +22,10 @@ from dynprof.analysis.reading.categories import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import clipped, covered, gaps, layered, united
+from dynprof.analysis.reading.intervals import clipped, covered, layered, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
@@ -188,20 +186,6 @@ class Breakdown:
     def idle_in(self, where: Cover) -> float:
         """Return for how long nothing runs in the mean step while a cover lasts."""
         return self.time_in(united(self.busy, where)) - self.time_in(self.busy)
-
-    def cost_of(self, where: Cover) -> float:
-        """Return what a thing the host does costs: its time, but on a device only idle time."""
-        return self.time_in(where) if self.on_host else self.idle_in(where)
-
-    def gaps_after(self, times: NDArray[np.int64]) -> Cover:
-        """Return the gaps after what runs that one of these times falls into."""
-        _, last, length = self.steps[-1]
-        begins, ends = gaps(self.busy, last + length)
-        place = np.searchsorted(begins, times, side="right") - 1
-        inside = place >= 0
-        inside[inside] = times[inside] <= ends[place[inside]]
-        chosen = np.unique(place[inside])
-        return begins[chosen], ends[chosen]
 
     def share(self, time: float) -> float:
         """Return what a time is of a step, from 0 to 1."""

@@ -15,6 +15,9 @@ from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.flops import efforts, works
+from dynprof.analysis.measures.gaps import gaps
+from dynprof.analysis.measures.host_waits import Host
+from dynprof.analysis.measures.idle import idle
 from dynprof.analysis.measures.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.flops import Efforts, Work
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.kernel_shapes import KernelShape
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.launches import Launches
@@ -189,6 +193,21 @@ class MeasuredTrace:
     def breakdown(self) -> Breakdown:
         """Where the time of the mean step goes."""
         return Breakdown(self)
+
+    @cached_property
+    def host_waits(self) -> Host:
+        """What keeps the threads of the host from launching."""
+        return Host(self.trace, self.launches)
+
+    @cached_property
+    def idle(self) -> Idle | None:
+        """Why the device of the breakdown was idle in its steps; None where no device worked."""
+        steps = self.breakdown
+        if steps.on_host:
+            return None
+        found = gaps(self.trace, self.launches, self.marked, steps.device)
+        recorded = self.marked if steps.marked else ()
+        return idle(self.trace, self.launches, self.host_waits, found, recorded).within(steps.steps)
 
     @cached_property
     def calls(self) -> Calls:

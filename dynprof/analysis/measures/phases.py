@@ -62,6 +62,11 @@ def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
 
 def where_phase(trace: Trace, phase: str) -> Cover:
     """Return where a phase is: at its labels, else where it shows in another way."""
+    return trace.when(phase_spans(trace, phase))
+
+
+def phase_spans(trace: Trace, phase: str) -> NDArray[np.bool_]:
+    """Return which spans show a phase."""
     test = _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
     labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)
@@ -69,7 +74,7 @@ def where_phase(trace: Trace, phase: str) -> Cover:
         labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
     if not labelled.any() and phase == FORWARD:
         labelled = _forward(trace)
-    return trace.when(labelled)
+    return labelled
 
 
 def _plain(name: str) -> str:

@@ -55,12 +55,6 @@ def united(*covers: Cover) -> Cover:
     return cover(*(np.concatenate(ends) for ends in zip(*covers, strict=True)))
 
 
-def gaps(where: Cover, end: int) -> Cover:
-    """Return what lies after each part of a cover, up to the next one or the end of all."""
-    last = max([end, *where[1][-1:].tolist()])
-    return where[1], np.append(where[0][1:], np.full(len(where[1][-1:]), last))
-
-
 def both(one: Cover, other: Cover) -> int:
     """Return for how long two covers overlap."""
     return covered(one) + covered(other) - covered(united(one, other))

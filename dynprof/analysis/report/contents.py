@@ -14,6 +14,7 @@ from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.roofline import roofline_data
+from dynprof.analysis.report.waiting import waiting
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
@@ -64,6 +65,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "memory": _memory(measured),
         "marks": marks(measured),
         "ranks": _ranks(ranks) if ranks else None,
+        "waiting": waiting(measured),
         "about": _about(measured),
         "warnings": _warnings(measured),
     }

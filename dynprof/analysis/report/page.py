@@ -31,6 +31,7 @@ _SCRIPTS = (
     "marks.js",
     "page.js",
     "critical_path.js",
+    "waiting.js",
 )
 
 

@@ -80,14 +80,6 @@ FLAWS: dict[str, tuple[list[Span], list[Span], float]] = {
         HEALTHY, [("checkpoint", "user_annotation", 60, 15)], 0.15),
     "Communication is exposed": (
         DEVICE[:6], [("ncclDevKernel_AllReduce", "kernel", 40, 55)], 0.456),
-    "The device waits for the host": (DEVICE[:6], [], 0.51),
-    "Many small kernels": (
-        [], [(f"add_{n}", "kernel", n * 0.4, 0.008) for n in range(240)], 0.981),
-    "The host waits for the device": (
-        DEVICE[:6], [("cudaStreamSynchronize", "cuda_runtime", 40, 10)], 0.506),
-    "Memory is taken from the driver in the loop": (
-        DEVICE[:6],
-        [("cudaMalloc", "cuda_runtime", 50, 12), ("cudaFree", "cuda_runtime", 70, 8)], 0.20),
     "Copies from memory that is not pinned": (
         DEVICE[:6], [("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 60, 11)], 0.11),
 }  # fmt: skip
@@ -117,15 +109,6 @@ def test_what_the_host_does_costs_nothing_while_the_device_works(tmp_path: Path)
         ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 20, 50),
     ]
     assert set(found(measured(tmp_path, [*BUSY, *hidden]))) == {"gemm takes the most"}
-
-
-def test_each_idle_time_has_one_cause(tmp_path: Path) -> None:
-    """What the loader explains is not charged to small kernels too."""
-    kernels = [(f"add_{n}", "kernel", 90 + n * 0.04, 0.008) for n in range(240)]
-    loading: Span = ("dataloader", "user_annotation", 0, 90)
-    said = found(measured(tmp_path, [loading, *kernels]))
-    assert said["The step waits for data"].share == pytest.approx(0.9, abs=0.01)
-    assert said["Many small kernels"].share == pytest.approx(0.08, abs=0.01)
 
 
 def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:

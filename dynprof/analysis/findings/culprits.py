@@ -1,0 +1,147 @@
+"""Who is to be named in a finding: an operator, and the line in the user's own code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.measures.launches import UNKNOWN
+from dynprof.analysis.measures.phases import NAMES, REST, where_phase
+from dynprof.analysis.measures.pieces import by_first
+from dynprof.analysis.measures.user_code import place_of, users_frames, where
+from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.plural import number
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.idle import Idle
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+    Numbers = NDArray[np.int64]
+
+_MOST = 2
+"""So many are named."""
+_LEAST = 0.1
+"""Of a finding's time; who has less is not named."""
+_WRITTEN = {
+    "aten::item": ".item()",
+    "aten::is_nonzero": "a condition on a tensor",
+    "aten::to": ".to()",
+    "aten::copy_": ".copy_()",
+    "aten::nonzero": ".nonzero()",
+}
+"""What a user wrote, where the operator says it no better."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Who costs time; of the mean step.
+
+    Attributes:
+        what: An operator, a call or a phase; empty where there is none.
+        place: Where in the user's code; empty where it is not known.
+        count: How many pieces of time.
+        time: What it costs, in ns.
+    """
+
+    what: str
+    place: str
+    count: float
+    time: float
+
+    @property
+    def called(self) -> str:
+        """What it is, as calls are counted."""
+        return f"{self.what} at {self.place}" if self.place else self.what
+
+    @property
+    def at(self) -> str:
+        """Where it is, as time is told."""
+        if self.place:
+            return f"at {self.place}"
+        return f"in {self.what}" if self.what else "elsewhere"
+
+
+def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+    """Return who made the calls that idle time comes from, the worst first."""
+    spans = measured.trace.spans
+    known = pieces.call != UNKNOWN
+    call, of = np.unique(pieces.call[known], return_inverse=True)
+    time = np.bincount(of, weights=pieces.time[known], minlength=len(call))
+    found = where(measured.trace, measured.calls, spans["thread"][call], spans["start"][call])
+    who = np.where(found.operator == UNKNOWN, call, found.operator)
+    return _grouped(measured, steps, who, found.frame, time)
+
+
+def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+    """Return where idle time passed, the worst first.
+
+    That is, in the user's code; without stacks, in which operators and between them.
+    """
+    trace, spans = measured.trace, measured.trace.spans
+    frames = users_frames(trace)
+    stacks = bool(frames.any())
+    edges = frames if stacks else trace.category(OPERATORS)
+    begin = spans["start"][edges]
+    pieces = pieces.cut_at(np.concatenate([begin, begin + spans["length"][edges]]))
+    found = where(trace, measured.calls, pieces.thread, pieces.start)
+    nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
+    return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
+
+
+def _grouped(
+    measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers
+) -> list[Culprit]:
+    """Return sums by the names of spans and frames; -1 stands for none."""
+    name, names = np.append(measured.trace.spans["name"], UNKNOWN), measured.trace.tables["name"]
+    pairs, of = np.unique(np.stack([name[who], name[frame]], axis=1), axis=0, return_inverse=True)
+    of, each = of.ravel(), max(1, steps.count)
+    times = np.bincount(of, weights=time, minlength=len(pairs)) / each
+    counts = np.bincount(of, minlength=len(pairs)) / each
+    found = [
+        Culprit(
+            what=_WRITTEN.get(names[code], names[code]) if code != UNKNOWN else "",
+            place=place_of(names[line]) if line != UNKNOWN else "",
+            count=count,
+            time=lasts,
+        )
+        for (code, line), count, lasts in zip(
+            pairs.tolist(), counts.tolist(), times.tolist(), strict=True
+        )
+    ]
+    return sorted(found, key=lambda one: -one.time)
+
+
+def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+    """Return in which phases of the step idle time passed, the worst first."""
+    covers = {name: where_phase(measured.trace, name) for name in NAMES if name != REST}
+    start, end, of, first = by_first(pieces.start, pieces.end, list(covers.values()))
+    counts = np.bincount(first + 1, minlength=len(covers) + 1)
+    times = np.bincount(
+        first + 1, weights=(end - start) * pieces.weight[of], minlength=len(covers) + 1
+    )
+    each = max(1, steps.count)
+    columns = zip(["", *covers], counts / each, times / each, strict=True)
+    found = [Culprit(name, "", float(one), float(time)) for name, one, time in columns if time]
+    return sorted(found, key=lambda one: -one.time)
+
+
+def calls_named(found: list[Culprit]) -> str:
+    """Return the worst in words: ``56 x .item() at train.py:22 (main), 41 ms``; may be empty."""
+    return "; ".join(f"{number(one.count)} x {one.called}, {ms(one.time)}" for one in _worst(found))
+
+
+def times_named(found: list[Culprit]) -> str:
+    """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty."""
+    return "; ".join(f"{ms(one.time)} {one.at}" for one in _worst(found))
+
+
+def _worst(found: list[Culprit]) -> list[Culprit]:
+    whole = sum(one.time for one in found)
+    worst = [one for one in found[:_MOST] if one.time >= _LEAST * whole]
+    return worst if any(one.what or one.place for one in worst) else []

@@ -1,0 +1,230 @@
+"""Why the device stands idle: every finding has its own part of that time, and no two share any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.findings.culprits import (
+    callers,
+    calls_named,
+    phases,
+    places,
+    times_named,
+)
+from dynprof.analysis.findings.finding import Finding, how_many
+from dynprof.analysis.measures.breakdown import COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.gaps import EDGE, gaps
+from dynprof.analysis.measures.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
+from dynprof.analysis.measures.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
+from dynprof.analysis.measures.pieces import by_first
+from dynprof.analysis.reading.categories import COPIES, FRAMES
+from dynprof.analysis.reading.intervals import united
+from dynprof.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.analysis.measures.gaps import Gaps
+    from dynprof.analysis.measures.idle import Idle
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+_SHORT_NS = 10_000
+"""From one kernel that is queued to the next a device needs less than this."""
+
+
+def of_cause(measured: MeasuredTrace, *causes: str) -> Idle | None:
+    """Return the device's idle time that has one of these causes; None where there is none."""
+    found = measured.idle
+    pieces = found.picked(found.of_cause(*causes)) if found else None
+    return pieces if pieces and len(pieces.start) else None
+
+
+def mean(steps: Breakdown, pieces: Idle) -> float:
+    """Return how long the device is so idle in the mean step, in ns."""
+    return int(pieces.time.sum()) / max(1, steps.count)
+
+
+def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for calls in which the host waits for the device, which then has nothing to do."""
+    if not (pieces := of_cause(measured, SYNCHRONISING)):
+        return None
+    time, who = mean(steps, pieces), callers(measured, steps, pieces)
+    count = sum(one.count for one in who)
+    leave = counted(count, "synchronisation leaves", "synchronisations leave")
+    return Finding(
+        "The host waits for the device",
+        steps.share(time),
+        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}. Without "
+        "them it would be that much shorter at most.",
+        "Keep values on the device and read them every so many steps; look for .item(), .cpu(), "
+        "print(loss) and conditions on tensors in the loop, copy with non_blocking=True.",
+    )
+
+
+def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for copies from memory that is not pinned, which run alone and make the host wait."""
+    if steps.on_host:
+        return None
+    trace = measured.trace
+    chosen = trace.category(COPIES) & trace.named(lambda name: "Pageable" in name)
+    chosen &= trace.spans["device"] == steps.device
+    others = united(*(where for name, where in steps.covers.items() if name == COMPUTING))
+    alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
+    pieces = of_cause(measured, PAGEABLE)
+    waiting = mean(steps, pieces) if pieces else 0.0
+    if not alone + waiting:
+        return None
+    copies = counted(how_many(measured, steps, chosen), "copy", "copies")
+    idle = ""
+    if pieces:
+        idle = (
+            f" The device is idle for {ms(waiting)} more, for the call holds the host up: "
+            f"{calls_named(callers(measured, steps, pieces))}."
+        )
+    return Finding(
+        "Copies from memory that is not pinned",
+        steps.share(alone + waiting),
+        f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
+        f"nothing computes.{idle}",
+        "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+    )
+
+
+def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for device memory that is taken and given back in the loop."""
+    if not (pieces := of_cause(measured, ALLOCATING)):
+        return None
+    time = mean(steps, pieces)
+    return Finding(
+        "Memory is taken from the driver in the loop",
+        steps.share(time),
+        f"Calls to allocate or free device memory leave the device idle for {ms(time)} of "
+        f"{steps.a_step}{_lines(measured, steps, pieces)}.",
+        "The caching allocator should need none after some steps: look for shapes that change and "
+        "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    )
+
+
+def _lines(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
+    said = times_named(places(measured, steps, pieces))
+    return f": {said}" if said else ""
+
+
+def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for launches, one straight after the other, that come after the device has run dry."""
+    if not (pieces := of_cause(measured, LAUNCHING)):
+        return None
+    found, time = _gaps(measured, steps), mean(steps, pieces)
+    late = np.unique(pieces.gap)
+    before = found.before[late]
+    ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
+    pace = np.median(measured.host_waits.paces(found.asked[late])) / 1e3
+    work = f", what the device runs before takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
+    launches = counted(
+        len(late) / max(1, steps.count),
+        "launch comes when the device has run dry and leaves it",
+        "launches come when the device has run dry and leave it",
+    )
+    return Finding(
+        "The host cannot launch fast enough",
+        steps.share(time),
+        f"{launches} idle for {ms(time)} of "
+        f"{steps.a_step}{_lines(measured, steps, pieces)}. From launch to launch the host takes "
+        f"{pace:.1f} us{work} (medians).",
+        "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
+        "optimizer, or a larger batch.",
+    )
+
+
+def _gaps(measured: MeasuredTrace, steps: Breakdown) -> Gaps:
+    return gaps(measured.trace, measured.launches, measured.marked, steps.device)
+
+
+def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for time in which the host does something else than launch, for no other reason."""
+    if not (pieces := of_cause(measured, ELSEWHERE)):
+        return None
+    time, stacks = mean(steps, pieces), measured.trace.category(FRAMES).any()
+    gap = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "gap")
+    phase = times_named(phases(measured, steps, pieces))
+    within = f" That is {phase}." if phase else ""
+    return Finding(
+        "The device waits for the host",
+        steps.share(time),
+        f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host does something else "
+        f"than launch{_lines(measured, steps, pieces)}.{within}",
+        "Take that out of the loop, do it less often, or in another thread or process."
+        if stacks
+        else "Record with_stack to see which lines that is; loops over tensors, logging and work "
+        "on the host between operators are the usual ones.",
+    )
+
+
+def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for work that had been launched and did not start, though the device was idle."""
+    if not (pieces := of_cause(measured, WAITING, STARTING)):
+        return None
+    time = mean(steps, pieces)
+    sizes = np.bincount(pieces.gap, weights=pieces.time)
+    short = float(np.median(sizes[sizes > 0]))
+    count = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "time")
+    queued = of_cause(measured, WAITING)
+    ahead = mean(steps, queued) if queued else 0.0
+    return Finding(
+        "Work in the queue does not start",
+        steps.share(time),
+        f"The device is idle for {ms(time)} of {steps.a_step} although the next work was launched, "
+        f"{count}, half of them below {short / 1e3:.1f} us. {_when_launched(ahead, time)}",
+        "That is a device's own time from one kernel to the next: fewer and longer kernels have "
+        "less of it, as torch.compile and CUDA graphs make them."
+        if short < _SHORT_NS
+        else "Look with dynprof view for what it waits for: an event of another stream, a function "
+        "on the host in the stream, another process on the same device.",
+    )
+
+
+def _when_launched(ahead: float, time: float) -> str:
+    """Return which part of a time in the queue begins with a launch that was late itself."""
+    if not ahead:
+        return "All of it passes between a late launch and its start."
+    if ahead >= time:
+        return "All of it was launched before the device was free."
+    return (
+        f"For {ms(ahead)} that was launched before the device was free; the rest passes between a "
+        "late launch and its start."
+    )
+
+
+def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Name idle time that the trace cannot explain."""
+    if not (pieces := of_cause(measured, UNKNOWN)):
+        return None
+    time, count = mean(steps, pieces), len(np.unique(pieces.gap)) / max(1, steps.count)
+    return Finding(
+        "The device is idle, and the trace cannot tell why",
+        steps.share(time),
+        f"It is idle for {ms(time)} of {steps.a_step} before "
+        f"{counted(count, 'kernel or copy', 'kernels and copies')} whose launch is not in the "
+        f"trace{_meanwhile(steps, pieces)}.",
+        "Record the activities of the host as well, CPU beside the device's; a short window loses "
+        "fewer events.",
+    )
+
+
+def _meanwhile(steps: Breakdown, pieces: Idle) -> str:
+    """Return what the host did for most of that time, without saying that it is the cause."""
+    start, end, of, first = by_first(pieces.start, pieces.end, list(steps.causes.values()))
+    times = dict.fromkeys(steps.causes, 0.0)
+    for place, name in enumerate(times):
+        mine = first == place
+        times[name] = float(((end - start) * pieces.weight[of])[mine].sum()) / max(1, steps.count)
+    name, most = max(times.items(), key=lambda one: one[1])
+    return f"; of it {ms(most)} while the host is at: {name}" if most else ""
+
+
+IDLE_RULES: tuple[Callable[[MeasuredTrace, Breakdown], Finding | None], ...] = (
+    pageable_copies, synchronisations, allocator, launching, elsewhere, queue, unknown,
+)  # fmt: skip
+"""Causes before symptoms."""

@@ -1,0 +1,64 @@
+"use strict";
+// Why the device was idle, and how long what was launched waited for its start.
+
+Object.assign(COLOURS, {
+  "host blocked": "--communication", "host late": "--loading", "queued": "--copying",
+  "nothing to do": "--rest", "unknown": "--checkpoint",
+});
+
+function drawWaiting() {
+  const found = data.waiting;
+  if (!found) return;
+  section("waiting").hidden = false;
+  const idle = Object.values(found.kinds).reduce((sum, one) => sum + one, 0);
+  part("waiting", ".hint").textContent =
+    `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}: until the next launch the host is blocked in a call or late, ` +
+    "from then on the work is queued.";
+  const rows = [{ name: `device ${found.device}`, value: idle, bars: [found.kinds] }];
+  drawBars(part("waiting", ".bars"), rows);
+  drawLegend(part("waiting", ".legend"), rows);
+  if (found.causes.length)
+    new SortedTable(part("waiting", ".causes"), [["Cause, of several the first", text], ["ms", time], ["%", percent]],
+      found.causes.map(([name, ms]) => [name, ms, 100 * ms / idle]), 1, "causes");
+  drawStreams(found);
+  drawDepth(found.depth);
+}
+
+const percent = (value) => `${value.toFixed(1)}`;
+const micro = (value) => value === null ? "" : value.toLocaleString("en", { maximumFractionDigits: 1 });
+
+function drawStreams({ streams, count, percentiles, behind, delay }) {
+  const half = delay ? `Half of the work starts within ${micro(delay[0])} us after the call that launched it has ended. ` : "";
+  const shown = streams.length < count ? `The first ${streams.length} of ${count} streams.` : "";
+  part("waiting", ".queued").textContent = half + shown;
+  if (behind.length)
+    new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, all together", time]],
+      behind, 2, "kernels");
+  const named = percentiles.map((one) => one === 100 ? "most" : `${one}%`);
+  const kinds = Object.keys(streams[0].kinds);
+  const columns = [["Stream", text], ["Launched", whole],
+    ...named.map((one) => [`Delay us, ${one}`, micro]),
+    ...named.map((one) => [`Queue, ${one}`, whole]), ...kinds.map((one) => [`Idle ms: ${one}`, time])];
+  new SortedTable(part("waiting", ".streams"), columns, streams.map((one) => [
+    `${one.stream}`, one.count, ...(one.delay ?? named.map(() => null)), ...one.depth,
+    ...kinds.map((kind) => one.kinds[kind]),
+  ]), 1, "streams");
+}
+
+function drawDepth(depth) {
+  if (depth.ms.length < 2) return;
+  const target = part("waiting", ".chart");
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  const options = {
+    width: target.clientWidth, height: 180, scales: { x: { time: false } },
+    axes: [{ ...axis, label: "ms since the first launch" }, { ...axis, label: "in the queue", size: 60 }],
+    series: [{ label: "ms" }, { label: "in the queue, all streams", stroke: colour("--accent"),
+      paths: uPlot.paths.stepped({ align: 1 }) }],
+  };
+  const plot = new uPlot(options, [depth.ms, depth.depth], target);
+  new ResizeObserver(() => plot.setSize({ width: target.clientWidth, height: 180 })).observe(target);
+}
+
+drawWaiting();

@@ -1,0 +1,91 @@
+"""Why the device was idle, and how long what was launched waited, as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynprof.analysis.measures.gaps import gaps, streams
+from dynprof.analysis.measures.idle import QUEUED, idle
+from dynprof.analysis.measures.queue import PERCENTILES, held_up, queue
+from dynprof.analysis.measures.queue_waits import queued_while
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.queue import Queue
+
+MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+
+Data = dict[str, Any]
+
+
+def waiting(measured: MeasuredTrace) -> Data | None:
+    """Return why the device was idle in the mean step, in ms; None where no device worked."""
+    steps, found = measured.breakdown, measured.idle
+    if found is None:
+        return None
+    each = 1e6 * max(1, steps.count)
+    trace, started = measured.trace, measured.launches
+    numbers = [stream for device, stream in streams(trace, started) if device == steps.device]
+    queues = {stream: queue(trace, started, steps.device, stream) for stream in numbers}
+    whole = queue(trace, started, steps.device)
+    return {
+        "device": steps.device,
+        "step": steps.a_step,
+        "kinds": {name: time / each for name, time in found.by_kind().items()},
+        "causes": [[name, time / each] for name, time in found.by_cause().items() if time],
+        "streams": [_stream(measured, one, queues[one]) for one in numbers[:MOST_STREAMS]],
+        "count": len(numbers),
+        "percentiles": list(PERCENTILES),
+        "delay": _delays(whole),
+        "behind": _behind(measured, queues.values()),
+        "depth": _depth(whole),
+    }
+
+
+def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]:
+    """Return behind what other work of its stream waited longest: name, count, and ms together."""
+    counts, times = Counter[str](), Counter[str]()
+    for one in queues:
+        for name, count, time in held_up(measured.trace, measured.launches, one):
+            counts[name] += count
+            times[name] += time
+    return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
+
+
+def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
+    """Return the gaps of a stream over the whole trace, in ms, and what waits in its queue."""
+    trace, started, device = measured.trace, measured.launches, measured.breakdown.device
+    found = gaps(trace, started, measured.marked, device, stream)
+    why = idle(trace, started, measured.host_waits, found)
+    kinds = why.by_kind() | queued_while(trace, started, found, why, device, stream)
+    return {
+        "stream": stream,
+        "count": len(mine.work),
+        "kinds": {name: time / 1e6 for name, time in kinds.items() if name != QUEUED},
+        "delay": _delays(mine),
+        "depth": mine.depth_percentiles(),
+    }
+
+
+def _delays(found: Queue) -> list[float] | None:
+    """Return percentiles of the time from launch to start, in us; None where nothing is known."""
+    if not len(found.work):
+        return None
+    return [float(delay) / 1e3 for delay in np.percentile(found.delay, PERCENTILES)]
+
+
+def _depth(found: Queue) -> Data:
+    """Return the depth of the queue over time, of each slice of it the most, in ms."""
+    times, depth = found.times, found.depth
+    if len(times) > MOST_POINTS:
+        slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
+        ranked = np.lexsort((depth, slices))
+        last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
+        kept = np.sort(ranked[last])
+        times, depth = times[kept], depth[kept]
+    return {"ms": ((times - times[:1]) / 1e6).tolist(), "depth": depth.tolist()}

@@ -1,0 +1,89 @@
+"""Idle time, delays of launches and queues of real traces, beside those of the real HTA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "hta.version", reason="HolisticTraceAnalysis is not installed; CI compares with it"
+)
+
+from hta.trace_analysis import TraceAnalysis
+
+from dynprof.analysis.measures.gaps import EDGE, gaps, streams
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.queue import queue
+from tests.real_traces import REAL, needs_real
+
+TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
+
+pytestmark = [
+    pytest.mark.hta,
+    pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
+    needs_real,
+]
+
+
+@pytest.fixture(scope="module", params=TRACES)
+def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
+    """Read a trace with both."""
+    path = REAL / f"{request.param}.json.gz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+        analysis = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
+    return MeasuredTrace(path), analysis
+
+
+def test_idle_time_of_streams(both: tuple[MeasuredTrace, Any]) -> None:
+    """All of it, and what HTA calls the host's: the next launch began after the gap."""
+    measured, analysis = both
+    numbers = [stream for _, stream in streams(measured.trace, measured.launches)]
+    theirs, _ = analysis.get_idle_time_breakdown(ranks=[0], streams=numbers, visualize=False)
+    device = measured.breakdown.device
+    for stream in numbers:
+        found = gaps(measured.trace, measured.launches, measured.marked, device, stream)
+        inner = (found.before != EDGE) & (found.after != EDGE)
+        lasts = (found.end - found.start)[inner] / 1000
+        late = (measured.trace.spans["start"][found.asked] > found.start)[inner]
+        rows = theirs[theirs["stream"] == stream]
+        by_kind = dict(zip(rows["idle_category"], rows["idle_time"], strict=True))
+        assert lasts.sum() == pytest.approx(sum(by_kind.values()), rel=1e-5, abs=1)
+        assert lasts[late].sum() == pytest.approx(by_kind.get("host_wait", 0), rel=1e-5, abs=1)
+
+
+def test_launch_delays(both: tuple[MeasuredTrace, Any]) -> None:
+    """From the end of each launch to the start on the device."""
+    measured, analysis = both
+    theirs = analysis.get_cuda_kernel_launch_stats(
+        ranks=[0], visualize=False, include_memory_events=True
+    )[0]
+    expected = dict(zip(theirs["correlation"], theirs["launch_delay"], strict=True))
+    found = queue(measured.trace, measured.launches, measured.breakdown.device)
+    work = measured.launches.work[found.work]
+    ours = dict(
+        zip(
+            measured.trace.spans["correlation"][work].tolist(),
+            (found.delay / 1000).tolist(),
+            strict=True,
+        )
+    )
+    common = sorted(set(expected) & set(ours))
+    assert len(common) > 0.9 * len(ours)
+    assert [ours[one] for one in common] == pytest.approx(
+        [expected[one] for one in common], abs=0.6
+    )
+
+
+def test_length_of_queues(both: tuple[MeasuredTrace, Any]) -> None:
+    """The longest of each stream, where what happens at one time may come in any order."""
+    measured, analysis = both
+    theirs = analysis.get_queue_length_time_series(ranks=[0])[0]
+    for device, stream in streams(measured.trace, measured.launches):
+        found = queue(measured.trace, measured.launches, device, stream)
+        rows = theirs[theirs["stream"] == stream].groupby("ts")["queue_length"].last()
+        assert len(rows) == len(found.times)
+        assert found.depth.max() == pytest.approx(rows.max(), abs=1)
+        assert np.mean(found.depth == rows.to_numpy()) > 0.95

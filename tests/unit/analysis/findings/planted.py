@@ -1,0 +1,80 @@
+"""Steps on a device with one gap each, into which a test plants what kept the device waiting."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.findings.finding import Finding
+
+MAIN, OTHER, DEVICE = 1, 2, 0
+STEP = 100.0
+FREE, BUSY = 60.0, 80.0
+"""The device has nothing to run between these times of a step; the next step begins at once."""
+
+
+class Planted:
+    """Two steps of 100 ms; times in ms since the begin of a step.
+
+    Args:
+        launched: When the kernel is launched that begins at 80 ms; None leaves its launch out.
+    """
+
+    def __init__(self, launched: float | None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._correlation = 0
+        for step in range(2):
+            begin = step * STEP
+            self._add(f"ProfilerStep#{step}", "user_annotation", MAIN, begin, STEP)
+            self._add("train.py(9): main", "python_function", MAIN, begin, STEP)
+        self.kernel("gemm", 0, FREE, launched=-0.02)
+        self.kernel("gemm", BUSY, STEP - BUSY, launched=launched)
+
+    def kernel(
+        self, name: str, at: float, took: float, launched: float | None, call: str = ""
+    ) -> None:
+        """Add a kernel or a copy; its launch takes 10 us, or ends with it where a copy is asked."""
+        self._correlation += 2
+        for step in range(2):
+            begin, told = step * STEP, {"correlation": self._correlation + step}
+            if launched is not None:
+                lasts = at + took - launched + 0.01 if call else 0.01
+                name_of_call = call or "cudaLaunchKernel"
+                self._add(name_of_call, "cuda_runtime", MAIN, begin + launched, lasts, told)
+            args = {**told, "device": 0, "stream": 7}
+            category = "gpu_memcpy" if "Memcpy" in name else "kernel"
+            self._add(name, category, DEVICE, begin + at, took, args)
+
+    def on_host(
+        self, name: str, category: str, at: float, until: float, thread: int = MAIN
+    ) -> None:
+        """Add something that the host does in each step."""
+        for step in range(2):
+            self._add(name, category, thread, step * STEP + at, until - at, {"correlation": 0})
+
+    def _add(
+        self,
+        name: str,
+        category: str,
+        thread: int,
+        at: float,
+        took: float,
+        args: dict[str, Any] | None = None,
+    ) -> None:
+        times = {"ts": round(1000 * at, 3), "dur": round(1000 * took, 3)}
+        event = {"ph": "X", "pid": 5, "tid": thread, "name": name, "cat": category}
+        self.events.append({**event, **times, "args": args or {}})
+
+    def found(self, folder: Path) -> dict[str, Finding]:
+        """Return what is found that is not just the costliest kernel, by title."""
+        path = folder / "a.trace.json"
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
+        measured = MeasuredTrace(path)
+        found = findings(measured, measured.breakdown)
+        return {one.title: one for one in found if "takes the most" not in one.title}

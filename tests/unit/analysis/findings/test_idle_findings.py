@@ -1,0 +1,168 @@
+"""A device is idle for a fifth of each step: what looks alike has different causes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.findings import host, idle
+from dynprof.analysis.measures.breakdown import IDLE
+from dynprof.analysis.measures.host_waits import PAGEABLE
+from dynprof.analysis.measures.idle import NOTHING
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.real_traces import on_each
+from tests.unit.analysis.findings.planted import BUSY, FREE, MAIN, OTHER, Planted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EARLY, LATE = 30.0, BUSY - 0.015
+WAITS, HOST = "The host waits for the device", "The device waits for the host"
+QUEUE, UNKNOWN = (
+    "Work in the queue does not start",
+    "The device is idle, and the trace cannot tell why",
+)
+SLOW_LAUNCHES = "The host cannot launch fast enough"
+PINNED = "Copies from memory that is not pinned"
+
+
+def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:
+    """Return the figures of the one finding that there is, which takes a share of the step."""
+    found = job.found(folder)
+    assert list(found) == [title]
+    assert found[title].share == pytest.approx(share, abs=0.003)
+    assert str(found[title]).endswith(".")
+    return found[title].detail
+
+
+def test_late_or_queued(tmp_path: Path) -> None:
+    """The next kernel was launched after the gap began, or long before."""
+    late = only(Planted(launched=LATE), tmp_path, HOST)
+    assert "20 ms at train.py:9 (main)" in late
+    queued = only(Planted(launched=EARLY), tmp_path, QUEUE)
+    assert "All of it was launched before the device was free" in queued
+
+
+def test_no_launch_no_cause(tmp_path: Path) -> None:
+    """Where the launch was not recorded nobody is blamed, whatever the host did meanwhile."""
+    job = Planted(launched=None)
+    job.on_host("dataloader", "user_annotation", FREE, BUSY)
+    assert "20 ms while the host is at: data loading" in only(job, tmp_path, UNKNOWN)
+
+
+def test_a_synchronisation_or_work_after_it(tmp_path: Path) -> None:
+    """A gap after a call that waited is charged to it for as long as it had waited, and no more."""
+    long = Planted(launched=LATE)
+    long.on_host("train.py(22): evaluate", "python_function", 31, 62)
+    long.on_host("aten::item", "cpu_op", 32, 60.5)
+    long.on_host("aten::_local_scalar_dense", "cpu_op", 32.5, 60.3)
+    long.on_host("cudaStreamSynchronize", "cuda_runtime", 33, 60.01)
+    assert "1 x .item() at train.py:22 (evaluate), 20 ms" in only(long, tmp_path, WAITS)
+    short = Planted(launched=LATE)
+    short.on_host("aten::item", "cpu_op", 59, 60.01)
+    short.on_host("cudaStreamSynchronize", "cuda_runtime", 59, 60.01)
+    short.on_host("data.py(40): augment", "python_function", 60.02, 79)
+    short.on_host("numpy/random.py(3): shuffle", "python_function", 61, 78)
+    assert "at data.py:40 (augment)" in only(short, tmp_path, HOST, share=0.19)
+
+
+def test_a_pageable_copy_or_a_synchronisation(tmp_path: Path) -> None:
+    """Both hold the host up until the device is done; the copy of a few bytes is no better."""
+    for name, title in (
+        ("Memcpy DtoH (Device -> Pageable)", PINNED),
+        ("Memcpy DtoH (Device -> Pinned)", HOST),
+    ):
+        job = Planted(launched=LATE)
+        job.on_host("aten::to", "cpu_op", 29, 60.5)
+        job.kernel(name, FREE, 0.002, launched=EARLY, call="cudaMemcpyAsync")
+        assert "20 ms" in only(job, tmp_path, title)
+    job = Planted(launched=LATE)
+    job.kernel("Memcpy DtoH (Device -> Pinned)", FREE, 0.002, launched=EARLY, call="cudaMemcpy")
+    assert "1 x cudaMemcpy at train.py:9 (main)" in only(job, tmp_path, WAITS)
+
+
+def test_small_kernels_launched_late_or_early(tmp_path: Path) -> None:
+    """The same 400 short kernels: the host is slower than the device, or it is ahead of it."""
+    for ahead, title, share in ((0.012, SLOW_LAUNCHES, 0.16), (50.0, QUEUE, 0.168)):
+        job = Planted(launched=EARLY - 1)
+        for number in range(400):
+            at = FREE + number * 0.05
+            job.kernel(f"add_{number}", at, 0.008, launched=at - ahead)
+        found = job.found(tmp_path)
+        assert title in found
+        assert found[title].share == pytest.approx(share, abs=0.005)
+    said = Planted(launched=EARLY - 1)
+    for number in range(400):
+        said.kernel("add", FREE + number * 0.05, 0.008, launched=FREE + number * 0.05 - 0.012)
+    detail = said.found(tmp_path)[SLOW_LAUNCHES].detail
+    assert "From launch to launch the host takes 60.0 us" in detail
+    assert "what the device runs before takes 8.0 us" in detail
+
+
+RULES = (
+    host.data_loading, host.garbage, host.compiling, host.optimizer, host.checkpoint,
+    *(rule for rule in idle.IDLE_RULES if rule is not idle.pageable_copies),
+)  # fmt: skip
+"""All that charge idle time alone; copies take the time in which they run as well."""
+
+
+@on_each
+def test_findings_charge_all_idle_time_once(path: Path) -> None:
+    """Charged, and what there was nothing to do in, is the idle time there is."""
+    measured = MeasuredTrace(path)
+    steps = measured.breakdown
+    if measured.idle is None:
+        return
+    found = [finding for rule in RULES if (finding := rule(measured, steps))]
+    causes = measured.idle.by_cause()
+    left = (causes[PAGEABLE] + causes[NOTHING]) / steps.count / steps.length
+    charged = sum(finding.share for finding in found)
+    assert charged + left == pytest.approx(steps.share(steps.parts[IDLE]), abs=1e-9)
+
+
+CAUSES = {
+    "The step waits for data": ("dataloader", "user_annotation"),
+    "Checkpoints hold the step up": ("## checkpoint ##", "user_annotation"),
+    "The optimizer takes long": ("Optimizer.step#Adam.step", "user_annotation"),
+    "Memory is taken from the driver in the loop": ("cudaMalloc", "cuda_runtime"),
+    "The host waits for the device": ("cudaDeviceSynchronize", "cuda_runtime"),
+}
+
+
+@pytest.mark.parametrize("title", CAUSES)
+def test_on_the_launching_thread_or_on_another(tmp_path: Path, title: str) -> None:
+    """Only what the thread does that is to launch next keeps the device waiting."""
+    name, category = CAUSES[title]
+    for thread, expected in ((MAIN, title), (OTHER, HOST)):
+        job = Planted(launched=LATE)
+        job.on_host(name, category, FREE, BUSY - 0.02, thread)
+        only(job, tmp_path, expected)
+
+
+@pytest.mark.parametrize("title", CAUSES)
+def test_nothing_the_host_does_explains_a_queue(tmp_path: Path, title: str) -> None:
+    """What runs next had been launched before, so that the host is not to blame."""
+    job = Planted(launched=EARLY)
+    job.on_host(*CAUSES[title], FREE, BUSY - 0.02)
+    only(job, tmp_path, QUEUE)
+
+
+def test_what_stops_all_threads(tmp_path: Path) -> None:
+    """Garbage and compilation hold the host up on whichever thread they run."""
+    for name, category, title in (
+        ("collection of generation 2", "gc", "Garbage collection"),
+        ("compile (dynamo_timed)", "cpu_op", "Recompilation"),
+    ):
+        job = Planted(launched=LATE)
+        job.on_host(name, category, FREE, BUSY - 0.02, OTHER)
+        only(job, tmp_path, title)
+
+
+def test_causes_before_symptoms(tmp_path: Path) -> None:
+    """A checkpoint copies and synchronises; that is the checkpoint's, and charged once."""
+    job = Planted(launched=LATE)
+    job.on_host("checkpoint", "user_annotation", FREE, BUSY - 0.02)
+    job.on_host("cudaStreamSynchronize", "cuda_runtime", 62, 70)
+    job.on_host("cudaFree", "cuda_runtime", 71, 75)
+    only(job, tmp_path, "Checkpoints hold the step up")
