@@ -101,19 +101,27 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "name": _column((names[e.name] for e in events), count),
         "category": _column((categories[e.cat] for e in events), count),
         "thread": _column((threads[e.pid, e.tid] for e in events), count),
-        "dims": _column((dims[bytes(a.dims), bytes(a.types)] for a in args), count),
+        "dims": _column(
+            (dims[bytes(a.dims or a.dims_in_1_8), bytes(a.types)] for a in args), count
+        ),
         "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
         "details": _column(
-            (nothing if a.device == NONE else known[details(a)] for a in args), count
+            (known[details(a)] if a.device != NONE or a.grid else nothing for a in args), count
         ),
     }
     for name in _NUMBERS:
         get = operator.attrgetter(name)
         columns[name] = _column(map(get, args), count)
+    columns["stream"] = _column((a.stream if type(a.stream) is int else NONE for a in args), count)
+    for name, other in _ELSEWHERE.items():
+        missing = columns[name] == NONE
+        columns[name][missing] = columns.pop(other)[missing]
     return columns
 
 
-_NUMBERS = ("external_id", "sequence", "device", "stream", "correlation")
+_ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
+"""Under which other names some versions and devices write a number."""
+_NUMBERS = ("external_id", "sequence", "device", "correlation", *_ELSEWHERE.values())
 
 
 def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
