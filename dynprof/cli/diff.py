@@ -64,6 +64,9 @@ def diff(
     title = f"a step: {before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
     shown.print(sentence(title, shown.width, style="italic"))
     shown.print(table(COLUMNS, [_cells(row) for row in (*phases, *rows)], shown.width))
+    for measured in (one, other):
+        for words in measured.tear.words():
+            say(f"{measured.path}: {words}", err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
             say(f"not the same: {reason}", err=True)

@@ -58,8 +58,8 @@ def top(
     shown = console()
     shown.print(sentence(trace.name, shown.width, style="italic"))
     shown.print(_operators(measured.work, sort, limit, shown.width))
-    if measured.trace.torn:
-        say(f"{trace}: {measured.trace.torn}", err=True)
+    for words in measured.tear.words():
+        say(f"{trace}: {words}", err=True)
 
 
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:

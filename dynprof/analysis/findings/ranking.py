@@ -22,6 +22,8 @@ _RULES = (
 
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
-    """Return what was found, the worst first."""
+    """Return what was found, the worst first; nothing where something may be missing."""
+    if measured.tear.hides:
+        return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
     return sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)

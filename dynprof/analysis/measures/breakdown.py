@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
+    from dynprof.analysis.measures.tear import Tear
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
@@ -61,6 +62,10 @@ class Measured(Protocol):
         """Its steps on each device."""
 
     @property
+    def tear(self) -> Tear:
+        """Where the file ends too early."""
+
+    @property
     def kinds(self) -> list[Kind]:
         """Its kernels by name."""
 
@@ -76,7 +81,7 @@ class Breakdown:
         measured: The trace.
 
     Attributes:
-        on_host: Whether no device worked.
+        on_host: Whether no device worked, or nobody knows what it did.
         device: The device that this is about, of several the first; -1 for the host.
         devices: How many devices worked.
         steps: The steps: number, begin and length; one for all where the device is behind.
@@ -87,6 +92,8 @@ class Breakdown:
         self._measured = measured
         kernels = measured.trace.category(KERNELS)
         worked = np.unique(measured.trace.spans["device"][kernels])
+        if measured.tear.hides_devices:
+            worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
         self.steps: list[Marked] = measured.marked
@@ -210,6 +217,8 @@ class Breakdown:
     def __str__(self) -> str:
         if not self.length:
             return "The trace holds no event with a duration."
+        if self._measured.tear.hides_host:
+            return self._span()
         if self.on_host and not self._measured.kinds:
             return f"{self._span()} No operator was recorded.{self._phases()}"
         return f"{self._span()} {self._work()}{self._phases()}"
@@ -217,7 +226,9 @@ class Breakdown:
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
         if not self.marked:
-            return f"No step is marked; the trace spans {ms(lengths[0])}."
+            known = "whole" if self._measured.tear.hides_host else "marked"
+            rest = "" if self._measured.trace.complete else "what there is of "
+            return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
         if self.behind:
             return (

@@ -18,7 +18,8 @@ from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
-from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times
+from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times, whole_span
+from dynprof.analysis.measures.tear import Tear
 from dynprof.analysis.reading.categories import FRAMES, KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.captures.manifest import load_manifest
@@ -146,13 +147,20 @@ class MeasuredTrace:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """Where the time of each step goes."""
+        """Where the time of each step goes; none where something may be missing of any."""
+        if self.tear.hides:
+            return []
         return step_times(self.trace, self.marked, self.launches)
 
     @cached_property
+    def tear(self) -> Tear:
+        """Where the file ends too early, and what is not known for that."""
+        return Tear(self.trace, self.manifest, marked_steps(self.trace))
+
+    @cached_property
     def marked(self) -> list[Marked]:
-        """The steps as they are marked."""
-        return marked_steps(self.trace)
+        """The steps as they are marked, as far as they are whole; else one for everything."""
+        return self.tear.whole or whole_span(self.trace)
 
     @cached_property
     def phases(self) -> list[Phases]:

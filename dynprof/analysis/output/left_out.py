@@ -10,13 +10,19 @@ from dynprof.analysis.reading.categories import ON_DEVICE
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
+_TORN = "the file ends before it has told all of any step"
+
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
     """Return why files are not written, by what they are."""
-    trace = measured.trace
+    trace, torn = measured.trace, measured.tear.hides
     reasons = {
         "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
-        "kernel_details.csv": (trace.category(ON_DEVICE).any(), "no device worked"),
+        "kernel_details.csv": (
+            trace.category(ON_DEVICE).any(),
+            _TORN if torn else "no device worked",
+        ),
+        "step_trace_time.csv": (not torn, _TORN),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",

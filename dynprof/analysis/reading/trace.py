@@ -40,6 +40,7 @@ class Trace:
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.
+        complete: Whether all of its events are there.
         size: Its bytes, uncompressed.
         last: The place of the span that stands last in the file; -1 where there is none.
     """
@@ -49,6 +50,7 @@ class Trace:
     memory: Columns
     tables: dict[str, list[Any]]
     torn: str
+    complete: bool
     size: int
     last: int
 
@@ -137,6 +139,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         memory=_sorted_by_time(memory),
         tables={name: list(table) for name, table in tables.items()},
         torn=file.torn,
+        complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
     )

@@ -68,7 +68,12 @@ def verdict(measured: MeasuredTrace) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
-    return [str(steps), *slowed, *map(str, findings(measured, steps)[:WORST])]
+    return [
+        str(steps),
+        *measured.tear.words(),
+        *slowed,
+        *map(str, findings(measured, steps)[:WORST]),
+    ]
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -96,6 +101,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
             "phases": _in_ms(phases.get(step, {})),
         }
         for step in steps.steps[:MOST_STEPS]
+        if not measured.tear.hides_host
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
 
@@ -256,7 +262,7 @@ def _of_nobody(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [measured.trace.torn, _of_nobody(measured)]
+    found = [*measured.tear.words(), _of_nobody(measured)]
     if measured.manifest:
         found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
         found.append(_slowed(measured))
