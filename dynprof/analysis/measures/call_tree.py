@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 
+MOST_LEVELS = 400
+"""What lies deeper, in recursion, counts as the time of what it lies in on this level."""
+
+
 @dataclass(frozen=True)
 class CallTree:
     """Every path of frames and operators once, each after what it lies in.
@@ -62,9 +66,16 @@ def call_tree(
         time_ns = own_time(np.maximum(lasts, 0), parent)
     known: dict[tuple[int, int], int] = {}
     path: list[int] = []
+    levels: list[int] = []
     for own, outer in zip(trace.spans["name"][chosen].tolist(), parent.tolist(), strict=True):
         above = ROOT if outer == ROOT else path[outer]
-        path.append(known.setdefault((above, own), len(known)))
+        if outer != ROOT and levels[above] == MOST_LEVELS:
+            path.append(above)
+            continue
+        place = known.setdefault((above, own), len(known))
+        if place == len(levels):
+            levels.append(1 if outer == ROOT else levels[above] + 1)
+        path.append(place)
     total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
     return CallTree(
         name=[own for _, own in known],

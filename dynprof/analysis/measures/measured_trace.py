@@ -8,19 +8,17 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
+from dynprof.analysis.measures.call_stacks import call_stacks
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
-from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
 from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times, whole_span
 from dynprof.analysis.measures.tear import Tear
-from dynprof.analysis.reading.categories import FRAMES, KERNELS, LABELS
+from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
@@ -189,32 +187,8 @@ class MeasuredTrace:
 
     @cached_property
     def call_stacks(self) -> Callable[[int], str]:
-        """What names the Python frames that an operator lies in, the innermost first.
-
-        Labels have none: they begin in one frame and end after it.
-        """
-        trace, found = self.trace, self.operators
-        frames = np.flatnonzero(trace.category(FRAMES))
-        if not len(frames):
-            return lambda _: ""
-        labels = trace.category(LABELS)[found.span].tolist()
-        outer, chosen = self.calls.parent.tolist(), self.calls.span
-        code = trace.spans["name"][chosen].tolist()
-        is_frame = np.isin(chosen, frames).tolist()
-        places = np.searchsorted(chosen, found.span).tolist()
-        names, known = trace.tables["name"], dict[int, str]()
-
-        def stack(place: int) -> str:
-            """Return the frames above a place, each followed by a line break as the vendor does."""
-            if place == ROOT:
-                return ""
-            if place not in known:
-                rest = stack(outer[place])
-                own = names[code[place]] if is_frame[place] else ""
-                known[place] = f"{own};\r\n{rest}" if own and rest else own or rest
-            return known[place]
-
-        return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
+        """What names the Python frames that an operator lies in, the innermost first."""
+        return call_stacks(self.trace, self.operators, self.calls)
 
 
 def _is_text(name: str) -> bool:

@@ -148,9 +148,9 @@ def test_how_many_bytes(tmp_path: Path, members: int) -> None:
     broken = bytearray(packed)
     broken[len(pieces[0]) // 2 :][:1] = b""
     broken[-40_000:-39_000] = bytes(1000)
-    said = re.search(r"is damaged \(.*\) after ([\d,]+) bytes", torn(bytes(broken)))
-    assert said
-    assert len(packed) - 40_000 - (1 << 16) <= int(said[1].replace(",", "")) <= len(packed)
+    damage = re.search(r"is damaged \(.*\) after ([\d,]+) bytes", torn(bytes(broken)))
+    assert damage
+    assert len(packed) - 40_000 - (1 << 16) <= int(damage[1].replace(",", "")) <= len(packed)
 
 
 def plain_length(pieces: list[bytes], size: int) -> int:
