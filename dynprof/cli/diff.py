@@ -50,14 +50,15 @@ def diff(
         step_ns,
         why_not_comparable,
     )
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.runs.one_trace import newest_in
+    from dynprof.analysis.runs.newest import newest_measured
 
     try:
         with waiting("reading"):
-            one, other = (MeasuredTrace(newest_in(path)) for path in (first, second))
+            (one, passed_over), (other, more) = map(newest_measured, (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
+    for why in {**passed_over, **more}.values():
+        say(f"passed over: {why}", err=True)
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
     shown = console()

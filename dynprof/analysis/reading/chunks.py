@@ -23,6 +23,8 @@ _TAIL = 256 << 10
 """The end of the list of events is looked for in this much of the file's end."""
 _LONGEST_HEAD = 64 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
+"""A list of events, without anything around it."""
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
 """Between two events. Not in a string: a quote in one has a backslash before it."""
 
@@ -98,6 +100,8 @@ class TraceFile:
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
         text = self._read(file, 1 << 16)
         if text.lstrip()[:1] == b"[":
+            if not _LIST.match(text):
+                raise CaptureError(f"{self._path} is no trace: its list holds no events")
             return {}, text.lstrip()[1:]
         place, error = 0, "it has no traceEvents"
         while True:

@@ -50,7 +50,7 @@ def traces_in(path: Path) -> list[Path]:
 def _why_none(path: Path) -> str:
     if any(p.is_dir() for p in path.rglob(f"*{_OF_NPUS}")):
         return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
-    return "no file there ends with trace.json[.gz]"
+    return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
 
 def newest_in(path: Path) -> Path:
