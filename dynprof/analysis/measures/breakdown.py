@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dynprof.analysis.measures.own_work import own_work
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.measures.steps import is_collective
 from dynprof.analysis.reading.categories import (
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 COLLECTING, COMPILING = "collecting garbage", "compiling"
+RECORDING = "recording"
+"""What the profiler itself does."""
 COMPILERS = "(dynamo_timed)"
 """In the names of what torch.compile does."""
 _SHOWN = 0.005
@@ -184,6 +187,7 @@ class Breakdown:
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
+            RECORDING: trace.when(own_work(trace)),
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 
@@ -253,7 +257,9 @@ class Breakdown:
         if self.on_host and self._of_python:
             return f"{said}, and {idle:.0%} lies outside of recorded calls."
         if self.on_host:
-            return f"{said}, and {idle:.0%} is Python or waiting."
+            own = self.share(self.idle_in(self.causes[RECORDING]))
+            recording = f"; {own:.0%} is the profiler itself" if own >= _SHOWN else ""
+            return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
         return f"{said}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> str:

@@ -70,6 +70,13 @@ class Trace:
         start = self.spans["start"][chosen]
         return cover(start, start + self.spans["length"][chosen])
 
+    def place_of_name(self, name: str) -> int:
+        """Return the place of a name in its table, which takes it in where it lacks it."""
+        names = self.tables["name"]
+        if name not in names:
+            names.append(name)
+        return names.index(name)
+
     def name(self, span: int) -> str:
         """Return the name of a span."""
         return str(self.tables["name"][self.spans["name"][span]])

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.breakdown import Breakdown
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.ranks.comparison import Ranks
-    from dynprof.captures.manifest import Manifest
+    from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15
 """Recording that makes a step so many times as long is worth a warning."""
+NOT_MEASURABLE = "not measurable"
+"""Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
 MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
@@ -236,7 +238,6 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
-        "lost by the job in all": cost.extra_ms,
     }
     return [
         ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
@@ -245,7 +246,15 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         ("from", manifest.opened_at),
         ("to", manifest.closed_at),
         *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
+        ("lost by the job in all", _lost(manifest.cost)),
     ]
+
+
+def _lost(cost: Cost) -> str:
+    """Return what a capture cost in all; nothing where that has not been counted yet."""
+    if cost.is_hidden:
+        return NOT_MEASURABLE
+    return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)
 
 
 def _of_nobody(measured: MeasuredTrace) -> str:
