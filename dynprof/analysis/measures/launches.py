@@ -85,9 +85,28 @@ def innermost(trace: Trace, chosen: Numbers, parent: Numbers, moments: Numbers) 
         Places among the chosen; -1 where none was open.
     """
     spans = trace.spans
-    end = (spans["start"] + spans["length"])[chosen]
     thread, when = spans["thread"][moments], spans["start"][moments]
-    result = np.full(len(moments), ROOT, np.int64)
+    return open_at(trace, chosen, parent, thread, when)
+
+
+def open_at(
+    trace: Trace, chosen: Numbers, parent: Numbers, thread: Numbers, when: Numbers
+) -> Numbers:
+    """Return which of some spans was the innermost open one at some times of some threads.
+
+    Args:
+        trace: The trace.
+        chosen: Places of the spans, in the order of their begin.
+        parent: Places among the chosen of what each lies in.
+        thread: The threads.
+        when: The times, in ns.
+
+    Returns:
+        Places among the chosen; -1 where none was open.
+    """
+    spans = trace.spans
+    end = (spans["start"] + spans["length"])[chosen]
+    result = np.full(len(when), ROOT, np.int64)
     for number in np.unique(thread).tolist():
         mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
         last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1
