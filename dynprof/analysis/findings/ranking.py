@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.findings import device, host
+from dynprof.analysis.findings import device, fusion, host
 from dynprof.analysis.findings.finding import LEAST
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
     host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
     device.idle_device, device.synchronisations, device.allocator, device.pageable_copies,
-    device.memory,
+    device.memory, fusion.fusible_kernels,
 )  # fmt: skip
 """Each looks for one thing."""
 

@@ -16,6 +16,7 @@ from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.phases import phase_times
+from dynprof.analysis.measures.sequences import kernel_sequences
 from dynprof.analysis.measures.steps import HOST_NAME, marked_steps, step_times, whole_span
 from dynprof.analysis.measures.tear import Tear
 from dynprof.analysis.reading.categories import KERNELS
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.operators import Average, Calls, Operators
     from dynprof.analysis.measures.phases import Phases
+    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.measures.steps import Marked, Step
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
@@ -127,6 +129,11 @@ class MeasuredTrace:
     def launches(self) -> Launches:
         """What devices did, and which calls of the host started it."""
         return launches(self.trace)
+
+    @cached_property
+    def sequences(self) -> list[KernelSequence]:
+        """Elementwise kernels that follow one another, those first that could save most."""
+        return kernel_sequences(self.trace, self.launches)
 
     @cached_property
     def averages(self) -> list[Average]:

@@ -10,6 +10,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.report.sequences import sequences_section
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
@@ -52,6 +53,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "steps": _steps(measured, steps),
         "flame": _flame(measured),
         "operators": _operators(measured),
+        "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "ranks": _ranks(ranks) if ranks else None,
         "about": _about(measured),
