@@ -6,6 +6,7 @@ place still has to move.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,9 @@ LONGEST_GAP_NS = 100_000
 """After a longer one on its stream another sequence begins: the host was at something else."""
 MOST = 50
 """So many sequences are told, those first that could save most."""
+_LAID_OUT = re.compile(
+    r".*?elementwise_kernel\w*<(?:\d+, )*(?:at::native::gpu_kernel_impl(?:_nocast)?<)?"
+)
 _ELEMENTWISE = ("elementwise", "pointwise", "triton_poi")
 
 
@@ -61,9 +65,9 @@ class KernelSequence:
     def saved_ns(self) -> int:
         """What one kernel in the place of each could save at most of the kernels' time.
 
-        Nothing where all are the same, as one for each of many tensors: it has as much to do.
+        Nothing where all compute the same, as one for each of many tensors: it has as much to do.
         """
-        if len(set(self.names)) == 1:
+        if len({computed(name) for name in self.names}) == 1:
             return 0
         return int((self.busy_ns - self.longest_ns).sum())
 
@@ -72,6 +76,23 @@ def is_elementwise(name: str) -> bool:
     """Return whether a kernel computes each element by itself, as far as its name tells."""
     lower = name.lower()
     return any(mark in lower for mark in _ELEMENTWISE)
+
+
+def computed(name: str) -> str:
+    """Return what an elementwise kernel of torch's computes, however it is laid out.
+
+    ``vectorized_elementwise_kernel<4, AddFunctor<float>, ...>`` and
+    ``unrolled_elementwise_kernel<AddFunctor<float>, ...>`` do the same. Other names stay whole.
+    """
+    laid_out = _LAID_OUT.match(name)
+    if laid_out is None:
+        return name
+    rest, depth = name[laid_out.end() :], 0
+    for place, letter in enumerate(rest):
+        if depth == 0 and letter in ",>":
+            return rest[:place].rstrip()
+        depth += (letter in "<({") - (letter in ">)}")
+    return rest
 
 
 def kernel_sequences(trace: Trace, started: Launches) -> list[KernelSequence]:

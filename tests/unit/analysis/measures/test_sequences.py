@@ -6,7 +6,9 @@ import csv
 import itertools
 import json
 import random
+import re
 from collections import defaultdict
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.sequences import computed
 from dynprof.analysis.output.sequence_tables import sequence_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
@@ -30,12 +33,20 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 def begin(event: Event) -> int:
     """Return when an event begins, in ns."""
-    return round(float(event["ts"]) * 1000)
+    return round(Decimal(str(event["ts"])) * 1000)
 
 
 def end(event: Event) -> int:
     """Return when it ends."""
-    return begin(event) + round(float(event["dur"]) * 1000)
+    return begin(event) + round(Decimal(str(event["dur"])) * 1000)
+
+
+def kind(name: str) -> str:
+    """Return what is left of a kernel's name without how it is laid out."""
+    for one in ("vectorized_", "unrolled_", "legacy_", "gpu_kernel_impl_nocast<"):
+        name = name.replace(one, "")
+    name = re.sub(r"(kernel<)(\d+, )+", r"\1", name.replace("at::native::gpu_kernel_impl<", ""))
+    return re.split(r", at::detail|, TrivialOffset| ?>\(at::| ?>\(int", name)[0]
 
 
 def runs_of(events: list[Event]) -> list[list[Event]]:
@@ -80,7 +91,7 @@ def plain(events: list[Event]) -> Found:
             names = tuple(event["name"] for event in piece)
             times = [event["dur"] for event in piece]
             gaps = [max(0, begin(b) - end(a)) / 1000 for a, b in itertools.pairwise(piece)]
-            saved = sum(times) - max(times) if len(set(names)) > 1 else 0
+            saved = sum(times) - max(times) if len(set(map(kind, names))) > 1 else 0
             for place, value in enumerate((1, sum(times), sum(gaps), saved)):
                 found[names][place] += value
     return dict(found)
@@ -127,7 +138,7 @@ def random_kernels(folder: Path, seed: int) -> Path:
     """Write kernels on three streams of two devices, with gaps about as long as is allowed."""
     generator = random.Random(seed)  # noqa: S311 - nothing is secret here
     events: list[Event] = []
-    for device, stream in ((0, 7), (0, 8), (1, 7)):
+    for device, stream in ((0, 7), (0, 8), (1, 8)):
         now = 0.0
         for _ in range(generator.randint(1, 80)):
             now = round(now + generator.choice([0, 0.5, 2, 99.999, 100, 100.001]), 3)
@@ -227,6 +238,17 @@ def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
         pytest.param(job(CHAIN, gap=101), id="the host did something else between them"),
         pytest.param(job(["gemm<Mul>"] * 2 + ["gemm<Add>"] * 2, gap=1), id="no elementwise ones"),
         pytest.param(job(["elementwise<Mul>"] * 4, gap=1), id="one kind for many tensors"),
+        pytest.param(
+            job(
+                [
+                    "vectorized_elementwise_kernel<4, Mul<float>, A<3> >(int)",
+                    "unrolled_elementwise_kernel<Mul<float>, A<3> >(int)",
+                ]
+                * 2,
+                gap=1,
+            ),
+            id="one kind, laid out in two ways",
+        ),
     ],
 )
 def test_what_looks_like_one_is_none(tmp_path: Path, events: list[Event]) -> None:
@@ -243,6 +265,29 @@ def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
     (source,) = sources(found, found.sequences)
     assert (source.operators, source.line) == (("", "", "", ""), "")
     assert in_a_row(source.operators) == "4 x ?"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("void at::vectorized_elementwise_kernel<4, F<float>, A<char*, 3> >(int)", "F<float>"),
+        ("void at::unrolled_elementwise_kernel<F<float>, A<char*, 3>, L>(int)", "F<float>"),
+        (
+            "void at::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<F<float> >(x)>",
+            "F<float>",
+        ),
+        (
+            "at::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<f(B&)::{lambda()#2}"
+            "::operator()() const::{lambda(float, int)#1}>(B&)::{lambda(int)#1}>(int)",
+            "f(B&)::{lambda()#2}::operator()() const::{lambda(float, int)#1}",
+        ),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("elementwise_kernel<", ""),
+    ],
+)
+def test_what_a_kernel_computes(name: str, what: str) -> None:
+    """Without how it is laid out."""
+    assert computed(name) == what
 
 
 def test_names_in_a_row() -> None:
