@@ -64,7 +64,8 @@ class Cost(_Record):
         step_after_ms: Mean step time in the seconds after saving; filled in later.
         extra_ms: What the job lost in all, from opening to the end of saving: that time less its
             steps at their usual pace, which is the one before, or after where none is known.
-            Filled in later.
+            Filled in later; None also where the steps scatter more than that, so that less than
+            nothing would come out.
     """
 
     open_ms: float
@@ -75,6 +76,14 @@ class Cost(_Record):
     step_saving_ms: float | None = None
     step_after_ms: float | None = None
     extra_ms: float | None = None
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the scatter of the steps hides what the job lost; older manifests say < 0."""
+        if self.extra_ms is not None:
+            return self.extra_ms < 0
+        counted = self.step_saving_ms is not None or self.step_after_ms is not None
+        return counted and (self.step_before_ms or self.step_after_ms) is not None
 
 
 class Manifest(_Record):

@@ -101,6 +101,6 @@ def _tell(outcome: Outcome) -> None:
         for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)
     for trace, torn in outcome.torn.items():
-        say(f"{trace}: {torn}; what there is was analysed", err=True)
+        say(f"{trace}: {torn}", err=True)
     if outcome.problems:
         fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)

@@ -165,7 +165,8 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
 
 def lost(cost: Cost) -> str:
     """Return the training time that a capture cost, as far as it stands out from what is usual."""
-    if cost.extra_ms is not None and cost.extra_ms < cost.open_ms + cost.close_ms:
+    at_least_ms = cost.open_ms + cost.close_ms
+    if cost.is_hidden or (cost.extra_ms is not None and cost.extra_ms < at_least_ms):
         return "too little to tell from the scatter of the steps"
     return _ms(cost.extra_ms)
 

@@ -50,20 +50,24 @@ def diff(
         step_ns,
         why_not_comparable,
     )
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.runs.one_trace import newest_in
+    from dynprof.analysis.runs.newest import newest_measured
 
     try:
         with waiting("reading"):
-            one, other = (MeasuredTrace(newest_in(path)) for path in (first, second))
+            (one, passed_over), (other, more) = map(newest_measured, (first, second))
     except CaptureError as error:
         fail(str(error), UNREADABLE)
+    for why in {**passed_over, **more}.values():
+        say(f"passed over: {why}", err=True)
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
     shown = console()
     title = f"a step: {before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
     shown.print(sentence(title, shown.width, style="italic"))
     shown.print(table(COLUMNS, [_cells(row) for row in (*phases, *rows)], shown.width))
+    for measured in (one, other):
+        for words in measured.tear.words():
+            say(f"{measured.path}: {words}", err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
             say(f"not the same: {reason}", err=True)

@@ -46,20 +46,21 @@ def top(
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.runs.one_trace import newest_in
+    from dynprof.analysis.runs.newest import newest_measured
 
     try:
-        trace = newest_in(path)
         with waiting("reading"):
-            measured = MeasuredTrace(trace)
+            measured, passed_over = newest_measured(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
+    trace = measured.path
+    for why in passed_over.values():
+        say(f"passed over: {why}", err=True)
     shown = console()
     shown.print(sentence(trace.name, shown.width, style="italic"))
     shown.print(_operators(measured.work, sort, limit, shown.width))
-    if measured.trace.torn:
-        say(f"{trace}: {measured.trace.torn}", err=True)
+    for words in measured.tear.words():
+        say(f"{trace}: {words}", err=True)
 
 
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:

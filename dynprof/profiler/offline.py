@@ -45,7 +45,7 @@ def analyse(
         traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
     )
     for path, torn in outcome.torn.items():
-        warn_script(f"{path} is not whole, what there is was analysed: {torn}")
+        warn_script(f"{path} is not whole: {torn}")
     if outcome.problems:
         raise CaptureError("; ".join(f"{path}: {why}" for path, why in outcome.problems.items()))
     return outcome.made

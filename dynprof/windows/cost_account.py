@@ -71,7 +71,8 @@ class Unsettled:
         extra_ms = None
         if usual_ms is not None:
             took_ms = (self.since_s - span.opened_s) * 1e3
-            extra_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
+            lost_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
+            extra_ms = lost_ms if lost_ms >= 0 else None
         saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
         settled = self.manifest.settled(
             step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms

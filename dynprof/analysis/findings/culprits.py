@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.measures.cut_spans import by_first
 from dynprof.analysis.measures.launches import UNKNOWN
 from dynprof.analysis.measures.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.pieces import by_first
 from dynprof.analysis.measures.user_code import place_of, users_frames, where
 from dynprof.analysis.reading.categories import OPERATORS
 from dynprof.plural import number

@@ -15,10 +15,10 @@ from dynprof.analysis.findings.culprits import (
 )
 from dynprof.analysis.findings.finding import Finding, how_many
 from dynprof.analysis.measures.breakdown import COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.cut_spans import by_first
 from dynprof.analysis.measures.gaps import EDGE, gaps
 from dynprof.analysis.measures.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
-from dynprof.analysis.measures.pieces import by_first
 from dynprof.analysis.reading.categories import COPIES, FRAMES
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dynprof.analysis.measures.own_work import own_work
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, REST, mean_phases, where_phase
 from dynprof.analysis.measures.steps import is_collective
 from dynprof.analysis.reading.categories import (
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.steps import Marked, Step
+    from dynprof.analysis.measures.tear import Tear
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 COLLECTING, COMPILING = "collecting garbage", "compiling"
+RECORDING = "recording"
+"""What the profiler itself does."""
 COMPILERS = "(dynamo_timed)"
 """In the names of what torch.compile does."""
 _SHOWN = 0.005
@@ -59,6 +63,10 @@ class Measured(Protocol):
         """Its steps on each device."""
 
     @property
+    def tear(self) -> Tear:
+        """Where the file ends too early."""
+
+    @property
     def kinds(self) -> list[Kind]:
         """Its kernels by name."""
 
@@ -74,7 +82,7 @@ class Breakdown:
         measured: The trace.
 
     Attributes:
-        on_host: Whether no device worked.
+        on_host: Whether no device worked, or nobody knows what it did.
         device: The device that this is about, of several the first; -1 for the host.
         devices: How many devices worked.
         steps: The steps: number, begin and length; one for all where the device is behind.
@@ -85,6 +93,8 @@ class Breakdown:
         self._measured = measured
         kernels = measured.trace.category(KERNELS)
         worked = np.unique(measured.trace.spans["device"][kernels])
+        if measured.tear.hides_devices:
+            worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
         self.steps: list[Marked] = measured.marked
@@ -175,6 +185,7 @@ class Breakdown:
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
+            RECORDING: trace.when(own_work(trace)),
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 
@@ -194,6 +205,8 @@ class Breakdown:
     def __str__(self) -> str:
         if not self.length:
             return "The trace holds no event with a duration."
+        if self._measured.tear.hides_host:
+            return self._span()
         if self.on_host and not self._measured.kinds:
             return f"{self._span()} No operator was recorded.{self._phases()}"
         return f"{self._span()} {self._work()}{self._phases()}"
@@ -201,7 +214,9 @@ class Breakdown:
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
         if not self.marked:
-            return f"No step is marked; the trace spans {ms(lengths[0])}."
+            known = "whole" if self._measured.tear.hides_host else "marked"
+            rest = "" if self._measured.trace.complete else "what there is of "
+            return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
         if self.behind:
             return (
@@ -226,7 +241,9 @@ class Breakdown:
         if self.on_host and self._of_python:
             return f"{said}, and {idle:.0%} lies outside of recorded calls."
         if self.on_host:
-            return f"{said}, and {idle:.0%} is Python or waiting."
+            own = self.share(self.idle_in(self.causes[RECORDING]))
+            recording = f"; {own:.0%} is the profiler itself" if own >= _SHOWN else ""
+            return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
         return f"{said}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.nesting import ROOT, own_time
 from dynprof.analysis.measures.operators import device_time
+from dynprof.analysis.measures.own_work import own_work, whose
 from dynprof.analysis.reading.categories import CALLS, OPERATORS
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.operators import Calls
     from dynprof.analysis.measures.steps import Marked
     from dynprof.analysis.reading.trace import Trace
+
+
+MOST_LEVELS = 400
+"""What lies deeper, in recursion, counts as the time of what it lies in on this level."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ def call_tree(
     """Return the paths of all threads together that ran an operator, within the steps.
 
     A thread that runs none waits, mostly; a frame that begins before or after the steps, or lasts
-    beyond them, is there because the profiler was switched on and off.
+    beyond them, is there because the profiler was switched on and off. What a profiler itself does
+    is one path, under the profiler's name.
 
     Args:
         trace: The trace.
@@ -62,15 +68,33 @@ def call_tree(
         time_ns = own_time(np.maximum(lasts, 0), parent)
     known: dict[tuple[int, int], int] = {}
     path: list[int] = []
-    for own, outer in zip(trace.spans["name"][chosen].tolist(), parent.tolist(), strict=True):
+    levels: list[int] = []
+    names, owners = _names(trace, chosen)
+    for own, outer in zip(names, parent.tolist(), strict=True):
         above = ROOT if outer == ROOT else path[outer]
-        path.append(known.setdefault((above, own), len(known)))
+        if outer != ROOT and levels[above] == MOST_LEVELS:
+            path.append(above)
+            continue
+        place = known.setdefault((above, own), len(known))
+        if place == len(levels):
+            level = 1 if outer == ROOT else levels[above] + 1
+            levels.append(MOST_LEVELS if own in owners else level)
+        path.append(place)
     total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
     return CallTree(
         name=[own for _, own in known],
         parent=[above for above, _ in known],
         own_ns=total.astype(np.int64).tolist(),
     )
+
+
+def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]]:
+    """Return the names of spans, a profiler's frames by its own; and the places of the latter."""
+    names, frames = trace.spans["name"][chosen], own_work(trace)[chosen]
+    owners = dict[int, int]()
+    for name in np.unique(names[frames]).tolist():
+        owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))
+    return [owners.get(name, name) for name in names.tolist()], set(owners.values())
 
 
 def _working(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

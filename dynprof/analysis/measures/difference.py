@@ -61,6 +61,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
         "memory events": len(trace.memory["time"]) > 0,
         "a device": bool(trace.category(KERNELS).any()),
         "calls of Python in the place of operators": bool(trace.category(CALLS).any()),
+        "all of its events": trace.complete,
         "marked steps": any(number is not None for number, _, _ in measured.marked),
     }
 

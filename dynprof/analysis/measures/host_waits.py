@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import COLLECTING, COMPILERS, COMPILING
+from dynprof.analysis.measures.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.launches import UNKNOWN
 from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.measures.own_work import own_work
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
 from dynprof.analysis.reading.categories import (
     CALLS,
@@ -165,6 +166,11 @@ class Host:
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
         }
 
+    @cached_property
+    def _recording(self) -> NDArray[np.bool_]:
+        """What the profiler itself does."""
+        return own_work(self._trace)
+
     def _doing(self, thread: int) -> dict[str, Cover]:
         """Return why a thread launches nothing, causes before symptoms, and when."""
         calls, stops = self.blocking(thread), self._everywhere
@@ -172,6 +178,7 @@ class Host:
             lambda name: name.endswith(_ALLOCATES)
         )
         return {
+            RECORDING: self._on(thread, self._recording),
             COMPILING: stops[COMPILING],
             CHECKPOINT: self._on(thread, self._phase(CHECKPOINT)),
             LOADING: self._on(thread, self._phase(LOADING)),

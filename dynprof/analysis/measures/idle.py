@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import COLLECTING, COMPILING
+from dynprof.analysis.measures.breakdown import COLLECTING, COMPILING, RECORDING
+from dynprof.analysis.measures.cut_spans import NONE, by_first, cut, holder, inside
 from dynprof.analysis.measures.gaps import EDGE
 from dynprof.analysis.measures.host_waits import (
     ALLOCATING,
@@ -22,7 +23,6 @@ from dynprof.analysis.measures.host_waits import (
 )
 from dynprof.analysis.measures.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.pieces import NONE, by_first, cut, holder, inside
 from dynprof.analysis.reading.intervals import cover
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN)
 LAUNCHING, ELSEWHERE = "launching", "elsewhere on the host"
 WAITING, STARTING = "waiting in the queue", "starting"
 CAUSES = (
-    COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, ALLOCATING, OPTIMIZER,
-    LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
+    RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, ALLOCATING,
+    OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
 )  # fmt: skip
 """In the order in which they are looked for, causes before symptoms."""
 

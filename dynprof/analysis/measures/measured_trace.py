@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from functools import cached_property
-from itertools import chain
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
+from dynprof.analysis.measures.call_stacks import call_stacks
 from dynprof.analysis.measures.call_tree import call_tree
 from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.flops import efforts, works
@@ -23,21 +19,22 @@ from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.marks import marks
 from dynprof.analysis.measures.modules import modules
-from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.peaks import peak_of
 from dynprof.analysis.measures.phases import phase_times
 from dynprof.analysis.measures.point_to_point import RECEIVE, UNKNOWN, directions
-from dynprof.analysis.measures.steps import HOST_NAME, Receives, marked_steps, step_times
-from dynprof.analysis.reading.categories import FRAMES, KERNELS, LABELS
-from dynprof.analysis.reading.trace import load_trace
-from dynprof.captures.manifest import load_manifest
-from dynprof.errors import CaptureError
-from dynprof.files.layout import INFO_DIR
+from dynprof.analysis.measures.read_trace import ReadTrace
+from dynprof.analysis.measures.sequences import kernel_sequences
+from dynprof.analysis.measures.steps import (
+    Receives,
+    marked_steps,
+    step_times,
+    whole_span,
+)
+from dynprof.analysis.measures.tear import Tear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
@@ -53,89 +50,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.peaks import Peak
     from dynprof.analysis.measures.phases import Phases
     from dynprof.analysis.measures.point_to_point import Numbers
+    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.measures.steps import Marked, Step
-    from dynprof.analysis.reading.two_processes import Partner
-    from dynprof.captures.manifest import Manifest
 
 
-_RANK = re.compile(r"\.rank(\d+)\.")
-"""In the names of traces, as dynprof gives them."""
-
-
-class MeasuredTrace:
-    """A trace, and what is measured of it.
-
-    Args:
-        path: Where it lies; its manifest is looked for beside it.
-        partner: Leads to a process that reads the same trace at the same time.
-
-    Attributes:
-        path: Where it lies.
-        trace: Its events.
-        manifest: Who recorded it, and what; None for a trace of anybody's.
-
-    Raises:
-        CaptureError: It cannot be read.
-    """
-
-    def __init__(self, path: Path, partner: Partner | None = None) -> None:
-        self.path = path
-        if not _is_text(str(path)):
-            raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
-        self.trace = load_trace(path, partner)
-        self.manifest: Manifest | None = find_manifest(path)[1]
-
-    @property
-    def base_ns(self) -> int:
-        """What is to be added to its times for ns since the epoch."""
-        return _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
-
-    @property
-    def rank(self) -> int:
-        """The rank that recorded it: as the trace says, else its manifest, else 0."""
-        rank = self._distributed("rank")
-        if rank is not None:
-            return rank
-        return self.manifest.rank if self.manifest else 0
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks there are, as far as it is known; 0 where it is not."""
-        size = self._distributed("world_size")
-        return size or (self.manifest.world_size if self.manifest else 0)
-
-    def _distributed(self, name: str) -> int | None:
-        said = self.trace.members.get("distributedInfo")
-        return _whole(said.get(name)) if isinstance(said, dict) else None
-
-    @property
-    def host(self) -> str:
-        """The name of the machine that recorded it, as far as it is known."""
-        named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")
-        return str(named)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What the user wrote about it."""
-        if self.manifest:
-            found = self.manifest.request.config.get("metadata", {})
-        else:
-            found = self.trace.members.get("metadata", {})
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def first_device(self) -> int | str:
-        """The number of the device that worked; ``host`` where none did."""
-        devices = self.trace.spans["device"][self.trace.category(KERNELS)]
-        return int(devices[0]) if len(devices) else HOST_NAME
-
-    @property
-    def device_memory(self) -> dict[int, int]:
-        """How many bytes of memory each device has, by its number."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        found = [(_whole(one.get("id")), _whole(one.get("totalGlobalMem"))) for one in devices]
-        return {number: size for number, size in found if number is not None and size}
+class MeasuredTrace(ReadTrace):
+    """A trace that was read, and what is measured of it."""
 
     @cached_property
     def operators(self) -> Operators:
@@ -146,6 +66,11 @@ class MeasuredTrace:
     def launches(self) -> Launches:
         """What devices did, and which calls of the host started it."""
         return launches(self.trace)
+
+    @cached_property
+    def sequences(self) -> list[KernelSequence]:
+        """Elementwise kernels that follow one another, those first that could save most."""
+        return kernel_sequences(self.trace, self.launches)
 
     @cached_property
     def averages(self) -> list[Average]:
@@ -164,7 +89,9 @@ class MeasuredTrace:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """Where the time of each step goes."""
+        """Where the time of each step goes; none where something may be missing of any."""
+        if self.tear.hides:
+            return []
         of = self.directions
         receives = Receives(of == RECEIVE, of == UNKNOWN)
         return step_times(self.trace, self.marked, self.launches, receives)
@@ -180,9 +107,14 @@ class MeasuredTrace:
         return marks(self.trace)
 
     @cached_property
+    def tear(self) -> Tear:
+        """Where the file ends too early, and what is not known for that."""
+        return Tear(self.trace, self.manifest, marked_steps(self.trace))
+
+    @cached_property
     def marked(self) -> list[Marked]:
-        """The steps as they are marked."""
-        return marked_steps(self.trace)
+        """The steps as they are marked, as far as they are whole; else one for everything."""
+        return self.tear.whole or whole_span(self.trace)
 
     @cached_property
     def phases(self) -> list[Phases]:
@@ -201,9 +133,9 @@ class MeasuredTrace:
 
     @cached_property
     def idle(self) -> Idle | None:
-        """Why the device of the breakdown was idle in its steps; None where no device worked."""
+        """Why the breakdown's device was idle in its steps; None where that is not known."""
         steps = self.breakdown
-        if steps.on_host:
+        if steps.on_host or self.tear.hides:
             return None
         found = gaps(self.trace, self.launches, self.marked, steps.device)
         recorded = self.marked if steps.marked else ()
@@ -244,14 +176,6 @@ class MeasuredTrace:
         """How the kernels of each name were started."""
         return kernel_shapes(self.trace)
 
-    @property
-    def device_name(self) -> str:
-        """What the device that worked calls itself; empty where that is not known."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        names = [one.get("name") for one in devices if one.get("id") == self.first_device]
-        return str(names[0]) if names and names[0] else ""
-
     @cached_property
     def peak(self) -> Peak | None:
         """What the device that worked can do at most; None where no table has it.
@@ -263,7 +187,9 @@ class MeasuredTrace:
 
     @cached_property
     def critical_path(self) -> CriticalPath | None:
-        """The longest path through the steps; None where there is none."""
+        """The longest path through the steps; None where something may be missing of any."""
+        if self.tear.hides:
+            return None
         return critical_path(self.trace, self.marked, self.launches, self.calls)
 
     @cached_property
@@ -273,57 +199,5 @@ class MeasuredTrace:
 
     @cached_property
     def call_stacks(self) -> Callable[[int], str]:
-        """What names the Python frames that an operator lies in, the innermost first.
-
-        Labels have none: they begin in one frame and end after it.
-        """
-        trace, found = self.trace, self.operators
-        frames = np.flatnonzero(trace.category(FRAMES))
-        if not len(frames):
-            return lambda _: ""
-        labels = trace.category(LABELS)[found.span].tolist()
-        outer, chosen = self.calls.parent.tolist(), self.calls.span
-        code = trace.spans["name"][chosen].tolist()
-        is_frame = np.isin(chosen, frames).tolist()
-        places = np.searchsorted(chosen, found.span).tolist()
-        names, known = trace.tables["name"], dict[int, str]()
-
-        def stack(place: int) -> str:
-            """Return the frames above a place, each followed by a line break as the vendor does."""
-            if place == ROOT:
-                return ""
-            if place not in known:
-                rest = stack(outer[place])
-                own = names[code[place]] if is_frame[place] else ""
-                known[place] = f"{own};\r\n{rest}" if own and rest else own or rest
-            return known[place]
-
-        return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name can be written into files; a file system may hold any bytes."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _whole(value: object) -> int | None:
-    """Return a number that 64 bits hold; None for anything else that a file may say."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
-        return value
-    return None
-
-
-def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
-    """Return the manifest of a trace, and where it lies.
-
-    That of the rank in the trace's name is tried first.
-    """
-    folder = path.parent / INFO_DIR
-    rank = _RANK.search(path.name)
-    likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
-    for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
-        with contextlib.suppress(CaptureError):
-            manifest = load_manifest(candidate)
-            if manifest.trace == path.name:
-                return candidate, manifest
-    return None, None
+        """What names the Python frames that an operator lies in, the innermost first."""
+        return call_stacks(self.trace, self.operators, self.calls)

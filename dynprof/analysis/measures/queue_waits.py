@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.cut_spans import by_first
 from dynprof.analysis.measures.idle import KINDS, QUEUED
 from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.pieces import by_first
 from dynprof.analysis.reading.categories import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
 
 if TYPE_CHECKING:

@@ -106,8 +106,14 @@ def marked_steps(trace: Trace) -> list[Marked]:
     for place in np.flatnonzero(marks).tolist():
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
-    if found or not len(spans["start"]):
-        return sorted(dict.fromkeys(found), key=lambda step: step[1])
+    return sorted(dict.fromkeys(found), key=lambda step: step[1]) or whole_span(trace)
+
+
+def whole_span(trace: Trace) -> list[Marked]:
+    """Return the whole trace as one step without a number; nothing where it has no span."""
+    spans = trace.spans
+    if not len(spans["start"]):
+        return []
     begin = int(spans["start"].min())
     return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
 

@@ -1,7 +1,7 @@
 """The vendor's files about one trace: tables, database, stacks, and what was left out.
 
 In comes a measured trace; out go files in the vendor's names and headers, each appearing whole.
-Measures nothing itself. Others use ``tables``, ``own_tables``, ``path_tables``, ``host_tables``,
-``levels``, ``device_schema``, ``database``, ``analysis_database``, ``stacks``, ``json_files``,
-``left_out`` and ``whole_files``.
+Measures nothing itself. Others use ``tables``, ``own_tables``, ``path_tables``,
+``sequence_tables``, ``host_tables``, ``levels``, ``device_schema``, ``database``,
+``analysis_database``, ``stacks``, ``json_files``, ``left_out`` and ``whole_files``.
 """

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 _WITHOUT_SHAPES = (
     "no operator with a known formula was recorded with its shapes; record_shapes does"
 )
+_TORN = "the file ends before it has told all of any step"
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
     """Return why files are not written, by what they are."""
-    trace = measured.trace
+    trace, torn = measured.trace, measured.tear.hides
     device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     reasons = {
         "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
-        "kernel_details.csv": (device, "no device worked"),
+        "kernel_details.csv": (device, _TORN if torn else "no device worked"),
+        "step_trace_time.csv": (not torn, _TORN),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _TAIL = 256 << 10
 """The end of the list of events is looked for in this much of the file's end."""
 _LONGEST_HEAD = 64 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
+"""A list of events, without anything around it."""
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
 """Between two events. Not in a string: a quote in one has a backslash before it."""
 
@@ -37,6 +39,8 @@ class TraceFile:
         members: The members of the JSON object before its events, and after them once
             :meth:`chunks` has ended.
         torn: Where and how the file ends too early; empty where it does not.
+        complete: Whether the list of its events was read to its end; known once :meth:`chunks`
+            has ended.
         size: Its bytes, uncompressed, as far as they were read.
 
     Raises:
@@ -46,8 +50,10 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self.members: dict[str, Any] = {}
         self.torn = ""
+        self.complete = False
         self.size = 0
         self._path = path
+        self._of_size = ""
         with opened(path) as file:
             self.members = self._head(file)[0]
 
@@ -77,21 +83,25 @@ class TraceFile:
         while missing and (part := self._part(file, missing)):
             parts.append(part)
             missing -= len(part)
-        self.size += size - missing
+            self.size += len(part)
         return b"".join(parts)
 
     def _part(self, file: Readable, size: int) -> bytes:
         try:
             return file.read(size)
-        except (Torn, OSError) as error:
-            self.torn = f"the compressed file is torn after {self.size:,} bytes: {error}"
-            return b""
+        except Torn as error:
+            self.torn = f"{error}, {self.size:,} uncompressed"
+        except OSError as error:
+            self.torn = f"the file cannot be read after {self.size:,} bytes: {error}"
+        return b""
 
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and what was read of the latter."""
-        self.size = 0
+        self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
         text = self._read(file, 1 << 16)
         if text.lstrip()[:1] == b"[":
+            if not _LIST.match(text):
+                raise CaptureError(f"{self._path} is no trace: its list holds no events")
             return {}, text.lstrip()[1:]
         place, error = 0, "it has no traceEvents"
         while True:
@@ -128,8 +138,10 @@ class TraceFile:
     def _after(self, text: str) -> None:
         """Read the members behind the events; what follows instead says that it is torn."""
         if not text.startswith("]"):
-            self.torn = self.torn or f"the file ends inside an event, after {self.size:,} bytes"
+            where = f"after {self.size:,} bytes{self._of_size}"
+            self.torn = self.torn or f"the file ends inside its events, {where}"
             return
+        self.complete = True
         rest = text[1:].strip()
         if rest in ("", "}"):
             return

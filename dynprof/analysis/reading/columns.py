@@ -127,6 +127,10 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     for name in _NUMBERS:
         get = operator.attrgetter(name)
         columns[name] = _column(map(get, args), count)
+    columns["stream"] = _column((a.stream if type(a.stream) is int else NONE for a in args), count)
+    for name, other in _ELSEWHERE.items():
+        missing = columns[name] == NONE
+        columns[name][missing] = columns.pop(other)[missing]
     return columns
 
 
@@ -144,11 +148,13 @@ class _Valued(dict[str, bool]):
 
 def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes]:
     """Return shapes, types, and for some operators values of what was given to an operator."""
-    shapes = bytes(args.dims) or bytes(args.old_dims)
+    shapes = bytes(args.dims) or bytes(args.dims_in_1_8)
     return shapes, bytes(args.types), bytes(args.values) if valued else b""
 
 
-_NUMBERS = ("external_id", "sequence", "device", "stream", "correlation")
+_ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
+"""Under which other names some versions and devices write a number."""
+_NUMBERS = ("external_id", "sequence", "device", "correlation", *_ELSEWHERE.values())
 
 
 def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:

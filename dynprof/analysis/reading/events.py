@@ -17,8 +17,9 @@ class Args(msgspec.Struct, gc=False):
     """The arguments that Kineto gives its events."""
 
     external_id: int = msgspec.field(default=NONE, name="External id")
+    external_id_in_1_8: int = msgspec.field(default=NONE, name="external id")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
-    old_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input dims")
+    dims_in_1_8: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input dims")
     group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Name")
     members: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
@@ -31,7 +32,10 @@ class Args(msgspec.Struct, gc=False):
     device_type: int = msgspec.field(default=NONE, name="Device Type")
     device_id: int = msgspec.field(default=NONE, name="Device Id")
     device: int = NONE
-    stream: int = NONE
+    stream: int | str = NONE
+    """A number where something runs on it; the calls of ROCm name it by its address, as text."""
+    queue: int = msgspec.field(default=NONE, name="sycl queue")
+    """What Intel's devices have in its place."""
     correlation: int = NONE
     grid: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
     block: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
@@ -53,6 +57,8 @@ class Args(msgspec.Struct, gc=False):
 
 class Details(NamedTuple):
     """What Kineto knows of something that a device did, beside its time; see the CUPTI manual.
+
+    Of ROCm's kernels the launch has grid, block and shared memory, not the kernel.
 
     Attributes:
         grid: The blocks of a kernel in each of three directions, as JSON.
@@ -150,10 +156,24 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     try:
         return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
     except msgspec.ValidationError:
-        found = msgspec.json.decode(text)
+        return _one_by_one(text, kind)
     except msgspec.DecodeError as error:
         found = _loosely(text, error)
     return [_lenient(event, kind) for event in found]
+
+
+def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
+    """Return the events of a chunk some of which are not as Kineto writes them."""
+    typed = msgspec.json.Decoder(kind, strict=False)
+    loose = msgspec.json.Decoder(float_hook=Decimal if kind is ExactEvent else None)
+
+    def one(event: msgspec.Raw) -> Event:
+        try:
+            return typed.decode(event)
+        except msgspec.ValidationError:
+            return _lenient(loose.decode(event), kind)
+
+    return [one(event) for event in msgspec.json.decode(text, type=list[msgspec.Raw])]
 
 
 def _loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
@@ -180,7 +200,7 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     return found
 
 
-_TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float)}
+_TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float, Decimal), int | str: (int, str)}
 """Which values an argument may have that is declared so."""
 
 
@@ -196,5 +216,5 @@ def _arguments(given: dict[str, Any]) -> Args:
             value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))
         elif not isinstance(value, _TYPES[field.type]):
             continue
-        setattr(found, field.name, value)
+        setattr(found, field.name, float(value) if isinstance(value, Decimal) else value)
     return found

@@ -20,7 +20,15 @@ _GZIP = 31
 
 
 class Torn(Exception):  # noqa: N818 - it says what a file is
-    """The compressed file ends too early, or is damaged; all before was returned."""
+    """The compressed file ends too early, or is damaged; all before was returned.
+
+    Args:
+        packed: After how many bytes of the file, compressed as they are.
+        why: What is wrong there.
+    """
+
+    def __init__(self, packed: int, why: str) -> None:
+        super().__init__(f"the compressed file {why} after {packed:,} bytes")
 
 
 class Readable(Protocol):
@@ -44,10 +52,10 @@ def opened(path: Path) -> Iterator[Readable]:
     with file:
         packed = file.read(2) == _MAGIC
         file.seek(0)
-        yield _Inflated(file) if packed else file
+        yield Inflated(file) if packed else file
 
 
-class _Inflated:
+class Inflated:
     """The content of a gzip file, of several members too.
 
     Python's own reader keeps what it decompressed of a torn file to itself.
@@ -58,6 +66,7 @@ class _Inflated:
         self._ready = b""
         self._make, self._errors = _inflater()
         self._inflate = self._make()
+        self._taken = 0
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes; none at the end.
@@ -73,17 +82,20 @@ class _Inflated:
     def _more(self) -> bool:
         """Decompress some more; False at the end."""
         ended = self._inflate.eof
-        packed = (self._inflate.unused_data if ended else b"") or self._file.read(_CHUNK)
+        packed = self._inflate.unused_data if ended else b""
+        if len(packed) < len(_MAGIC):
+            packed += self._file.read(_CHUNK)
         if ended:
             if not packed.startswith(_MAGIC):
                 return False  # the end, or padding behind it
             self._inflate = self._make()
         elif not packed:
-            raise Torn("it ends too early")
+            raise Torn(self._taken, "is torn")
         try:
             self._ready = self._inflate.decompress(packed)
         except self._errors as error:
-            raise Torn(str(error)) from error
+            raise Torn(self._taken, f"is damaged ({error})") from error
+        self._taken += len(packed) - len(self._inflate.unused_data)
         return True
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.reading.categories import ON_DEVICE
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
 from dynprof.analysis.reading.events import NONE
@@ -40,7 +42,9 @@ class Trace:
         memory: Columns of allocations and releases, in the order of time.
         tables: What the columns of those names stand for.
         torn: Where and how the file ends too early; empty where it does not.
+        complete: Whether all of its events are there.
         size: Its bytes, uncompressed.
+        last: The place of the span that stands last in the file; -1 where there is none.
     """
 
     members: dict[str, Any]
@@ -48,7 +52,9 @@ class Trace:
     memory: Columns
     tables: dict[str, list[Any]]
     torn: str
+    complete: bool
     size: int
+    last: int
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return which spans are of one of these kinds of categories."""
@@ -65,6 +71,13 @@ class Trace:
         """Return when any of these spans lasts."""
         start = self.spans["start"][chosen]
         return cover(start, start + self.spans["length"][chosen])
+
+    def place_of_name(self, name: str) -> int:
+        """Return the place of a name in its table, which takes it in where it lacks it."""
+        names = self.tables["name"]
+        if name not in names:
+            names.append(name)
+        return names.index(name)
 
     def name(self, span: int) -> str:
         """Return the name of a span."""
@@ -129,14 +142,42 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
-    return Trace(
+    found = Trace(
         members=file.members,
         spans={name: column[order] for name, column in spans.items()},
         memory=_sorted_by_time(memory),
         tables={name: list(table) for name, table in tables.items()},
         torn=file.torn,
+        complete=file.complete,
         size=file.size,
+        last=int(order.argmax()) if len(order) else -1,
     )
+    _place_on_devices(found)
+    return found
+
+
+def _place_on_devices(trace: Trace) -> None:
+    """Take process and thread, as events name them, for device and stream that they do not name.
+
+    Kineto writes the one as the other; arguments differ from maker to maker.
+    """
+    on_device, threads = trace.category(ON_DEVICE), trace.tables["thread"]
+    for column, part in (("device", 0), ("stream", 1)):
+        missing = on_device & (trace.spans[column] < 0)
+        if missing.any():
+            known = {
+                name: place for place, name in enumerate(dict.fromkeys(t[part] for t in threads))
+            }
+            numbers = [_number(name[part], known[name[part]]) for name in threads]
+            trace.spans[column][missing] = np.array(numbers)[trace.spans["thread"][missing]]
+
+
+def _number(name: int | str, otherwise: int) -> int:
+    """Return the number that a process or thread is, or that its name ends with."""
+    if isinstance(name, int):
+        return name if 0 <= name < 1 << 63 else otherwise
+    digits = re.search(r"\d{1,9}$", name)
+    return int(digits[0]) if digits else otherwise
 
 
 def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:

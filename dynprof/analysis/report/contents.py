@@ -14,6 +14,7 @@ from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.roofline import roofline_data
+from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.ranks.comparison import Ranks
-    from dynprof.captures.manifest import Manifest
+    from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15
 """Recording that makes a step so many times as long is worth a warning."""
+NOT_MEASURABLE = "not measurable"
+"""Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
 MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
@@ -62,6 +65,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
         "operators": _operators(measured),
+        "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "marks": marks(measured),
         "ranks": _ranks(ranks) if ranks else None,
@@ -82,8 +86,13 @@ def verdict(measured: MeasuredTrace) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
-    path = path_sentence(measured)
-    return [str(steps), *path, *slowed, *map(str, findings(measured, steps)[:WORST])]
+    return [
+        str(steps),
+        *measured.tear.words(),
+        *path_sentence(measured),
+        *slowed,
+        *map(str, findings(measured, steps)[:WORST]),
+    ]
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -111,6 +120,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
             "phases": _in_ms(phases.get(step, {})),
         }
         for step in steps.steps[:MOST_STEPS]
+        if not measured.tear.hides_host
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
 
@@ -244,7 +254,6 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
-        "lost by the job in all": cost.extra_ms,
     }
     return [
         ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
@@ -253,7 +262,15 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         ("from", manifest.opened_at),
         ("to", manifest.closed_at),
         *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
+        ("lost by the job in all", _lost(manifest.cost)),
     ]
+
+
+def _lost(cost: Cost) -> str:
+    """Return what a capture cost in all; nothing where that has not been counted yet."""
+    if cost.is_hidden:
+        return NOT_MEASURABLE
+    return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)
 
 
 def _of_nobody(measured: MeasuredTrace) -> str:
@@ -270,7 +287,7 @@ def _of_nobody(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [measured.trace.torn, _of_nobody(measured)]
+    found = [*measured.tear.words(), _of_nobody(measured)]
     if measured.manifest:
         found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
         found.append(_slowed(measured))

@@ -32,6 +32,7 @@ _SCRIPTS = (
     "page.js",
     "critical_path.js",
     "waiting.js",
+    "sequences.js",
 )
 
 

@@ -59,7 +59,7 @@ class Outcome:
     Attributes:
         made: The files that were written.
         problems: Why a trace could not be analysed, by its path.
-        torn: Where and how a trace ends too early, by its path; it was analysed so far.
+        torn: What a trace lacks that ends too early, by its path; it was analysed so far.
         left_out: Which traces have nothing to say in a file, by what it is and why.
         verdicts: What is to be said of the ranks of a window, by its folder.
     """
@@ -207,7 +207,7 @@ def _analyse(
     try:
         with place_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
-            found.torn = measured.trace.torn
+            found.torn = " ".join(measured.tear.words())
             for path in write_analysis(measured, types, parts):
                 found.made.append(place.deliver(path))
             found.ranked = RANK in parts

@@ -14,6 +14,7 @@ from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.path_tables import path_tables
+from dynprof.analysis.output.sequence_tables import sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
@@ -56,7 +57,7 @@ def traces_in(path: Path) -> list[Path]:
 def _why_none(path: Path) -> str:
     if any(p.is_dir() for p in path.rglob(f"*{_OF_NPUS}")):
         return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
-    return "no file there ends with trace.json[.gz]"
+    return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
 
 def newest_in(path: Path) -> Path:
@@ -114,6 +115,7 @@ def write_analysis(
             yield from write_json_files(measured, folder / OUTPUT)
             yield from write_tables(own_tables(measured), folder)
         yield from write_tables(path_tables(measured), folder)
+        yield from write_tables(sequence_tables(measured), folder)
         yield from write_stacks(measured, folder)
         yield write_report(measured, folder / REPORT)
     if MEMORY in parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -11,7 +11,8 @@ from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
-from dynprof.analysis.runs.one_trace import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.runs.newest import newest_measured
+from dynprof.analysis.runs.one_trace import RANK, folder_of, traces_in
 from dynprof.analysis.runs.remote_files import Place
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
@@ -46,28 +47,28 @@ def report_on(path: Path, output: Path | None = None) -> Report:
         CaptureError: There is no trace, or none that can be read.
         OSError: It cannot be written.
     """
-    newest = newest_in(path)
-    traces = [trace for trace in traces_in(path) if trace.parent == newest.parent]
+    measured, problems = newest_measured(path)
+    folder = measured.path.parent
+    traces = [t for t in traces_in(path) if t.parent == folder and t not in problems]
     if len(traces) == 1:
-        return _on_one(newest, output)
-    return _on_ranks(newest, traces, output)
+        return _on_one(measured, output, problems)
+    made = _on_ranks(folder, traces, output)
+    return replace(made, problems={**problems, **made.problems})
 
 
-def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None = None) -> Report:
-    measured = MeasuredTrace(trace)
-    target = _prepared(output, folder_of(trace))
-    return Report(write_report(measured, target), verdict(measured), problems or {})
+def _on_one(measured: MeasuredTrace, output: Path | None, problems: dict[Path, str]) -> Report:
+    target = _prepared(output, folder_of(measured.path))
+    return Report(write_report(measured, target), verdict(measured), problems)
 
 
-def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
-    folder = newest.parent
+def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
     ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
     if not ready:
         raise CaptureError(next(iter(outcome.problems.values())))
     ranks = ranks_of(ready, Place(folder))
     if len(ranks) < 2:
-        return _on_one(ready[-1], output, outcome.problems)
+        return _on_one(MeasuredTrace(ready[-1]), output, outcome.problems)
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
     words = [*ranks.words(), *verdict(measured)]

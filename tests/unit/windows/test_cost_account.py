@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.report.contents import NOT_MEASURABLE, _recorded
 from dynprof.captures.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -89,3 +90,27 @@ def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.Monk
     job.step(2)
     shown = [job.shown(path) for path in job.root.rglob("*.info.json")]
     assert [job.session.status().last_capture] == shown
+
+
+def test_a_cost_below_nothing_is_not_measurable(slow_job: Job) -> None:
+    """Steps that were slow before the window by themselves hide what it cost."""
+    job = slow_job
+    for _ in range(4):
+        job.session._tick()
+        job.step(100)
+        job.clock.advance(3)
+    job.edit(active=2)
+    job.step(3)
+    job.saving.finish()
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert (manifest.cost.step_before_ms or 0) > (manifest.cost.step_after_ms or 0) > 0
+    assert manifest.cost.extra_ms is None
+    assert manifest.cost.is_hidden
+    about = dict(_recorded(manifest))
+    assert about["lost by the job in all"] == NOT_MEASURABLE
+    old = manifest.model_copy(update={"cost": manifest.cost.model_copy(update={"extra_ms": -9070})})
+    assert dict(_recorded(old))["lost by the job in all"] == NOT_MEASURABLE
+    young = manifest.settled(step_saving_ms=None, step_after_ms=None, extra_ms=None)
+    assert dict(_recorded(young))["lost by the job in all"] == ""

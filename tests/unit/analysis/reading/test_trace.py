@@ -77,7 +77,7 @@ def test_what_is_whole_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> No
     trace = load_trace(path)
     assert 0 < len(names(trace)) < 200
     assert names(trace) == [event["name"] for event in EVENTS][: len(names(trace))]
-    assert "torn" in trace.torn or "ends inside an event" in trace.torn
+    assert "torn" in trace.torn or "ends inside its events" in trace.torn
 
 
 def test_absolute_microseconds_keep_their_nanoseconds(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""What the profiler itself does in a recorded step, known by the files its frames lie in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.trace import Trace
+
+DYNPROF, TORCH = "dynprof", "torch.profiler"
+_PACKAGE = Path(__file__).parents[2]
+_OF_USERS = {"demo"}
+"""What lies there stands for a user's own script."""
+_MODULES = "|".join(sorted({path.stem for path in _PACKAGE.iterdir()} - _OF_USERS))
+_START = r"(?:^|[/\\ (])"
+_OWN = {
+    DYNPROF: re.compile(rf"{_START}{_PACKAGE.name}[/\\](?:{_MODULES})(?:[/\\]\w+)*\.py\b"),
+    TORCH: re.compile(rf"{_START}torch[/\\]profiler[/\\]\w+\.py\b"),
+}
+"""How frames of Kineto (``dynprof/wall.py(48): attempt``) and VizTracer are named."""
+
+
+def whose(name: str) -> str:
+    """Return which profiler a frame belongs to; nothing where to none."""
+    return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
+
+
+def own_work(trace: Trace) -> NDArray[np.bool_]:
+    """Return which spans are frames of a profiler's, on threads that do the job's work."""
+    thread = trace.spans["thread"]
+    working = np.isin(thread, np.unique(thread[trace.category(STEP_LABELS)]))
+    return working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(whose(name)))

@@ -1,0 +1,77 @@
+"""Which operators and which line of the user's code sequences of kernels come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.launches import UNKNOWN, Launches, makers
+from dynprof.analysis.measures.user_code import place_of, where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.sequences import KernelSequence
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a sequence comes from, mostly.
+
+    Attributes:
+        operators: The operator that launched each of its kernels; empty where it is not known.
+        line: The place in the user's own code; empty where it is not known.
+    """
+
+    operators: tuple[str, ...]
+    line: str
+
+
+def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Source]:
+    """Return where each of some sequences comes from."""
+    if not chosen:
+        return []
+    trace, found = measured.trace, measured.operators
+    kernels = np.concatenate([one.kernels.ravel() for one in chosen])
+    call = measured.launches.call[np.searchsorted(measured.launches.work, kernels)]
+    by = makers(trace, Launches(kernels, call), found.span, found.parent)
+    operator = np.where(by == UNKNOWN, UNKNOWN, np.append(found.span, UNKNOWN)[by])
+    thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
+    frame = where(trace, measured.calls, thread, trace.spans["start"][call]).frame
+    result, place = [], 0
+    for one in chosen:
+        here = slice(place, place := place + one.kernels.size)
+        rows = operator[here].reshape(one.kernels.shape)
+        named = (_most(trace, column) for column in rows.T)
+        frames = _most(trace, frame[here])
+        result.append(Source(tuple(named), place_of(frames) if frames else ""))
+    return result
+
+
+def _most(trace: Trace, spans: Numbers) -> str:
+    """Return the name that most of some spans have; empty where most are not known."""
+    names = Counter(np.where(spans == UNKNOWN, UNKNOWN, trace.spans["name"][spans]).tolist())
+    most = max(names, key=lambda name: (names[name], name))
+    return "" if most == UNKNOWN else str(trace.tables["name"][most])
+
+
+def in_a_row(names: Iterable[str], most: int | None = None) -> str:
+    """Return names in order, ``2 x a; b``; what is not known is a question mark.
+
+    Args:
+        names: The names.
+        most: So many are named, and three dots stand for the others.
+    """
+    runs = [(name or "?", len(list(same))) for name, same in groupby(names)]
+    shown = [name if count == 1 else f"{count} x {name}" for name, count in runs[:most]]
+    return "; ".join([*shown, "..."] if len(shown) < len(runs) else shown)

@@ -1,0 +1,18 @@
+"use strict";
+// Kernels that follow one another and could be one.
+
+function drawSequences() {
+  const { rows, count } = data.sequences;
+  section("sequences").hidden = rows.length === 0;
+  if (!rows.length) return;
+  const shown = rows.length < count ? `The ${rows.length} that could save most, of ${count}. ` : "";
+  part("sequences", ".hint").textContent =
+    `${shown}Elementwise kernels, one right after the other on a stream. Times in ms, over the whole ` +
+    "capture. One kernel in the place of each sequence saves at most all but its longest kernel, " +
+    "and of many of one kind only the gaps.";
+  const columns = [["Operators", text], ["Line", text], ["Count", whole], ["Kernels in each", whole],
+    ["Kernel time", time], ["Gaps between", time], ["Saves at most", time]];
+  new SortedTable(part("sequences", ".table"), columns, rows, 6, "sequences");
+}
+
+drawSequences();

@@ -1,0 +1,101 @@
+"""Files that are no traces, and traces of other names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.runs.many_traces import analyse_each
+from dynprof.analysis.runs.newest import newest_measured
+from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.window_report import report_on
+from dynprof.errors import CaptureError
+from tests.processes import DYNPROF, run
+from tests.unit.analysis.random_traces import random_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NO_TRACES = (
+    "",
+    "[1, 2, 3]",
+    '[{"a": 1}]',
+    '{"a": 1}',
+    '{"traceEvents": 7}',
+    '"x"',
+    "PK",
+    "\x1f\x8b",
+)
+EMPTY = ('{"traceEvents": []}', '{"traceEvents": [', "[]")
+
+
+def folder_of_all_kinds(base: Path) -> Path:
+    """Return a folder with one trace, and newer files that are named as traces."""
+    folder = base / "captures"
+    folder.mkdir()
+    random_trace(base, 1).rename(folder / "good.trace.json")
+    for number, text in enumerate((*NO_TRACES, *EMPTY)):
+        path = folder / f"other_{number}.trace.json"
+        path.write_text(text, encoding="latin-1")
+        os.utime(path, ns=(0, (folder / "good.trace.json").stat().st_mtime_ns + 10**9 + number))
+    (folder / "a_folder.trace.json").mkdir()
+    (folder / "nowhere.trace.json").symlink_to(folder / "there is none")
+    return folder
+
+
+def test_the_newest_that_is_a_trace(tmp_path: Path) -> None:
+    """What is none is passed over, and why is said."""
+    folder = folder_of_all_kinds(tmp_path)
+    measured, passed_over = newest_measured(folder)
+    assert measured.path.name == "good.trace.json"
+    assert len(passed_over) == len(NO_TRACES) + len(EMPTY)
+    for path, why in passed_over.items():
+        assert path.name in why
+
+
+def test_report_and_analyse(tmp_path: Path) -> None:
+    """They do the one, and name the others."""
+    folder = folder_of_all_kinds(tmp_path)
+    made = report_on(folder)
+    assert made.path.is_file()
+    assert "ms" in made.words[0]
+    assert len(made.problems) >= len(NO_TRACES)
+    outcome = analyse_each(traces_in(folder), processes=1)
+    assert {path.name for path in outcome.problems} == {
+        f"other_{number}.trace.json" for number in range(len(NO_TRACES))
+    }
+    assert any(path.parts[-2:] == ("good", "report.html") for path in outcome.made)
+
+
+def test_an_empty_trace_alone(tmp_path: Path) -> None:
+    """It is better than none, with files that are none beside it."""
+    for number, text in enumerate((EMPTY[0], "{}")):
+        (tmp_path / f"{number}.trace.json").write_text(text)
+    measured, passed_over = newest_measured(tmp_path)
+    assert (measured.path.name, len(passed_over)) == ("0.trace.json", 1)
+    (tmp_path / "0.trace.json").unlink()
+    with pytest.raises(CaptureError, match="traceEvents"):
+        newest_measured(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["trace", "my trace.2024.pt", "a.json", ".hidden", "b.gz"])
+def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
+    """It is read where it is named, and only there."""
+    path = random_trace(tmp_path, 1).rename(tmp_path / name)
+    with pytest.raises(CaptureError, match="read where it is named"):
+        traces_in(tmp_path)
+    assert newest_measured(path)[0].path == path
+    assert report_on(path).path.is_file()
+    assert not analyse_each(traces_in(path), processes=1).problems
+
+
+def test_in_the_terminal(tmp_path: Path) -> None:
+    """``top`` and ``diff`` tell what they passed over."""
+    folder = folder_of_all_kinds(tmp_path)
+    good = folder / "good.trace.json"
+    for arguments, shown in ((["top", folder], "aten::op"), (["diff", good, folder], "a step: ")):
+        done = run([*DYNPROF, *map(str, arguments)])
+        assert (done.returncode, shown in done.stdout) == (0, True)
+        assert done.stderr.count("passed over") == len(NO_TRACES) + len(EMPTY)
