@@ -3,5 +3,5 @@
 In come columns; out go numbers that add up to the time there was, gathered in a
 ``MeasuredTrace``. Judges nothing and writes nothing. Others use ``measured_trace``,
 ``operators``, ``steps``, ``phases``, ``kernels``, ``launches``, ``memory_timeline``, ``nesting``,
-``call_tree``, ``breakdown`` and ``difference``.
+``call_tree``, ``breakdown``, ``difference``, ``collectives`` and ``copies``.
 """

@@ -13,6 +13,7 @@ import numpy as np
 from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.collectives import messages
 from dynprof.analysis.measures.kernels import kinds
 from dynprof.analysis.measures.launches import launches
 from dynprof.analysis.measures.nesting import ROOT
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.collectives import Messages
     from dynprof.analysis.measures.kernels import Kind
     from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.measures.operators import Average, Calls, Operators
@@ -128,6 +130,11 @@ class MeasuredTrace:
     def launches(self) -> Launches:
         """What devices did, and which calls of the host started it."""
         return launches(self.trace)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What is known of its collectives."""
+        return messages(self)
 
     @cached_property
     def averages(self) -> list[Average]:

@@ -42,6 +42,8 @@ class Args(msgspec.Struct, gc=False):
     elements_out: int = msgspec.field(default=NONE, name="Out msg nelems")
     group_size: int = msgspec.field(default=NONE, name="Group size")
     dtype: str = ""
+    sender: int = msgspec.field(default=NONE, name="Src Rank")
+    receiver: int = msgspec.field(default=NONE, name="Dst Rank")
     waits_for_stream: int = msgspec.field(default=NONE, name="wait_on_stream")
     waits_for_launch: int = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
 
@@ -63,6 +65,8 @@ class Details(NamedTuple):
         dtype: The type of its elements.
         waits_for_stream: Which stream a stream waits for.
         waits_for_launch: The correlation of the call that recorded the event it waits for.
+        sender: The rank that a message was received from.
+        receiver: The rank that a message was sent to.
     """
 
     grid: bytes = b""
@@ -78,6 +82,8 @@ class Details(NamedTuple):
     dtype: str = ""
     waits_for_stream: int = NONE
     waits_for_launch: int = NONE
+    sender: int = NONE
+    receiver: int = NONE
 
 
 def details(a: Args) -> Details:
@@ -85,7 +91,7 @@ def details(a: Args) -> Details:
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
-        a.waits_for_launch,
+        a.waits_for_launch, a.sender, a.receiver,
     )  # fmt: skip
 
 
