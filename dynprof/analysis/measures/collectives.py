@@ -23,8 +23,9 @@ from dynprof.analysis.reading.categories import LABELS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.launches import Launches
     from dynprof.analysis.reading.events import Details
+    from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
@@ -128,10 +129,10 @@ class Traffic:
         return None if bandwidth is None or factor is None else bandwidth * factor
 
 
-def messages(measured: MeasuredTrace) -> Messages:
+def messages(trace: Trace, started: Launches) -> Messages:
     """Return what is known of each collective of a trace."""
-    trace, chosen = measured.trace, collectives(measured.trace)
-    labels = _labels(measured, chosen)
+    chosen = collectives(trace)
+    labels = _labels(trace, started, chosen)
     inside = labels != UNKNOWN
     columns = np.full((len(chosen), 4), UNKNOWN, np.int64)
     columns[:, 0] = trace.spans["details"][chosen]
@@ -139,7 +140,7 @@ def messages(measured: MeasuredTrace) -> Messages:
     columns[inside, 2] = trace.spans["dims"][labels[inside]]
     columns[:, 3] = trace.spans["name"][chosen]
     kinds, place = np.unique(columns, axis=0, return_inverse=True)
-    members = _only_group(measured)
+    members = _only_group(trace)
     names, dims, details = (trace.tables[name] for name in ("name", "dims", "details"))
     known = []
     for detail, name, shapes, own in kinds.tolist():
@@ -152,9 +153,9 @@ def messages(measured: MeasuredTrace) -> Messages:
     return Messages(chosen, place.reshape(-1), known)
 
 
-def traffic(measured: MeasuredTrace) -> list[Traffic]:
+def traffic(trace: Trace, found: Messages) -> list[Traffic]:
     """Return a row for each kind of collective, the one with the most time first."""
-    spans, found = measured.trace.spans, measured.messages
+    spans = trace.spans
     if not len(found.span):
         return []
     keys = np.stack(
@@ -169,15 +170,15 @@ def traffic(measured: MeasuredTrace) -> list[Traffic]:
     counts = np.bincount(place, minlength=len(rows))
     numbers = (counts.tolist(), total.tolist(), shortest.tolist())
     made = [
-        Traffic(device, group_name(measured, group), found.known[message], *row)
+        Traffic(device, group_name(trace, group), found.known[message], *row)
         for (device, group, message), *row in zip(rows.tolist(), *numbers, strict=True)
     ]
     return sorted(made, key=lambda row: -row.total)
 
 
-def group_name(measured: MeasuredTrace, code: int) -> str:
+def group_name(trace: Trace, code: int) -> str:
     """Return what a process group is called: its name and its members, as the trace has them."""
-    words: tuple[bytes, bytes] = measured.trace.tables["group"][code]
+    words: tuple[bytes, bytes] = trace.tables["group"][code]
     return " ".join(word.decode(errors="replace").strip('"') for word in words if word)
 
 
@@ -191,14 +192,13 @@ def kind_of(name: str) -> str:
     return next((kind for mark, kind in _KINDS.items() if mark in plain), "")
 
 
-def _labels(measured: MeasuredTrace, chosen: Numbers) -> Numbers:
+def _labels(trace: Trace, started: Launches, chosen: Numbers) -> Numbers:
     """Return the label of each collective: itself on the host, else what is around its launch."""
-    trace = measured.trace
     is_label = trace.category(LABELS)
     if not len(chosen) or is_label[chosen].all():
         return chosen
     mine = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
-    spans, started = trace.spans, measured.launches
+    spans = trace.spans
     call = started.call[np.searchsorted(started.work, chosen)]
     result = np.full(len(chosen), UNKNOWN, np.int64)
     if len(mine):
@@ -208,12 +208,11 @@ def _labels(measured: MeasuredTrace, chosen: Numbers) -> Numbers:
     return result
 
 
-def _only_group(measured: MeasuredTrace) -> int:
+def _only_group(trace: Trace) -> int:
     """Return how many ranks a collective has where there is one group only; -1 if unknown."""
-    said = measured.trace.members.get("distributedInfo")
-    if isinstance(said, dict) and said.get("pg_count") == 1 and measured.world_size:
-        return measured.world_size
-    return UNKNOWN
+    said = trace.members.get("distributedInfo")
+    size = said.get("world_size") if isinstance(said, dict) and said.get("pg_count") == 1 else None
+    return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
 
 
 def _told(said: Details) -> Message:

@@ -134,7 +134,7 @@ class MeasuredTrace:
     @cached_property
     def messages(self) -> Messages:
         """What is known of its collectives."""
-        return messages(self)
+        return messages(self.trace, self.launches)
 
     @cached_property
     def averages(self) -> list[Average]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.steps import collectives
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.reading.categories import COPIES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -21,7 +21,11 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
-        "communication.json": (len(collectives(trace)), "no collective was recorded"),
+        "communication.json, collective_bandwidth.csv": (
+            len(collectives(trace)),
+            "no collective was recorded",
+        ),
+        "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }

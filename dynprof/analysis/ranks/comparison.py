@@ -8,10 +8,14 @@ trace: thousands of ranks fit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.tables import us
+from dynprof.analysis.ranks.bandwidth import Bandwidth
+from dynprof.analysis.ranks.clocks import Arrival, arrivals, match, offsets
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
+from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.errors import CaptureError
 from dynprof.files.regular import open_regular
 from dynprof.plural import counted
@@ -36,29 +40,6 @@ OFTEN = 0.2
 LATE_NS = 1_000_000
 """Who comes less than this after the median is not called late: clocks and threads scatter."""
 
-_SHARED = """
-CREATE TEMP TABLE shared AS
-WITH members AS (
-    SELECT "group", count(DISTINCT rank) AS ranks FROM collectives GROUP BY "group"
-), agreeing AS (
-    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1 AS alike
-    FROM collectives JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
-), prefix AS (
-    SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
-    FROM agreeing GROUP BY "group"
-)
-SELECT c.* FROM collectives c JOIN prefix USING ("group") WHERE place < length
-"""
-"""The collectives of each process group, from its first on, that are the same on all members."""
-_CLOCKS = """
-CREATE TEMP TABLE clocks AS
-WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group")
-SELECT one."group", one.rank, quantile_disc(one.end_ns - other.end_ns, 0.5) AS ahead_ns
-FROM first JOIN shared other USING ("group", rank)
-    JOIN shared one ON one."group" = other."group" AND one.place = other.place
-GROUP BY one."group", one.rank
-"""
-"""How far each member's clock is ahead of that of the first one in the group."""
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
@@ -100,7 +81,7 @@ SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped
 FROM steps ORDER BY rank, step
 """
 _MATCHED = """
-SELECT (SELECT count(*) FROM shared), count(*) FROM collectives
+SELECT (SELECT count(*) FROM shared), count(*) FROM kept
 """
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
@@ -188,8 +169,7 @@ class Ranks:
                 f"what was made of ranks before cannot be read, analyse them again: {error}"
             ) from error
         self.older = len(files[STEPS]) - len(newest)
-        self._database.execute(_SHARED)
-        self._database.execute(_CLOCKS)
+        match(self._database)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 
@@ -217,6 +197,7 @@ class Ranks:
         """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
         matched, total = self._rows(_MATCHED)[0]
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
+        said += self.bandwidth.words()[:MOST_NAMED]
         if not said and matched:
             said = ["no rank keeps the others waiting"]
         if matched < total:
@@ -227,6 +208,7 @@ class Ranks:
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
+        said += steps_apart(self._database)
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
             missing = world_size - len(self)
@@ -265,7 +247,24 @@ class Ranks:
         return {
             "ranks.csv": (STEPS_HEADER, self._step_rows()),
             "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
+            **self.bandwidth.tables(),
         }
+
+    @cached_property
+    def bandwidth(self) -> Bandwidth:
+        """How fast data moves between them."""
+        return Bandwidth(self._database)
+
+    def clocks(self) -> dict[int, tuple[int, int]]:
+        """Return, by rank, the first of those it meets, and by how many ns it is ahead of it.
+
+        A rank that shares no collective with another one is not in it.
+        """
+        return offsets(self._database)
+
+    def arrivals(self, rank: int) -> list[Arrival]:
+        """Return the collectives of a rank that others have too, in the order of their begin."""
+        return arrivals(self._database, rank)
 
     def _step_rows(self) -> list[tuple[Any, ...]]:
         found = self._rows(_STEPS)

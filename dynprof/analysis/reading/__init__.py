@@ -1,6 +1,6 @@
 """From the bytes of a trace to columns of numbers.
 
 In comes a file, compressed or torn; out goes a ``Trace``: every event in NumPy columns, in whole
-nanoseconds. Knows no operators and no steps. Others use ``trace``, ``columns``, ``categories``,
-``intervals``, ``inflate`` and ``two_processes``.
+nanoseconds. Knows no operators and no steps. Others use ``trace``, ``columns``, ``events``,
+``categories``, ``chunks``, ``intervals``, ``inflate`` and ``two_processes``.
 """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory_timeline import write_memory_timeline
+from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.stacks import write_stacks
@@ -105,6 +106,7 @@ def write_analysis(
         if "text" in wanted:
             yield from write_tables(operator_tables(measured), folder / OUTPUT)
             yield from write_json_files(measured, folder / OUTPUT)
+            yield from write_tables(bandwidth_tables(measured), folder)
         yield from write_stacks(measured, folder)
         yield write_report(measured, folder / REPORT)
     if MEMORY in parts:

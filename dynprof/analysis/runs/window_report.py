@@ -11,8 +11,9 @@ from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
-from dynprof.analysis.runs.one_trace import RANK, folder_of, newest_in, traces_in
+from dynprof.analysis.runs.one_trace import RANK, folder_of, newest_in
 from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.window import joined_words, window_below
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 
@@ -46,11 +47,10 @@ def report_on(path: Path, output: Path | None = None) -> Report:
         CaptureError: There is no trace, or none that can be read.
         OSError: It cannot be written.
     """
-    newest = newest_in(path)
-    traces = [trace for trace in traces_in(path) if trace.parent == newest.parent]
+    traces = window_below(path)
     if len(traces) == 1:
-        return _on_one(newest, output)
-    return _on_ranks(newest, traces, output)
+        return _on_one(traces[0], output)
+    return _on_ranks(newest_in(path).parent, traces, output)
 
 
 def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None = None) -> Report:
@@ -59,8 +59,7 @@ def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None =
     return Report(write_report(measured, target), verdict(measured), problems or {})
 
 
-def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
-    folder = newest.parent
+def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
     ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
     if not ready:
@@ -70,7 +69,7 @@ def _on_ranks(newest: Path, traces: list[Path], output: Path | None) -> Report:
         return _on_one(ready[-1], output, outcome.problems)
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
-    words = [*ranks.words(), *verdict(measured)]
+    words = [*ranks.words(), *joined_words(ready), *verdict(measured)]
     return Report(write_report(measured, target, ranks), words, outcome.problems)
 
 

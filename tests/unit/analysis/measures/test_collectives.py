@@ -69,7 +69,7 @@ def check(path: Path) -> MeasuredTrace:
     """Compare a trace with a plain count."""
     events, measured = raw_events(path), MeasuredTrace(path)
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
-    for row in traffic(measured):
+    for row in traffic(measured.trace, measured.messages):
         size = row.message.size if row.message.size > 0 else None
         found[size, row.message.factor if row.message.members > 0 else None] += row.total
         if size and row.message.factor and row.total:
@@ -168,7 +168,7 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
     path = random_collectives(tmp_path, seed)
     events, measured = raw_events(path), MeasuredTrace(path)
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
-    for row in traffic(measured):
+    for row in traffic(measured.trace, measured.messages):
         known = row.message.size > 0
         found[row.message.size if known else None, row.message.factor if known else None] += (
             row.total
@@ -211,6 +211,7 @@ def test_sizes_and_factors(
               "dur": 2, "args": told}  # fmt: skip
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": [kernel]}))
-    (row,) = traffic(MeasuredTrace(path))
+    measured = MeasuredTrace(path)
+    (row,) = traffic(measured.trace, measured.messages)
     assert row.algorithm(row.total) == (size and size / 2000)
     assert row.bus(row.total) == (size and factor and pytest.approx(size / 2000 * factor))

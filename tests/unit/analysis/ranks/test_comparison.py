@@ -61,7 +61,9 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
         f"1000000 AS free_ns, 0 AS data_loading_ns FROM range({ranks}) r(rank)",
         "collectives": "SELECT rank, '' AS \"group\", place, 'all_reduce' AS name, "
         f"{begin} + {late} AS begin_ns, "
-        f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns FROM {numbers}",
+        f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns, 7 AS step, "
+        "'all reduce' AS kind, 4000000 AS size, -1 AS members, 0.0 AS factor, "
+        f"-1 AS sender, -1 AS receiver FROM {numbers}",
         "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
         f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
     }
