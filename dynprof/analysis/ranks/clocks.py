@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from duckdb import DuckDBPyConnection
 
@@ -71,11 +71,15 @@ ORDER BY starts_with("group", 'from rank '), times DESC, rank, than
 """The surest first: whoever sends a message may leave before it has come."""
 
 _ARRIVALS = """
-CREATE TEMP TABLE IF NOT EXISTS arrivals AS
-SELECT rank, "group", place, name, begin_ns, row_number() OVER one - 1 AS before,
+CREATE OR REPLACE TEMP TABLE arrivals AS
+WITH offsets AS (SELECT unnest($ranks) AS rank, unnest($ahead) AS ahead_ns), chosen AS (
+    SELECT rank, "group", place, name, begin_ns, begin_ns - ahead_ns AS came_ns
+    FROM shared JOIN offsets USING (rank)
+)
+SELECT rank, name, begin_ns, dense_rank() OVER (ORDER BY "group", place) AS number,
+    row_number() OVER (PARTITION BY "group", place ORDER BY came_ns, rank) - 1 AS before,
     count(*) OVER (PARTITION BY "group", place) AS of
-FROM shared JOIN clocks USING ("group", rank)
-WINDOW one AS (PARTITION BY "group", place ORDER BY begin_ns - ahead_ns, rank)
+FROM chosen QUALIFY of > 1
 """
 
 
@@ -83,18 +87,16 @@ class Arrival(NamedTuple):
     """When a rank came to a collective.
 
     Attributes:
-        group: The process group.
-        place: Which of its collectives, from 0.
-        name: What the rank calls it.
+        name: What the rank calls the collective.
         begin_ns: When it came, on its own clock, since the epoch.
+        number: The same for all that met there, and for nothing else.
         before: How many came before it, on one clock.
-        of: How many take part.
+        of: How many met.
     """
 
-    group: str
-    place: int
     name: str
     begin_ns: int
+    number: int
     before: int
     of: int
 
@@ -116,10 +118,16 @@ def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
     return joined(database.execute(_EDGES).fetchall())
 
 
+def meet(database: DuckDBPyConnection, among: Sequence[int]) -> None:
+    """Make the table ``arrivals``: in which order some ranks came to the collectives they share."""
+    ahead = {rank: ns for rank, (_, ns) in offsets(database).items() if rank in set(among)}
+    given = {"ranks": list(ahead), "ahead": list(ahead.values())}
+    database.execute(_ARRIVALS, given)
+
+
 def arrivals(database: DuckDBPyConnection, rank: int) -> list[Arrival]:
-    """Return the collectives of a rank that others have too, in the order of their begin."""
-    database.execute(_ARRIVALS)
-    query = "SELECT * EXCLUDE rank FROM arrivals WHERE rank = $rank ORDER BY begin_ns"
+    """Return what that table has of a rank, in the order of its begin."""
+    query = "SELECT * EXCLUDE rank FROM arrivals WHERE rank = $rank ORDER BY begin_ns, number"
     return [Arrival(*row) for row in database.execute(query, {"rank": rank}).fetchall()]
 
 

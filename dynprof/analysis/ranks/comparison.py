@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.tables import us
 from dynprof.analysis.ranks.bandwidth import Bandwidth
-from dynprof.analysis.ranks.clocks import Arrival, arrivals, match, offsets
+from dynprof.analysis.ranks.clocks import Arrival, arrivals, match, meet, offsets
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.errors import CaptureError
@@ -21,7 +21,7 @@ from dynprof.files.regular import open_regular
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from dynprof.analysis.output.tables import Tables
@@ -262,9 +262,14 @@ class Ranks:
         """
         return offsets(self._database)
 
-    def arrivals(self, rank: int) -> list[Arrival]:
-        """Return the collectives of a rank that others have too, in the order of their begin."""
-        return arrivals(self._database, rank)
+    def meet(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
+        """Return what returns, of each of some ranks, the collectives that it shares with them."""
+        meet(self._database, among)
+        return lambda rank: arrivals(self._database, rank)
+
+    def numbers(self) -> list[int]:
+        """Return which ranks there are."""
+        return sorted(self._places)
 
     def _step_rows(self) -> list[tuple[Any, ...]]:
         found = self._rows(_STEPS)

@@ -144,12 +144,16 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     except msgspec.ValidationError:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        found = _loosely(text, error)
+        found = loosely(text, error)
     return [_lenient(event, kind) for event in found]
 
 
-def _loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
-    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs."""
+def loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
+    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs.
+
+    Raises:
+        msgspec.DecodeError: It takes it as little: the error that is given.
+    """
     try:
         found = json.loads(_HALF_PAIR.sub(rb"\\ufffd", text), strict=False)
     except ValueError:

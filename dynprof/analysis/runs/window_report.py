@@ -18,7 +18,10 @@ from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from dynprof.analysis.ranks.comparison import Ranks
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,33 @@ def _on_one(trace: Path, output: Path | None, problems: dict[Path, str] | None =
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
+    ranks, ready, problems = compared(traces, folder)
+    if len(ranks) < 2:
+        return _on_one(ready[-1], output, problems)
+    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
+    target = _prepared(output, folder / FOLDER)
+    words = [*ranks.words(), *joined_words(ready), *verdict(measured)]
+    return Report(write_report(measured, target, ranks), words, problems)
+
+
+def compared(traces: Sequence[Path], folder: Path) -> tuple[Ranks, list[Path], dict[Path, str]]:
+    """Compare ranks, after making what they are compared by where it is not there yet.
+
+    Args:
+        traces: Those of one window.
+        folder: The one of the newest.
+
+    Returns:
+        The ranks, the traces as :meth:`Ranks.place_of` counts them, and why others cannot be read.
+
+    Raises:
+        CaptureError: None of them can be read.
+    """
     outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
     ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
     if not ready:
         raise CaptureError(next(iter(outcome.problems.values())))
-    ranks = ranks_of(ready, Place(folder))
-    if len(ranks) < 2:
-        return _on_one(ready[-1], output, outcome.problems)
-    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
-    target = _prepared(output, folder / FOLDER)
-    words = [*ranks.words(), *joined_words(ready), *verdict(measured)]
-    return Report(write_report(measured, target, ranks), words, outcome.problems)
+    return ranks_of(ready, Place(folder)), ready, outcome.problems
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:
