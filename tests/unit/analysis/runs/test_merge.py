@@ -36,7 +36,7 @@ def given_ranks() -> dict[int, list[Event]]:
             {**flow, "ph": "s", "ts": first["ts"]},
             {**flow, "ph": "f", "ts": first["ts"] + 9.125, "bp": "e"},
             {"ph": "X", "pid": 3, "tid": 7, "cat": "gpu_memcpy", "name": 'a "b" \u00e9',
-             "dur": 0.125, "ts": first["ts"] + 1.001, "args": {"grid": [1, 2, 3], "External id": 7}},
+             "dur": 0.125, "ts": first["ts"] + 1.001, "args": {"grid": [1, 2], "External id": 7}},
             {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": "python"}},
             {"ph": "M", "name": "process_labels", "pid": 3, "tid": 0, "args": {"labels": "GPU 3"}},
             {"ph": "M", "name": "process_name", "pid": 4, "tid": 0, "args": {"name": "unused"}},

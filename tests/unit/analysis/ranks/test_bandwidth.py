@@ -1,0 +1,201 @@
+"""Slow links and slow ranks look alike in a trace, and are told apart; against a plain count."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.ranks.clocks import joined
+from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
+from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.remote_files import Place
+from tests.real_traces import raw_events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANKS, ROUNDS = 4, 12
+ELEMENTS = 2_500_000
+USUAL_NS = 1_000_000
+"""10 MB in a millisecond: 10 GB/s."""
+AHEAD_US = (0, 250_000.125, -1_800_000, 3.5)
+
+Event = dict[str, Any]
+
+
+def kernel(kind: str, stream: int, begin: float, end: float, **told: Any) -> Event:
+    """Return a kernel of NCCL's as Kineto describes it; times in us."""
+    args = {"device": 0, "stream": stream, "Collective name": kind, "dtype": "Float",
+            "In msg nelems": ELEMENTS, "Out msg nelems": ELEMENTS, **told}  # fmt: skip
+    times = {"ts": round(begin, 3), "dur": round(end - begin, 3)}
+    about = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_SendRecv(args)"}
+    return {**about, "pid": 0, "tid": stream, **times, "args": args}
+
+
+def ring(
+    folder: Path, slow: dict[tuple[int, int], float], late_us: dict[int, float], seed: int = 0
+) -> None:
+    """Write ranks that each send to the next one, some links slower, some ranks later."""
+    chance = random.Random(seed)  # noqa: S311 - nothing is secret here
+    events: dict[int, list[Event]] = defaultdict(list)
+    now = 0.0
+    for _ in range(ROUNDS):
+        came = {rank: now + late_us.get(rank, 0) + chance.randint(0, 20) for rank in range(RANKS)}
+        ends = [now]
+        for rank in range(RANKS):
+            other = (rank + 1) % RANKS
+            times = slow.get((rank, other), 1.0)
+            end = max(came[rank], came[other]) + times * USUAL_NS / 1000
+            told = {"Group size": RANKS, "Process Group Name": "0"}
+            one = kernel("send", 20, came[rank], end, **told, **{"Dst Rank": other})
+            two = kernel("recv", 21, came[other], end, **told, **{"Src Rank": rank})
+            events[rank].append(one)
+            events[other].append(two)
+            ends.append(end)
+        now = max(ends) + 500
+    save(folder, events)
+
+
+def pairs(folder: Path, slow: dict[tuple[int, int], float], late_us: dict[int, float]) -> None:
+    """Write ranks that reduce with each other one in turn, in groups of two."""
+    events: dict[int, list[Event]] = defaultdict(list)
+    now = 0.0
+    for _ in range(ROUNDS):
+        for one, two in itertools.combinations(range(RANKS), 2):
+            came = {rank: now + late_us.get(rank, 0) for rank in (one, two)}
+            end = max(came.values()) + slow.get((one, two), 1.0) * USUAL_NS / 1000
+            told = {"Group size": 2, "Process Group Name": f"{one}{two}",
+                    "Process Group Ranks": f"[{one}, {two}]"}  # fmt: skip
+            for rank in (one, two):
+                events[rank].append(kernel("allreduce", 20, came[rank], end, **told))
+            now = end + 500
+    save(folder, events)
+
+
+def save(folder: Path, events: dict[int, list[Event]]) -> None:
+    """Write each rank on a clock of its own."""
+    for rank, mine in events.items():
+        shifted = [{**e, "ts": round(e["ts"] + AHEAD_US[rank] + 1e7, 3)} for e in mine]
+        trace = {"baseTimeNanoseconds": 10**18, "traceEvents": shifted,
+                 "distributedInfo": {"rank": rank, "world_size": RANKS}}  # fmt: skip
+        (folder / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+
+
+def words(folder: Path) -> list[str]:
+    """Return what is said of the ranks."""
+    outcome = analyse_each(traces_in(folder), ["text"], processes=1)
+    assert outcome.problems == {}
+    return outcome.verdicts[folder]
+
+
+def links(folder: Path) -> dict[tuple[int, int], dict[str, str]]:
+    """Return the rows of the links."""
+    with (folder / "analysis" / "links.csv").open(newline="") as file:
+        return {(int(row["From"]), int(row["To"])): row for row in csv.DictReader(file)}
+
+
+def test_a_slow_link_is_named(tmp_path: Path) -> None:
+    """No rank is: from 1 to 2 moves 2.5 GB/s, the others 10."""
+    ring(tmp_path, {(1, 2): 4.0}, {})
+    said = words(tmp_path)
+    assert said[0].startswith("the link from rank 1 to rank 2 is slow: 2.5 GB/s while data moves")
+    assert not any("comes last" in one for one in said)
+    rates = {link: float(row["Bandwidth(GB/s)"]) for link, row in links(tmp_path).items()}
+    assert rates == {(0, 1): 10, (1, 2): 2.5, (2, 3): 10, (3, 0): 10}
+
+
+def test_a_slow_rank_is_no_slow_link(tmp_path: Path) -> None:
+    """Rank 2 comes 3 ms late: the messages from and to it take as long as over the slow link."""
+    ring(tmp_path, {}, {2: 3000.0})
+    said = words(tmp_path)
+    assert any(one.startswith("rank 2 comes last to") for one in said)
+    assert not any("slow" in one for one in said)
+    rows = links(tmp_path)
+    assert {float(row["Bandwidth(GB/s)"]) for row in rows.values()} == {10.0}
+    assert float(rows[1, 2]["Waiting(us)"]) > 10_000 > 1_000 > float(rows[0, 1]["Waiting(us)"])
+
+
+def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
+    """It is the rank: in groups of two, whatever rank 3 takes part in is slow."""
+    pairs(tmp_path, {(rank, 3): 5.0 for rank in range(3)}, {})
+    said = words(tmp_path)
+    assert said[0].startswith(
+        "rank 3 moves data slowly over 3 links, all that it has: at most 2 GB"
+    )
+    assert not any("the link" in one for one in said)
+
+
+def test_one_slow_pair_among_groups_of_two(tmp_path: Path) -> None:
+    """It is a link, and neither of its ranks."""
+    pairs(tmp_path, {(0, 3): 5.0}, {})
+    said = words(tmp_path)
+    assert said[0].startswith("the link between ranks 0 and 3 is slow: 2 GB/s while data moves")
+    assert len([one for one in said if "slow" in one]) == 1
+
+
+def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
+    """They tell of latency: a link of which there are only such ones is not judged."""
+    ring(tmp_path, {(1, 2): 40.0}, {})
+    for path in traces_in(tmp_path):
+        path.write_text(path.read_text().replace(str(ELEMENTS), "2500"))
+    assert not any("slow" in one for one in words(tmp_path))
+    assert {row["Bandwidth of 1 MB and more(GB/s)"] for row in links(tmp_path).values()} == {"N/A"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
+    """Link by link as a plain loop over the raw events has it, on clocks that it knows."""
+    chance = random.Random(seed)  # noqa: S311
+    slow = {(rank, (rank + 1) % RANKS): chance.uniform(0.5, 3) for rank in range(RANKS)}
+    ring(tmp_path, slow, {rank: chance.randint(0, 2000) for rank in range(RANKS)}, seed)
+    analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    ends: dict[tuple[int, int], list[list[Event]]] = defaultdict(lambda: [[], []])
+    for rank in range(RANKS):
+        for event in raw_events(tmp_path / f"rank{rank}.pt.trace.json"):
+            event["ts"] -= AHEAD_US[rank]
+            told = event["args"]
+            if "Dst Rank" in told:
+                ends[rank, told["Dst Rank"]][0].append(event)
+            else:
+                ends[told["Src Rank"], rank][1].append(event)
+    rows = links(tmp_path)
+    assert set(rows) == set(ends)
+    for link, (sent, received) in ends.items():
+        moving = waiting = 0.0
+        for one, two in zip(sent, received, strict=True):
+            last = max(one["ts"], two["ts"])
+            moving += one["ts"] + one["dur"] - last
+            waiting += (last - one["ts"] + last - two["ts"]) / 2
+        assert float(rows[link]["Moving(us)"]) == pytest.approx(moving, abs=0.5)
+        assert float(rows[link]["Waiting(us)"]) == pytest.approx(waiting, abs=0.5)
+        size = 4 * ELEMENTS * ROUNDS
+        assert float(rows[link]["Bandwidth(GB/s)"]) == pytest.approx(size / moving / 1e3, rel=1e-3)
+    found = ranks_of(traces_in(tmp_path), Place(tmp_path)).bandwidth
+    whole = sum(event["dur"] for sides in ends.values() for side in sides for event in side)
+    counted = sum(row.ranks * (row.waiting + row.moving) for row in found.traffic)
+    assert counted == pytest.approx(whole * 1000, rel=1e-6)
+
+
+def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
+    """The same names in the same order, at times that have nothing to do with each other."""
+    for rank in range(2):
+        chance = random.Random(rank)  # noqa: S311
+        now, mine = 0.0, []
+        for _ in range(20):
+            now += chance.randint(1000, 90_000)
+            mine.append(kernel("allreduce", 20, now, now + 900))
+        save(tmp_path, {rank: mine})
+    first, *_ = words(tmp_path)
+    assert first.startswith("0 of 40 collectives are the same on all ranks of their group")
+
+
+def test_clocks_are_joined_over_groups() -> None:
+    """Through ranks that are in several; who meets nobody else's group keeps its own first."""
+    edges = [(1, 0, 5), (3, 2, 7), (2, 1, 10), (9, 8, 1), (3, 0, 999)]
+    assert joined(edges) == {0: (0, 0), 1: (0, 5), 2: (0, 15), 3: (0, 22), 8: (8, 0), 9: (8, 1)}
