@@ -182,6 +182,27 @@ def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
     assert counted == pytest.approx(whole * 1000, rel=1e-6)
 
 
+@pytest.mark.parametrize("late_us", [0.0, 700.0])
+def test_a_late_rank_makes_no_collective_slower(tmp_path: Path, late_us: float) -> None:
+    """All four reduce for a millisecond once the last one is there, whenever that is."""
+    events: dict[int, list[Event]] = defaultdict(list)
+    for number, rank in itertools.product(range(ROUNDS), range(RANKS)):
+        came = 10_000.0 * number + rank + late_us * (rank == 1)
+        end = 10_000.0 * number + RANKS - 1 + max(0, late_us - 2) + USUAL_NS / 1000
+        told = {"Group size": RANKS, "Process Group Name": "0"}
+        events[rank].append(kernel("allreduce", 20, came, end, **told))
+    save(tmp_path, events)
+    words(tmp_path)
+    with (tmp_path / "analysis" / "collective_bandwidth.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["Collective"], row["Count"], row["Ranks"]) == ("all reduce", "12", "4")
+    assert float(row["Moving(us)"]) == ROUNDS * USUAL_NS / 1000
+    whole = sum(event["dur"] for mine in events.values() for event in mine)
+    assert float(row["Waiting(us)"]) == pytest.approx(whole / RANKS - 12_000, abs=0.01)
+    assert float(row["Algorithm Bandwidth(GB/s)"]) == 10
+    assert float(row["Bus Bandwidth(GB/s)"]) == 15
+
+
 def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
     """The same names in the same order, at times that have nothing to do with each other."""
     for rank in range(2):
