@@ -10,6 +10,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.plural import number, spanned
 from dynprof.version import __version__
 
@@ -52,6 +53,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "operators": _operators(measured),
         "memory": _memory(measured),
         "ranks": _ranks(ranks) if ranks else None,
+        "bandwidth": bandwidth(measured, ranks),
         "about": _about(measured),
         "warnings": _warnings(measured),
     }

@@ -106,4 +106,4 @@ function drawMemory() {
   }
 }
 
-for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawFlame, drawOperators, drawMemory]) draw();
+for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawBandwidth, drawFlame, drawOperators, drawMemory]) draw();

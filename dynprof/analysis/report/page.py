@@ -21,7 +21,7 @@ REPORT = "report.html"
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 _PARTS = Path(__file__).parent
 _STYLES = ("bundled/uPlot.min.css", "page.css")
-_SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "flame.js", "table.js", "page.js")
+_SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "flame.js", "table.js", "bandwidth.js", "page.js")
 
 
 def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.analysis.traces import recorded
+from tests.link_traces import ring
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 from tests.real_traces import on_each
@@ -307,3 +308,35 @@ def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert out.stat().st_size < 1_000_000
     assert any(words in done.stderr for words in ("The device computes", "Operators of the host"))
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1200])
+def test_links_between_ranks_are_a_matrix(tmp_path: Path, opened: Any, width: int) -> None:
+    """The slow one stands out, is first in the list, and is what the page begins with."""
+    ring(tmp_path, {(1, 2): 4.0}, {})
+    done = report(str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = opened(done.stdout.strip(), viewport={"width": width, "height": 740})
+    assert page.inner_text("#verdict").startswith("the link from rank 1 to rank 2 is slow")
+    cells = texts(page, "#bandwidth .matrix td")
+    assert [cell for cell in cells if cell] == ["10", "2.5", "10", "10"]
+    assert cells[4 * 1 + 2] == "2.5"
+    colour = "(cells) => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    shown = page.locator("#bandwidth .matrix td").evaluate_all(colour)
+    assert shown.count(shown[4 * 1 + 2]) == 1
+    assert texts(page, "#bandwidth h3 ~ .scroll tbody tr td:first-child")[0].startswith("from rank")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@needs_browser
+@on_each
+def test_bandwidths_of_real_traces_are_shown(opened: Any, tmp_path: Path, path: Path) -> None:
+    """Copies and collectives where there are any, unknown sizes too."""
+    done = report(str(path), "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = opened(done.stdout.strip())
+    copies, collectives = (
+        page.evaluate(f"data.bandwidth.{name}.length") for name in ("copies", "collectives")
+    )
+    assert page.locator("#bandwidth tbody tr").count() == min(copies, 25) + min(collectives, 25)
