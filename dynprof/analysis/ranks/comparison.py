@@ -208,7 +208,7 @@ class Ranks:
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
-        said += steps_apart(self._database)
+        said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
             missing = world_size - len(self)
@@ -266,6 +266,10 @@ class Ranks:
         """Return what returns, of each of some ranks, the collectives that it shares with them."""
         meet(self._database, among)
         return lambda rank: arrivals(self._database, rank)
+
+    def steps_apart(self) -> list[str]:
+        """Return, where ranks recorded different steps, which ones did which, in a sentence."""
+        return steps_apart(self._database)
 
     def numbers(self) -> list[int]:
         """Return which ranks there are."""

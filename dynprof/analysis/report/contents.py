@@ -11,7 +11,7 @@ from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
 from dynprof.analysis.report.bandwidth import bandwidth
-from dynprof.plural import number, spanned
+from dynprof.plural import number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*(ranks.words()[:1] if ranks else ()), str(steps)]),
+        "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
         "findings": [
             {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
             for f in found

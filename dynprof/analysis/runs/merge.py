@@ -83,7 +83,8 @@ def merge(
         for place, rank in enumerate(chosen)
     )  # fmt: skip
     words = _written(target, parts, chosen, on_rank)
-    return Merged(target, [*words, *_clock_words(chosen, clocks), *joined_words(ready)], problems)
+    words += [*_clock_words(chosen, clocks), *ranks.steps_apart(), *joined_words(ready)]
+    return Merged(target, words, problems)
 
 
 def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:

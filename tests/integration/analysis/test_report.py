@@ -211,7 +211,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
     page = opened(done.stdout.strip())
     assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
-    assert page.inner_text("#verdict").startswith("rank 2 comes last to 5 of 5 collectives")
+    assert page.inner_text("#verdict").startswith("Rank 2 comes last to 5 of 5 collectives")
     assert page.inner_text("#ranks .marked") == "rank 2"
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")
@@ -318,7 +318,7 @@ def test_links_between_ranks_are_a_matrix(tmp_path: Path, opened: Any, width: in
     done = report(str(tmp_path))
     assert done.returncode == 0, done.stderr
     page = opened(done.stdout.strip(), viewport={"width": width, "height": 740})
-    assert page.inner_text("#verdict").startswith("the link from rank 1 to rank 2 is slow")
+    assert page.inner_text("#verdict").startswith("The link from rank 1 to rank 2 is slow")
     cells = texts(page, "#bandwidth .matrix td")
     assert [cell for cell in cells if cell] == ["10", "2.5", "10", "10"]
     assert cells[4 * 1 + 2] == "2.5"

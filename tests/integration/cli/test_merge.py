@@ -13,13 +13,13 @@ import pytest
 from dynprof.cli.view import address_of, serve
 from tests.integration.commands import dynprof
 from tests.integration.launching import launched, when
-from tests.integration.running import wait_for
+from tests.pace import patience_s
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 JOB = """
-import os, sys
+import os, time
 import torch, torch.distributed as dist, dynprof as dp
 dist.init_process_group("gloo")
 dp.init("prof_config")
@@ -28,6 +28,7 @@ while not end:
     dist.all_reduce(data)
     end[0] = float(rank == 0 and os.path.exists("enough"))
     dist.broadcast(end, 0)
+    time.sleep(0.01)
     dp.step()
 dist.destroy_process_group()
 """
@@ -38,6 +39,7 @@ QUERY = """async (text) => {
     found.push(columns.map((name) => String(row.get(name))));
   return found;
 }"""
+READY = "location.hash.startsWith('#!/viewer') && (window.app ?? window.globals).trace?.engine"
 ARROWS = """
 SELECT a.name, b.name, p.name, q.name, count(*) FROM flow f
 JOIN slice a ON f.slice_out = a.id JOIN slice b ON f.slice_in = b.id
@@ -60,8 +62,10 @@ def captured(tmp_path: Path) -> Path:
     launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d",
                 "--rdzv_endpoint=127.0.0.1:0")  # fmt: skip
     with launched(tmp_path, JOB, *launcher) as process:
-        when(tmp_path, "both ranks", lambda now: len(now) == 2)
-        code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", "4", "--wait")
+        there = when(tmp_path, "both ranks", lambda now: len(now) == 2)
+        first = max(status.step for status in there.values()) + 300  # seconds ahead of both
+        window = ("--active", "4", "--start-step", first)
+        code, _, errors = dynprof("arm", tmp_path / "prof_config", *window, "--wait")
         assert code == 0, errors
         (tmp_path / "enough").touch()
         assert process.wait() == 0
@@ -76,7 +80,8 @@ def test_perfetto_shows_arrows_between_ranks(captured: Path) -> None:
     code, output, errors = dynprof("merge", captured)
     assert code == 0, errors
     met = re.search(r"merged: ranks 0 to 1, with arrows at (\d+) collectives", errors)
-    assert met, errors
+    assert met is not None, errors
+    assert int(met[1]) == 8
     trace = Path(output.strip())
     server = serve(trace, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -86,7 +91,8 @@ def test_perfetto_shows_arrows_between_ranks(captured: Path) -> None:
         )
         page = browser.new_page()
         page.goto(address_of(server, trace))
-        wait_for("the trace in the page", lambda: "#!/viewer" in page.url or None)
+        page.wait_for_function(READY, timeout=patience_s() * 1000)
+        page.evaluate("waitForPerfettoIdle()")
 
         def asked(query: str) -> Any:
             return page.evaluate(QUERY, query)
@@ -95,7 +101,7 @@ def test_perfetto_shows_arrows_between_ranks(captured: Path) -> None:
         assert {(one, two) for one, two, *_ in arrows} == {
             ("gloo:all_reduce", "gloo:all_reduce"), ("gloo:broadcast", "gloo:broadcast"),
         }  # fmt: skip
-        assert sum(int(row[-1]) for row in arrows) == int(met[1])
+        assert sum(int(row[-1]) for row in arrows) == 8
         assert {name.split(":")[0] for row in arrows for name in row[2:4]} == {"rank 0", "rank 1"}
         assert asked(STEPS) == [["rank 0", "4"], ["rank 1", "4"]]
         browser.close()
