@@ -164,12 +164,12 @@ class Ranks:
             for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
                 chosen = _names([files[name][place] for place in newest or [0]])
                 self._database.read_parquet(chosen).create(name)
+            match(self._database)
         except (duckdb.Error, OSError) as error:
             raise CaptureError(
                 f"what was made of ranks before cannot be read, analyse them again: {error}"
             ) from error
         self.older = len(files[STEPS]) - len(newest)
-        match(self._database)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 

@@ -14,6 +14,7 @@ from dynprof.analysis.ranks.parquet import connection
 from dynprof.analysis.runs import many_traces as many
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.errors import CaptureError
 from tests.rank_traces import MS, STEPS, events, write
 
 
@@ -78,6 +79,16 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     assert late_one.own_ns - late_one.others_ns == 5_000_000
     assert (len(found), found.slowest()) == (ranks, planted)
     assert found.beside(planted, found.median()) == [("aten::mm", "host", 3, 3, 85e6, 80e6)]
+
+
+def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    """They lack what ranks are matched by: it is said what to do."""
+    files = {name: [tmp_path / f"{name}.parquet"] for name in ("steps", "collectives", "operators")}
+    with connection() as database:
+        for (path,) in files.values():
+            database.execute(f"COPY (SELECT 0 AS rank, 1 AS step) TO '{path}' (FORMAT parquet)")
+    with pytest.raises(CaptureError, match="cannot be read, analyse them again"):
+        Ranks(files)
 
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])
