@@ -126,8 +126,10 @@ class MergedRank:
             found: list[Fields] = []
             for event in events:
                 self._take(event, shift, found)
-            if found:
-                yield _json(found)[1:-1]
+            events.clear()  # else two pieces at once are in memory
+            if text := _json(found)[1:-1]:
+                found.clear()
+                yield text
         self.torn = self._file.torn
         if said := [*self._kept(), *self._processes()]:
             yield _json(said)[1:-1]
