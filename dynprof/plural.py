@@ -33,3 +33,8 @@ def number(value: float) -> str:
 def spanned(first: int, last: int, between: str = " to ") -> str:
     """Return ``step 7`` or ``steps 7 to 9``."""
     return f"steps {first}{between}{last}" if last > first else f"step {first}"
+
+
+def sentence(text: str) -> str:
+    """Return what is said in a list as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:]}."

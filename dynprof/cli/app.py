@@ -15,6 +15,7 @@ from dynprof.cli.demo import demo
 from dynprof.cli.diff import diff
 from dynprof.cli.init import init
 from dynprof.cli.log import log
+from dynprof.cli.merge import merge
 from dynprof.cli.report import report
 from dynprof.cli.status import status
 from dynprof.cli.top import top
@@ -35,7 +36,8 @@ app = typer.Typer(
     context_settings={"terminal_width": _COLUMNS} if _COLUMNS < NARROW else None,
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    init, validate, arm, cancel, status, log, analyse, report, top, diff, view, demo,
+    init, validate, arm, cancel, status, log, analyse, report, top, diff, merge, view,
+    demo,
 )  # fmt: skip
 for _command in _COMMANDS:
     _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")

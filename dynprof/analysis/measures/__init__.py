@@ -7,8 +7,8 @@ In come columns; out go numbers that add up to the time there was, gathered in a
   ``difference``;
 - of the host: ``operators``, ``nesting``, ``call_tree``, ``modules``, ``user_code``, ``marks``,
   ``memory_timeline``;
-- of devices: ``kernels``, ``launches``, ``grids``, ``messages``, ``point_to_point``, ``sequences``,
-  ``sequence_sources``;
+- of devices: ``kernels``, ``launches``, ``grids``, ``messages``, ``point_to_point``,
+  ``collectives``, ``copies``, ``sequences``, ``sequence_sources``;
 - of why they wait: ``gaps``, ``host_waits``, ``idle``, ``queue``, ``queue_waits``, ``cut_spans``,
   ``critical_path``, ``path_parts``;
 - of how good they are: ``flops``, ``roofline``.

@@ -9,6 +9,7 @@ from dynprof.analysis.measures.allocations import allocations
 from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.call_stacks import call_stacks
 from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.collectives import messages
 from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.flops import efforts, works
 from dynprof.analysis.measures.gaps import gaps
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.allocations import Allocation
     from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.collectives import Messages
     from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.flops import Efforts, Work
     from dynprof.analysis.measures.idle import Idle
@@ -71,6 +73,11 @@ class MeasuredTrace(ReadTrace):
     def sequences(self) -> list[KernelSequence]:
         """Elementwise kernels that follow one another, those first that could save most."""
         return kernel_sequences(self.trace, self.launches)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What is known of its collectives."""
+        return messages(self.trace, self.launches)
 
     @cached_property
     def averages(self) -> list[Average]:

@@ -176,8 +176,8 @@ def ends_of(measured: MeasuredTrace, place: int) -> tuple[int | None, int | None
     trace = measured.trace
     details = trace.tables["details"][trace.spans["details"][place]]
     direction = int(measured.directions[place])
-    source = details.source if details.source != UNSAID else None
-    target = details.target if details.target != UNSAID else None
+    source = details.sender if details.sender != UNSAID else None
+    target = details.receiver if details.receiver != UNSAID else None
     if direction == SEND:
         return measured.rank, target
     if direction == RECEIVE:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
 from dynprof.analysis.output.levels import LEVELLED, why_not
-from dynprof.analysis.reading.categories import KERNELS, LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -30,7 +30,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
-        "communication.json": (sent, "no collective was recorded"),
+        "communication.json, collective_bandwidth.csv": (sent, "no collective was recorded"),
         "communication_matrix.json": (
             sent and communication_matrix(measured),
             "only of sends and receives a trace tells between which ranks, and none has that",
@@ -51,6 +51,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
         ),
         "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
+        "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }

@@ -7,17 +7,21 @@ trace: thousands of ranks fit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.tables import us
+from dynprof.analysis.ranks.bandwidth import Bandwidth
+from dynprof.analysis.ranks.clocks import Arrival, arrivals, match, meet, offsets
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
+from dynprof.analysis.ranks.recorded_steps import steps_apart
+from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
 from dynprof.errors import CaptureError
 from dynprof.files.regular import open_regular
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from dynprof.analysis.output.tables import Tables
@@ -31,34 +35,6 @@ OPERATORS_HEADER = (
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 MOST_NAMED = 3
-OFTEN = 0.2
-"""Who comes last to a smaller share of its collectives is not called a straggler."""
-LATE_NS = 1_000_000
-"""Who comes less than this after the median is not called late: clocks and threads scatter."""
-
-_SHARED = """
-CREATE TEMP TABLE shared AS
-WITH members AS (
-    SELECT "group", count(DISTINCT rank) AS ranks FROM collectives GROUP BY "group"
-), agreeing AS (
-    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1 AS alike
-    FROM collectives JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
-), prefix AS (
-    SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
-    FROM agreeing GROUP BY "group"
-)
-SELECT c.* FROM collectives c JOIN prefix USING ("group") WHERE place < length
-"""
-"""The collectives of each process group, from its first on, that are the same on all members."""
-_CLOCKS = """
-CREATE TEMP TABLE clocks AS
-WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group")
-SELECT one."group", one.rank, quantile_disc(one.end_ns - other.end_ns, 0.5) AS ahead_ns
-FROM first JOIN shared other USING ("group", rank)
-    JOIN shared one ON one."group" = other."group" AND one.place = other.place
-GROUP BY one."group", one.rank
-"""
-"""How far each member's clock is ahead of that of the first one in the group."""
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
@@ -100,64 +76,12 @@ SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped
 FROM steps ORDER BY rank, step
 """
 _MATCHED = """
-SELECT (SELECT count(*) FROM shared), count(*) FROM collectives
+SELECT (SELECT count(*) FROM shared), count(*) FROM kept
 """
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
 """
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A rank that others wait for.
-
-    Attributes:
-        rank: Its number.
-        last: In how many collectives it came last, and late.
-        of: How many it took part in, of those that can be compared.
-        behind_ns: By how much it came after the median rank, in the middle of those, in ns.
-        own_ns: Its mean step time without communication that nothing hides.
-        others_ns: The same of the median rank.
-    """
-
-    rank: int
-    last: int
-    of: int
-    behind_ns: int
-    own_ns: int
-    others_ns: int
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
-            f"{self.behind_ns / 1e6:.1f} ms after the median rank; its own work takes "
-            f"{self.own_ns / 1e6:.1f} ms a step, the median rank's {self.others_ns / 1e6:.1f} ms"
-        )
-
-
-@dataclass(frozen=True)
-class RankMean:
-    """The mean step of one rank; times in ns.
-
-    Attributes:
-        rank: Its number.
-        length: How long they took.
-        computing: For how long kernels, or operators of the host, computed.
-        communication: For how long collectives ran.
-        overlapped: For how long both did.
-    """
-
-    rank: int
-    length: float
-    computing: float
-    communication: float
-    overlapped: float
-
-    @property
-    def waiting(self) -> float:
-        """Communication that nothing hides."""
-        return self.communication - self.overlapped
 
 
 class Ranks:
@@ -183,13 +107,12 @@ class Ranks:
             for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
                 chosen = _names([files[name][place] for place in newest or [0]])
                 self._database.read_parquet(chosen).create(name)
+            match(self._database)
         except (duckdb.Error, OSError) as error:
             raise CaptureError(
                 f"what was made of ranks before cannot be read, analyse them again: {error}"
             ) from error
         self.older = len(files[STEPS]) - len(newest)
-        self._database.execute(_SHARED)
-        self._database.execute(_CLOCKS)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 
@@ -217,6 +140,7 @@ class Ranks:
         """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
         matched, total = self._rows(_MATCHED)[0]
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
+        said += self.bandwidth.words()[:MOST_NAMED]
         if not said and matched:
             said = ["no rank keeps the others waiting"]
         if matched < total:
@@ -227,6 +151,7 @@ class Ranks:
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
+        said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
             missing = world_size - len(self)
@@ -265,11 +190,37 @@ class Ranks:
         return {
             "ranks.csv": (STEPS_HEADER, self._step_rows()),
             "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
+            **self.bandwidth.tables(),
         }
 
     def found(self, query: str) -> list[tuple[Any, ...]]:
         """Return what a query over the tables of all ranks finds."""
         return self._rows(query)
+
+    @cached_property
+    def bandwidth(self) -> Bandwidth:
+        """How fast data moves between them."""
+        return Bandwidth(self._database)
+
+    def clocks(self) -> dict[int, tuple[int, int]]:
+        """Return, by rank, the first of those it meets, and by how many ns it is ahead of it.
+
+        A rank that shares no collective with another one is not in it.
+        """
+        return offsets(self._database)
+
+    def meet(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
+        """Return what returns, of each of some ranks, the collectives that it shares with them."""
+        meet(self._database, among)
+        return lambda rank: arrivals(self._database, rank)
+
+    def steps_apart(self) -> list[str]:
+        """Return, where ranks recorded different steps, which ones did which, in a sentence."""
+        return steps_apart(self._database)
+
+    def numbers(self) -> list[int]:
+        """Return which ranks there are."""
+        return sorted(self._places)
 
     def _step_rows(self) -> list[tuple[Any, ...]]:
         found = self._rows(_STEPS)

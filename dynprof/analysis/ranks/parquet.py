@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.measures.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import step_work
+from dynprof.analysis.measures.launches import UNKNOWN
 from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.phases import NAMES
-from dynprof.analysis.measures.steps import collectives
 from dynprof.analysis.output.whole_files import own_folder, whole
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
+    from dynprof.analysis.measures.collectives import Message
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 FOLDER = "parquet"
@@ -27,6 +29,8 @@ EVENTS, STEPS, COLLECTIVES, OPERATORS = "events", "steps", "collectives", "opera
 """Names of the tables, which are those of the files too."""
 RANK_TABLES = (STEPS, COLLECTIVES, OPERATORS)
 """What ranks are compared by."""
+MESSAGE = "send and receive"
+"""What both ends of a message are called, so that they match."""
 _EVENTS = """
 SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
     nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
@@ -166,19 +170,76 @@ def _steps(measured: MeasuredTrace) -> Columns:
 
 
 def _collectives(measured: MeasuredTrace) -> Columns:
-    """Return the collectives of each process group in order; times are those since the epoch."""
-    trace, chosen = measured.trace, collectives(measured.trace)
-    groups = [b" ".join(group).decode(errors="replace") for group in trace.tables["group"]]
-    group = trace.spans["group"][chosen]
+    """Return the collectives of each process group in order; times are those since the epoch.
+
+    Messages from one rank to another are in a group of their own, named for the two; those whose
+    other end is not known, in one that no other rank is in.
+    """
+    trace, found = measured.trace, measured.messages
+    chosen, own = found.span, measured.rank
+    names = [ranked(message, own) for message in found.known]
+    pairs = np.stack([trace.spans["group"][chosen], found.message], axis=1)
+    kinds, code = np.unique(pairs, axis=0, return_inverse=True)
+    code = code.reshape(-1)
+    texts = [names[message] or _members(measured, group) for group, message in kinds.tolist()]
+    group = np.unique(texts, return_inverse=True)[1].reshape(-1)[code] if texts else code
+    known = [found.known[message] for message in found.message.tolist()]
     begins = measured.base_ns + trace.spans["start"][chosen]
     return {
-        "rank": np.full(len(chosen), measured.rank),
-        "group": _texts([groups[code] for code in group.tolist()]),
+        "rank": np.full(len(chosen), own),
+        "group": _texts([texts[place] for place in code.tolist()]),
         "place": _places(group),
-        "name": _texts([*map(trace.name, chosen.tolist())]),
+        "name": _texts(
+            [
+                MESSAGE if names[message] else trace.name(span)
+                for span, message in zip(chosen.tolist(), found.message.tolist(), strict=True)
+            ]
+        ),
         "begin_ns": begins,
         "end_ns": begins + trace.spans["length"][chosen],
+        "step": _launch_steps(measured, chosen),
+        "kind": _texts([message.kind for message in known]),
+        "size": _whole([message.size for message in known]),
+        "members": _whole([message.members for message in known]),
+        "factor": np.array([message.factor or 0 for message in known], np.float64),
+        "sender": _whole([_end(message, own, SEND) for message in known]),
+        "receiver": _whole([_end(message, own, RECEIVE) for message in known]),
     }
+
+
+def ranked(message: Message, own: int) -> str:
+    """Return what the two ranks of a message are called; empty for what more take part in."""
+    if message.kind not in (SEND, RECEIVE):
+        return ""
+    sender, receiver = _end(message, own, SEND), _end(message, own, RECEIVE)
+    if sender < 0 or receiver < 0:
+        return f"between rank {own} and one that is not named"
+    return f"from rank {sender} to rank {receiver}"
+
+
+def _end(message: Message, own: int, kind: str) -> int:
+    """Return which rank sends a message, or receives it; -1 where unknown, or none does."""
+    if message.kind == kind:
+        return own
+    return message.sender if kind == SEND else message.receiver
+
+
+def _members(measured: MeasuredTrace, group: int) -> str:
+    return b" ".join(measured.trace.tables["group"][group]).decode(errors="replace")
+
+
+def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
+    """Return in which step the host began each; -1 where steps are not marked."""
+    spans, started = measured.trace.spans, measured.launches
+    numbers = _whole([-1 if number is None else number for number, _, _ in measured.marked])
+    if not len(numbers) or numbers[0] < 0:
+        return np.full(len(chosen), -1, np.int64)
+    begins = _whole([begin for _, begin, _ in measured.marked])
+    when = spans["start"].copy()
+    called = started.call != UNKNOWN
+    when[started.work[called]] = spans["start"][started.call[called]]
+    place = np.searchsorted(begins, when[chosen], side="right") - 1
+    return np.where(place < 0, numbers[0] - 1, numbers[place])
 
 
 def _operators(measured: MeasuredTrace) -> Columns:

@@ -48,10 +48,10 @@ class Args(msgspec.Struct, gc=False):
     elements_out: int = msgspec.field(default=NONE, name="Out msg nelems")
     group_size: int = msgspec.field(default=NONE, name="Group size")
     dtype: str = ""
+    sender: int = msgspec.field(default=NONE, name="Src Rank")
+    receiver: int = msgspec.field(default=NONE, name="Dst Rank")
     waits_for_stream: int = msgspec.field(default=NONE, name="wait_on_stream")
     waits_for_launch: int = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
-    source: int = msgspec.field(default=NONE, name="Src Rank")
-    target: int = msgspec.field(default=NONE, name="Dst Rank")
     domain: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
 
 
@@ -74,8 +74,8 @@ class Details(NamedTuple):
         dtype: The type of its elements.
         waits_for_stream: Which stream a stream waits for.
         waits_for_launch: The correlation of the call that recorded the event it waits for.
-        source: The rank that a message came from, where one alone did.
-        target: The rank that a message went to, where one alone was meant.
+        sender: The rank that a message was received from.
+        receiver: The rank that a message was sent to.
         domain: Of a mark or range of ``dynprof.mstx``, as JSON; its length is 0 for all else.
         range_id: Of a range that may cross others.
     """
@@ -93,8 +93,8 @@ class Details(NamedTuple):
     dtype: str = ""
     waits_for_stream: int = NONE
     waits_for_launch: int = NONE
-    source: int = NONE
-    target: int = NONE
+    sender: int = NONE
+    receiver: int = NONE
     domain: bytes = b""
     range_id: int | str = NONE
 
@@ -104,7 +104,7 @@ def details(a: Args, range_id: int | str = NONE) -> Details:
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
-        a.waits_for_launch, a.source, a.target, bytes(a.domain), range_id,
+        a.waits_for_launch, a.sender, a.receiver, bytes(a.domain), range_id,
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     except msgspec.ValidationError:
         return _one_by_one(text, kind)
     except msgspec.DecodeError as error:
-        found = _loosely(text, error)
+        found = loosely(text, error)
     return [_lenient(event, kind) for event in found]
 
 
@@ -176,8 +176,12 @@ def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
     return [one(event) for event in msgspec.json.decode(text, type=list[msgspec.Raw])]
 
 
-def _loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
-    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs."""
+def loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
+    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs.
+
+    Raises:
+        msgspec.DecodeError: It takes it as little: the error that is given.
+    """
     try:
         found = json.loads(_HALF_PAIR.sub(rb"\\ufffd", text), strict=False)
     except ValueError:

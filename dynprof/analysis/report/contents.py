@@ -10,13 +10,14 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.breakdown import ms
 from dynprof.analysis.measures.memory_timeline import memory_timeline
 from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.roofline import roofline_data
 from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
-from dynprof.plural import number, spanned
+from dynprof.plural import number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*(ranks.words()[:1] if ranks else ()), str(steps)]),
+        "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
         "findings": [
             {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
             for f in found
@@ -70,6 +71,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "marks": marks(measured),
         "ranks": _ranks(ranks) if ranks else None,
         "waiting": waiting(measured),
+        "bandwidth": bandwidth(measured, ranks),
         "about": _about(measured),
         "warnings": _warnings(measured),
     }

@@ -114,4 +114,4 @@ function drawMemory() {
   }
 }
 
-for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();
+for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawBandwidth, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();

@@ -29,6 +29,7 @@ _SCRIPTS = (
     "modules.js",
     "roofline.js",
     "marks.js",
+    "bandwidth.js",
     "page.js",
     "critical_path.js",
     "waiting.js",

@@ -8,6 +8,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory_timeline import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
+from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
@@ -114,6 +115,7 @@ def write_analysis(
             yield from write_tables(tables, folder / OUTPUT)
             yield from write_json_files(measured, folder / OUTPUT)
             yield from write_tables(own_tables(measured), folder)
+            yield from write_tables(bandwidth_tables(measured), folder)
         yield from write_tables(path_tables(measured), folder)
         yield from write_tables(sequence_tables(measured), folder)
         yield from write_stacks(measured, folder)

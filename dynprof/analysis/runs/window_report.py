@@ -12,13 +12,17 @@ from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.runs.newest import newest_measured
-from dynprof.analysis.runs.one_trace import RANK, folder_of, traces_in
+from dynprof.analysis.runs.one_trace import RANK, folder_of
 from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.window import joined_words, window_below
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from dynprof.analysis.ranks.comparison import Ranks
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,10 @@ def report_on(path: Path, output: Path | None = None) -> Report:
         OSError: It cannot be written.
     """
     measured, problems = newest_measured(path)
-    folder = measured.path.parent
-    traces = [t for t in traces_in(path) if t.parent == folder and t not in problems]
+    traces = [t for t in window_below(path, measured.path) if t not in problems]
     if len(traces) == 1:
         return _on_one(measured, output, problems)
-    made = _on_ranks(folder, traces, output)
+    made = _on_ranks(measured.path.parent, traces, output)
     return replace(made, problems={**problems, **made.problems})
 
 
@@ -62,17 +65,33 @@ def _on_one(measured: MeasuredTrace, output: Path | None, problems: dict[Path, s
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
+    ranks, ready, problems = compared(traces, folder)
+    if len(ranks) < 2:
+        return _on_one(MeasuredTrace(ready[-1]), output, problems)
+    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
+    target = _prepared(output, folder / FOLDER)
+    words = [*ranks.words(), *joined_words(ready), *verdict(measured)]
+    return Report(write_report(measured, target, ranks), words, problems)
+
+
+def compared(traces: Sequence[Path], folder: Path) -> tuple[Ranks, list[Path], dict[Path, str]]:
+    """Compare ranks, after making what they are compared by where it is not there yet.
+
+    Args:
+        traces: Those of one window.
+        folder: The one of the newest.
+
+    Returns:
+        The ranks, the traces as :meth:`Ranks.place_of` counts them, and why others cannot be read.
+
+    Raises:
+        CaptureError: None of them can be read.
+    """
     outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
     ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
     if not ready:
         raise CaptureError(next(iter(outcome.problems.values())))
-    ranks = ranks_of(ready, Place(folder))
-    if len(ranks) < 2:
-        return _on_one(MeasuredTrace(ready[-1]), output, outcome.problems)
-    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
-    target = _prepared(output, folder / FOLDER)
-    words = [*ranks.words(), *verdict(measured)]
-    return Report(write_report(measured, target, ranks), words, outcome.problems)
+    return ranks_of(ready, Place(folder)), ready, outcome.problems
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.analysis.traces import recorded
+from tests.link_traces import ring
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 from tests.real_traces import on_each
@@ -229,7 +230,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
     page = opened(done.stdout.strip())
     assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
-    assert page.inner_text("#verdict").startswith("rank 2 comes last to 5 of 5 collectives")
+    assert page.inner_text("#verdict").startswith("Rank 2 comes last to 5 of 5 collectives")
     assert page.inner_text("#ranks .marked") == "rank 2"
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")
@@ -371,3 +372,35 @@ def test_a_device_has_a_roofline_and_a_flame_graph(tmp_path: Path, opened: Any, 
     assert page.inner_text("#flame .told") != of_host
     assert "the device's time" in page.inner_text("#flame .hint")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1200])
+def test_links_between_ranks_are_a_matrix(tmp_path: Path, opened: Any, width: int) -> None:
+    """The slow one stands out, is first in the list, and is what the page begins with."""
+    ring(tmp_path, {(1, 2): 4.0}, {})
+    done = report(str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = opened(done.stdout.strip(), viewport={"width": width, "height": 740})
+    assert page.inner_text("#verdict").startswith("The link from rank 1 to rank 2 is slow")
+    cells = texts(page, "#bandwidth .matrix td")
+    assert [cell for cell in cells if cell] == ["10", "2.5", "10", "10"]
+    assert cells[4 * 1 + 2] == "2.5"
+    colour = "(cells) => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    shown = page.locator("#bandwidth .matrix td").evaluate_all(colour)
+    assert shown.count(shown[4 * 1 + 2]) == 1
+    assert texts(page, "#bandwidth h3 ~ .scroll tbody tr td:first-child")[0].startswith("from rank")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@needs_browser
+@on_each
+def test_bandwidths_of_real_traces_are_shown(opened: Any, tmp_path: Path, path: Path) -> None:
+    """Copies and collectives where there are any, unknown sizes too."""
+    done = report(str(path), "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = opened(done.stdout.strip())
+    copies, collectives = (
+        page.evaluate(f"data.bandwidth.{name}.length") for name in ("copies", "collectives")
+    )
+    assert page.locator("#bandwidth tbody tr").count() == min(copies, 25) + min(collectives, 25)

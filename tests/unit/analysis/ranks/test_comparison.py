@@ -16,6 +16,7 @@ from dynprof.analysis.ranks.parquet import connection
 from dynprof.analysis.runs import many_traces as many
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.errors import CaptureError
 from tests.rank_traces import MS, STEPS, events, write
 
 
@@ -63,7 +64,9 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
         f"1000000 AS free_ns, 0 AS data_loading_ns FROM range({ranks}) r(rank)",
         "collectives": "SELECT rank, '' AS \"group\", place, 'all_reduce' AS name, "
         f"{begin} + {late} AS begin_ns, "
-        f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns FROM {numbers}",
+        f"1700000000090000000 + place * 100000000 + {ahead} AS end_ns, 7 AS step, "
+        "'all reduce' AS kind, 4000000 AS size, -1 AS members, 0.0 AS factor, "
+        f"-1 AS sender, -1 AS receiver FROM {numbers}",
         "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
         f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
     }
@@ -78,6 +81,16 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     assert late_one.own_ns - late_one.others_ns == 5_000_000
     assert (len(found), found.slowest()) == (ranks, planted)
     assert found.beside(planted, found.median()) == [("aten::mm", "host", 3, 3, 85e6, 80e6)]
+
+
+def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    """They lack what ranks are matched by: it is said what to do."""
+    files = {name: [tmp_path / f"{name}.parquet"] for name in ("steps", "collectives", "operators")}
+    with connection() as database:
+        for (path,) in files.values():
+            database.execute(f"COPY (SELECT 0 AS rank, 1 AS step) TO '{path}' (FORMAT parquet)")
+    with pytest.raises(CaptureError, match="cannot be read, analyse them again"):
+        Ranks(files)
 
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])

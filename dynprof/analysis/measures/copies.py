@@ -1,0 +1,95 @@
+"""How fast devices copied, by direction and by the kind of memory on either side."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.reading.categories import COPIES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+LARGE = 1_000_000
+"""Copies of fewer bytes take about as long as an empty one: their speed says nothing of a link."""
+_NAME = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
+
+
+@dataclass(frozen=True)
+class Copying:
+    """All copies of a device in one direction; times in ns.
+
+    Attributes:
+        device: The device's number.
+        direction: Such as ``HtoD``, or the name of the copies where it says none.
+        source: The kind of memory they come from, such as ``Pageable``; empty if unknown.
+        target: The kind of memory they go to.
+        count: How many.
+        time: How long they took.
+        sized: How many of them tell their bytes.
+        size: The bytes of those.
+        sized_time: How long those took.
+        large: How many have at least :data:`LARGE` bytes.
+        large_size: The bytes of those.
+        large_time: How long those took.
+    """
+
+    device: int
+    direction: str
+    source: str
+    target: str
+    count: int
+    time: int
+    sized: int
+    size: int
+    sized_time: int
+    large: int
+    large_size: int
+    large_time: int
+
+    @property
+    def bandwidth(self) -> float | None:
+        """In GB/s; None where no copy tells its bytes."""
+        return self.size / self.sized_time if self.sized and self.sized_time else None
+
+    @property
+    def large_bandwidth(self) -> float | None:
+        """Of the large ones alone, which are slow only where the link is."""
+        return self.large_size / self.large_time if self.large_time else None
+
+
+def copies(trace: Trace) -> list[Copying]:
+    """Return a row for each direction on each device, the one with the most time first."""
+    spans, chosen = trace.spans, np.flatnonzero(trace.category(COPIES))
+    if not len(chosen):
+        return []
+    sizes = np.array([detail.copied for detail in trace.tables["details"]], np.int64)
+    size, length = sizes[spans["details"][chosen]], spans["length"][chosen]
+    keys = np.stack([spans["device"][chosen], spans["name"][chosen]], axis=1)
+    rows, place = np.unique(keys, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    told, big = size >= 0, size >= LARGE
+    sums = []
+    for values in (
+        np.ones_like(size), length, told, np.where(told, size, 0), length * told,
+        big, np.where(big, size, 0), length * big,
+    ):  # fmt: skip
+        sums.append(np.zeros(len(rows), np.int64))
+        np.add.at(sums[-1], place, values)
+    found = [
+        Copying(device, *_parts(trace.tables["name"][name]), *numbers)
+        for (device, name), *numbers in zip(rows.tolist(), *(s.tolist() for s in sums), strict=True)
+    ]
+    return sorted(found, key=lambda row: (-row.time, row.direction))
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    match = _NAME.match(name)
+    return (match[1], match[2] or "", match[3] or "") if match else (name, "", "")

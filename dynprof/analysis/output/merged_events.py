@@ -1,0 +1,273 @@
+"""The events of one rank as they stand in a trace of all ranks.
+
+Times are on one clock. Processes, and whatever events are tied together by, have ids that no other
+rank has; the arguments of events stay as they are. Read, changed and written piece by piece.
+"""
+
+from __future__ import annotations
+
+import gzip
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import msgspec
+
+from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.output.raw_events import (
+    Fields,
+    as_object,
+    category,
+    decoded,
+    exact_us,
+    text_of,
+    to_json,
+)
+from dynprof.analysis.reading.categories import STEP_LABELS
+from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+STEPS_PID = 1
+"""The process that has the steps of all ranks, one below the other."""
+_LEVEL = 1
+_TIED = ("id", "bind_id")
+
+
+class Meeting(Protocol):
+    """A collective that a rank shares with others."""
+
+    @property
+    def name(self) -> str:
+        """What the rank calls it."""
+
+    @property
+    def begin_ns(self) -> int:
+        """When the rank came to it, on its own clock, since the epoch."""
+
+    @property
+    def number(self) -> int:
+        """The same for all that met there."""
+
+    @property
+    def before(self) -> int:
+        """How many came before it."""
+
+    @property
+    def of(self) -> int:
+        """How many met."""
+
+
+class MergedRank:
+    """One rank of a merged trace.
+
+    Args:
+        path: Its trace.
+        rank: Its number.
+        place: Which of the merged ranks it is, from 0.
+        of: How many ranks are merged.
+        ahead_ns: By how much its clock is ahead of the one that all are put on.
+        meetings: The collectives that it shares with others.
+        new_pid: Gives a number that no other process of the merged trace has.
+
+    Attributes:
+        arrows: How many arrows begin at this rank, each at one collective.
+        torn: Where and how the trace ends too early; empty where it does not.
+
+    Raises:
+        CaptureError: It is no trace.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        *,
+        place: int,
+        of: int,
+        ahead_ns: int,
+        meetings: Iterable[Meeting],
+        new_pid: Callable[[], int],
+    ) -> None:
+        self.arrows, self.torn = 0, ""
+        self._path, self._rank, self._place = path, rank, place
+        self._file = TraceFile(path)
+        base = self._file.members.get("baseTimeNanoseconds")
+        self._exact = not isinstance(base, int)
+        self._base = base if isinstance(base, int) else 0
+        self._ahead, self._slots = ahead_ns, of + 1
+        self._meetings: dict[int, list[Meeting]] = {}
+        for one in meetings:
+            self._meetings.setdefault(one.begin_ns - self._base, []).append(one)
+        self._new_pid = new_pid
+        self._pids: dict[bytes, msgspec.Raw] = {}
+        self._ids: dict[bytes, int] = {}
+        self._steps: set[bytes] = set()
+        self._told: list[Fields] = []
+
+    def first_ns(self) -> int | None:
+        """Return when the first events begin, on the common clock, since the epoch."""
+        for events in self._chunks(TraceFile(self._path)):
+            if found := [
+                self._start(e["ts"]) for e in events if text_of(e, "ph") == b'"X"' and "ts" in e
+            ]:
+                return min(found) + self._base - self._ahead
+        return None
+
+    def events(self, origin_ns: int) -> Iterator[bytes]:
+        """Yield the events, as pieces of JSON with commas between them.
+
+        Args:
+            origin_ns: What times count from, since the epoch.
+
+        Raises:
+            CaptureError: The trace is damaged, or of before that time.
+        """
+        shift = self._base - self._ahead - origin_ns
+        for events in self._chunks(self._file):
+            found: list[Fields] = []
+            for event in events:
+                self._take(event, shift, found)
+            events.clear()  # else two pieces at once are in memory
+            if text := to_json(found)[1:-1]:
+                found.clear()
+                yield text
+        self.torn = self._file.torn
+        if said := [*self._kept(), *self._processes()]:
+            yield to_json(said)[1:-1]
+
+    def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
+        """Yield the events; a cut that fell into one of them is mended with the next piece."""
+        rest = b""
+        for chunk in file.chunks():
+            rest = b"%b,%b" % (rest, chunk) if rest else chunk
+            if (events := decoded(rest)) is not None:
+                yield events
+                rest = b""
+        if rest:
+            raise CaptureError(f"{self._path} is damaged: its events are no JSON")
+
+    def _take(self, event: Fields, shift: int, found: list[Fields]) -> None:
+        """Change an event, and add it with what is drawn for it."""
+        kind = text_of(event, "ph")
+        if kind == b'"M"':
+            self._told.append(event)
+            return
+        event["pid"] = self._pid(text_of(event, "pid"))
+        for name in _TIED:
+            if name in event:
+                event[name] = self._tied(text_of(event, name))
+        found.append(event)
+        if "ts" in event:
+            start = self._start(event["ts"])
+            event["ts"] = exact_us(start + shift, self._path)
+            if kind == b'"X"':
+                found += self._drawn(event, start)
+
+    def _pid(self, old: bytes) -> msgspec.Raw:
+        pid = self._pids.get(old)
+        if pid is None:
+            pid = self._pids[old] = msgspec.Raw(b"%d" % self._new_pid())
+        return pid
+
+    def _drawn(self, event: Fields, start: int) -> Iterator[Fields]:
+        """Yield the end of an arrow at a collective, and a step once more."""
+        name = text_of(event, "name")
+        for meeting in self._meetings.get(start, ()):
+            if msgspec.json.decode(name) == meeting.name:
+                yield self._arrow(event, meeting)
+        if name.startswith(_STEP) and name not in self._steps and category(event) in STEP_LABELS:
+            self._steps.add(name)
+            place = {"pid": STEPS_PID, "tid": self._place + 1}
+            yield {**event, **{key: msgspec.Raw(to_json(to)) for key, to in place.items()}}
+
+    def _start(self, ts: msgspec.Raw) -> int:
+        """Return a time of the file in ns, as the reader of columns has it."""
+        text = bytes(ts).strip(b'"')
+        if self._exact:
+            return int(Decimal(text.decode()) * 1000)
+        return round(float(text) * 1000)
+
+    def _tied(self, old: bytes) -> msgspec.Raw:
+        """Return an id that no other rank has, and none of our own arrows."""
+        try:
+            number = int(old.strip(b'"'), 0)
+        except ValueError:
+            number = (1 << 40) + self._ids.setdefault(old, len(self._ids))
+        return msgspec.Raw(b"%d" % (number * self._slots + self._place))
+
+    def _arrow(self, event: Fields, meeting: Meeting) -> Fields:
+        """Return this rank's part of the arrows from who came first to who came last."""
+        self.arrows += not meeting.before
+        last = meeting.before == meeting.of - 1
+        kind = "s" if not meeting.before else "f" if last else "t"
+        number = meeting.number * self._slots + self._slots - 1
+        given = {"ph": kind, "cat": "collective", "name": "collective", "id": number, "bp": "e"}
+        return {
+            **{name: msgspec.Raw(to_json(value)) for name, value in given.items()},
+            **{name: event[name] for name in ("pid", "tid", "ts") if name in event},
+        }
+
+    def _kept(self) -> Iterator[Fields]:
+        """Yield what is told of the threads of processes that there are events of."""
+        for event in self._told:
+            pid = self._pids.get(text_of(event, "pid"))
+            if pid is not None and not text_of(event, "name").startswith(b'"process_'):
+                event.pop("ts", None)
+                yield {**event, "pid": pid}
+
+    def _processes(self) -> Iterator[dict[str, Any]]:
+        """Yield names with the rank in front, and an order: by rank, then as the trace has it."""
+        names, order = self._names()
+        used = sorted(self._pids, key=lambda pid: (order.get(pid, float("inf")), pid))
+        for place, old in enumerate(used):
+            said = " ".join(names.get(old, [old.decode(errors="replace").strip('"')]))
+            name = f"rank {self._rank}: {said}".rstrip(": ")
+            where = {"pid": self._pids[old], "tid": 0}
+            yield {"ph": "M", "name": "process_name", **where, "args": {"name": name}}
+            sort = {"sort_index": self._place * 1000 + place}
+            yield {"ph": "M", "name": "process_sort_index", **where, "args": sort}
+        if self._steps:
+            where = {"pid": STEPS_PID, "tid": self._place + 1}
+            name = f"rank {self._rank}"
+            yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}
+            sort = {"sort_index": self._place}
+            yield {"ph": "M", "name": "thread_sort_index", **where, "args": sort}
+
+    def _names(self) -> tuple[dict[bytes, list[str]], dict[bytes, int]]:
+        """Return the name and the labels of each process, and its place in the trace's order."""
+        names, order = dict[bytes, list[str]](), dict[bytes, int]()
+        for event in self._told:
+            given = as_object(event.get("args"))
+            pid, what = text_of(event, "pid"), text_of(event, "name")
+            if what == b'"process_name"':
+                names.setdefault(pid, []).insert(0, str(given.get("name", "")))
+            elif what == b'"process_labels"':
+                names.setdefault(pid, []).append(str(given.get("labels", "")))
+            elif what == b'"process_sort_index"' and isinstance(given.get("sort_index"), int):
+                order[pid] = given["sort_index"]
+        return names, order
+
+
+_STEP = b'"' + STEP.encode()
+
+
+def steps_process() -> bytes:
+    """Return the events that name the process with the steps of all ranks."""
+    about = {"process_name": {"name": "steps of all ranks"},
+             "process_sort_index": {"sort_index": -1}}  # fmt: skip
+    told = [{"ph": "M", "name": name, "pid": STEPS_PID, "tid": 0, "args": args}
+            for name, args in about.items()]  # fmt: skip
+    return to_json(told)[1:-1]
+
+
+def packed(file: BinaryIO) -> Any:
+    """Return what compresses into a file: isal's writer, or Python's own where there is none."""
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip.GzipFile("", "wb", _LEVEL, file, mtime=0)
+    make: Callable[..., gzip.GzipFile] = igzip.IGzipFile
+    return make("", "wb", _LEVEL, file, mtime=0)

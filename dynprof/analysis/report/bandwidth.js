@@ -1,0 +1,57 @@
+"use strict";
+// How fast data moved: copies, collectives, and a matrix of the links between ranks.
+
+const inGigabytes = (value) => value === null ? "" : `${Number(value.toPrecision(3)).toLocaleString("en")}`;
+const inMegabytes = (value) => value === null ? "unknown" : `${Number(value.toPrecision(4)).toLocaleString("en")}`;
+
+function drawBandwidth() {
+  const { copies, collectives, split, links } = data.bandwidth;
+  section("bandwidth").hidden = !copies.length && !collectives.length;
+  if (section("bandwidth").hidden) return;
+  part("bandwidth", ".hint").textContent =
+    "Empty where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
+  const target = part("bandwidth", ".tables");
+  if (links) drawLinks(target, links);
+  if (collectives.length) {
+    target.append(element("h3", "", split ? "Collectives that the ranks share" : "Collectives of this rank"),
+      element("p", "hint", split ? "A rank waits until the last one comes; then data moves."
+        : "Their time has waiting for other ranks in it: the bandwidth is that of the shortest."));
+    const times = split ? [["Waiting ms", time], ["Moving ms", time]] : [["Total ms", time]];
+    new SortedTable(target, [["Collective", text], ["MB", inMegabytes], ["Count", whole], ...times,
+      ["Algorithm GB/s", inGigabytes], ["Bus GB/s", inGigabytes]], collectives, 3, "collectives");
+  }
+  if (copies.length) {
+    target.append(element("h3", "", "Copies of the device"));
+    new SortedTable(target, [["Direction", text], ["Count", whole], ["Total ms", time],
+      ["MB", inMegabytes], ["GB/s", inGigabytes], ["GB/s, of 1 MB and more", inGigabytes]], copies, 2, "copies");
+  }
+}
+
+function drawLinks(target, { ranks, matrix, rows, count }) {
+  if (ranks.length) {
+    target.append(element("h3", "", "From rank (row) to rank (column), in GB/s while data moves"));
+    const scroll = element("div", "scroll"), table = element("table", "matrix");
+    const head = element("tr");
+    head.append(element("th"), ...ranks.map((rank) => element("th", "", String(rank))));
+    table.append(head);
+    const fastest = Math.max(...matrix.flat().filter((value) => value !== null));
+    matrix.forEach((row, place) => {
+      const line = element("tr");
+      line.append(element("th", "", String(ranks[place])));
+      row.forEach((value, column) => {
+        const cell = element("td", "", value === null ? "" : inGigabytes(value));
+        if (value !== null) {
+          cell.style.setProperty("--slow", `${Math.round(70 * (1 - value / fastest))}%`);
+          cell.title = `from rank ${ranks[place]} to rank ${ranks[column]}: ${inGigabytes(value)} GB/s`;
+        }
+        line.append(cell);
+      });
+      table.append(line);
+    });
+    scroll.append(table);
+    target.append(scroll);
+  }
+  target.append(element("h3", "", rows.length < count ? `The ${rows.length} slowest links of ${count}` : "Links"));
+  new SortedTable(target, [["Link", text], ["Count", whole], ["MB", inMegabytes], ["Waiting ms", time],
+    ["Moving ms", time], ["GB/s", inGigabytes], ["GB/s, of 1 MB and more", inGigabytes]], rows, 4, "links");
+}

@@ -1,0 +1,192 @@
+"""One trace of all ranks of a window, or of some: on one clock, with arrows between collectives."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
+from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
+from dynprof.analysis.runs.one_trace import newest_in
+from dynprof.analysis.runs.window import joined_words, window_below
+from dynprof.analysis.runs.window_report import compared
+from dynprof.errors import CaptureError
+from dynprof.files.layout import make_dir
+from dynprof.plural import counted
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from dynprof.analysis.ranks.comparison import Ranks
+
+MERGED = "merged.json.gz"
+"""What the file is called. Not as a trace of one rank is: it is none to be analysed."""
+SLOWEST, MEDIAN = "slowest", "median"
+_DAY_NS = 86_400 * 10**9
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged trace that was written.
+
+    Attributes:
+        path: Where it lies.
+        words: What is to be said of it.
+        problems: Why a rank could not be read, by its trace.
+    """
+
+    path: Path
+    words: list[str]
+    problems: dict[Path, str] = field(default_factory=dict)
+
+
+def merge(
+    path: Path,
+    wanted: str = "",
+    output: Path | None = None,
+    on_rank: Callable[[object], None] = lambda _: None,
+) -> Merged:
+    """Write one trace of the ranks of the newest window below a path.
+
+    Args:
+        path: A folder.
+        wanted: Which ranks, such as ``slowest,median,0-3``; empty for all.
+        output: The file or folder to write to; left out, into ``analysis`` beside the traces.
+        on_rank: Called when one is written.
+
+    Raises:
+        CaptureError: There are no two ranks, none that are wanted, or one cannot be read.
+        OSError: It cannot be written.
+    """
+    traces = window_below(path)
+    ranks, ready, problems = compared(traces, newest_in(path).parent)
+    if len(ranks) < 2:
+        raise CaptureError(f"{path} holds a single rank: dynprof view opens it")
+    chosen = chosen_ranks(ranks, wanted)
+    target = _prepared(output, newest_in(path).parent / FOLDER)
+    clocks, meetings = ranks.clocks(), ranks.meet(chosen)
+    pids = itertools.count(STEPS_PID + 1)
+    parts = (
+        MergedRank(
+            ready[ranks.place_of(rank)], rank, place=place, of=len(chosen),
+            ahead_ns=clocks.get(rank, (rank, 0))[1], meetings=meetings(rank),
+            new_pid=lambda: next(pids),
+        )
+        for place, rank in enumerate(chosen)
+    )  # fmt: skip
+    words = _written(target, parts, chosen, on_rank)
+    words += [*_clock_words(chosen, clocks), *ranks.steps_apart(), *joined_words(ready)]
+    return Merged(target, words, problems)
+
+
+def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
+    """Return the ranks that a text such as ``slowest,median,0-3`` names, in order.
+
+    Raises:
+        CaptureError: It is no such text, or names a rank that is not there.
+    """
+    there, found = set(ranks.numbers()), set[int]()
+    for word in (word.strip() for word in wanted.split(",") if word.strip()):
+        if word in (SLOWEST, MEDIAN):
+            found.add(ranks.slowest() if word == SLOWEST else ranks.median())
+        elif span := _SPAN.fullmatch(word):
+            first, last = int(span[1]), int(span[2] or span[1])
+            named = {rank for rank in there if first <= rank <= last}
+            if not named:
+                raise CaptureError(f"rank {word} is not there; there are {listed_ranks(there)}")
+            found |= named
+        else:
+            raise CaptureError(f"{word!r} names no rank: write slowest, median, 3 or 0-7")
+    return sorted(found or there)
+
+
+def listed_ranks(ranks: Collection[int]) -> str:
+    """Return ``rank 3``, or ``ranks 0 to 3, 7``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    said = ", ".join(" to ".join(map(str, span)) for span in spans)
+    return f"rank{'' if len(ranks) == 1 else 's'} {said}"
+
+
+def _written(
+    target: Path, parts: Iterable[MergedRank], chosen: list[int], on_rank: Callable[[object], None]
+) -> list[str]:
+    """Write the ranks one after the other; return what is to be said of them."""
+    arrows, words = 0, []
+    with whole(target) as temporary, temporary.open("wb") as file, packed(file) as sink:
+        origin = None
+        for part, rank in zip(parts, chosen, strict=True):
+            if origin is None and (first := part.first_ns()) is not None:
+                origin = first - _DAY_NS  # clocks that nothing aligns may be behind
+                sink.write(_head(origin, chosen))
+            if origin is None:
+                words.append(f"rank {rank} has no event")
+                continue
+            for piece in part.events(origin):
+                sink.write(b",\n" + piece)
+            if part.torn:
+                words.append(f"rank {rank}: {part.torn}; what there is was merged")
+            arrows += part.arrows
+            on_rank(rank)
+        if origin is None:
+            raise CaptureError(f"{listed_ranks(chosen)} have no event")
+        sink.write(b"\n]}\n")
+    met = counted(arrows, "collective")
+    return [f"merged: {listed_ranks(chosen)}, with arrows at {met} that they share", *words]
+
+
+def _head(origin: int, chosen: list[int]) -> bytes:
+    """Return the beginning of the file, up to the first events."""
+    members = {"dynprof": {"version": __version__, "ranks": chosen}, "displayTimeUnit": "ms",
+               "baseTimeNanoseconds": origin}  # fmt: skip
+    return json.dumps(members)[:-1].encode() + b', "traceEvents": [\n' + steps_process()
+
+
+def _clock_words(chosen: list[int], clocks: Mapping[int, tuple[int, int]]) -> list[str]:
+    """Return how far clocks were apart, and which ranks' nothing tells."""
+    firsts = Counter(clocks[rank][0] for rank in chosen if rank in clocks)
+    met = {first for first, count in firsts.items() if count > 1}
+    alone = [rank for rank in chosen if rank not in clocks or clocks[rank][0] not in met]
+    said = []
+    if met:
+        ahead = [clocks[rank][1] for rank in chosen if rank in clocks and clocks[rank][0] in met]
+        apart = ms(max(ahead) - min(ahead))
+        said.append(f"clocks aligned by the ends of collectives; they were up to {apart} apart")
+    if len(met) > 1:
+        groups = "; ".join(
+            listed_ranks([r for r in chosen if r in clocks and clocks[r][0] == first])
+            for first in sorted(met)
+        )
+        said.append(f"nothing tells how far these are apart, who share no collective: {groups}")
+    if alone:
+        taken = "its clock is taken as it stands"
+        if len(alone) > 1:
+            taken = "their clocks are taken as they stand"
+        said.append(
+            f"{listed_ranks(alone)} shared no collective with the others that could be matched: "
+            f"{taken}"
+        )
+    return said
+
+
+def _prepared(output: Path | None, folder: Path) -> Path:
+    """Return where the file goes; the folder is there."""
+    if output and output.is_dir():
+        return output / MERGED
+    if output:
+        make_dir(output.absolute().parent)
+        return output
+    own_folder(folder)
+    return folder / MERGED

@@ -1,0 +1,237 @@
+"""One trace of several ranks: on one clock, nothing lost, no ids in common, arrows in order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dynprof.analysis.reading import chunks
+from dynprof.analysis.runs.merge import merge
+from dynprof.cli import app
+from dynprof.errors import CaptureError
+from tests.rank_traces import events, write
+from tests.real_traces import REAL, needs_real
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+AHEAD_MS = (0.0, 250.0, -1800.0, 3.0)
+LATE = 2
+
+
+def given_ranks() -> dict[int, list[Event]]:
+    """Return the events of four ranks with the same pids and the same ids of flows."""
+    found = {}
+    for rank, ahead in enumerate(AHEAD_MS):
+        mine = events(30.0 * (rank == LATE), 0, ahead, rank=0)
+        first = mine[2]
+        flow = {"id": 7, "pid": 0, "tid": 1, "cat": "fwdbwd", "name": "fwdbwd"}
+        mine += [
+            {**flow, "ph": "s", "ts": first["ts"]},
+            {**flow, "ph": "f", "ts": first["ts"] + 9.125, "bp": "e"},
+            {"ph": "X", "pid": 3, "tid": 7, "cat": "gpu_memcpy", "name": 'a "b" \u00e9',
+             "dur": 0.125, "ts": first["ts"] + 1.001, "args": {"grid": [1, 2], "External id": 7}},
+            {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": "python"}},
+            {"ph": "M", "name": "process_labels", "pid": 3, "tid": 0, "args": {"labels": "GPU 3"}},
+            {"ph": "M", "name": "process_name", "pid": 4, "tid": 0, "args": {"name": "unused"}},
+            {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": first["ts"]},
+        ]  # fmt: skip
+        found[rank] = mine
+    return found
+
+
+def rich_ranks(folder: Path) -> dict[int, list[Event]]:
+    """Write them; return their events."""
+    found = given_ranks()
+    for rank, mine in found.items():
+        trace = {"baseTimeNanoseconds": 10**18, "traceEvents": mine,
+                 "distributedInfo": {"rank": rank, "world_size": 4}}  # fmt: skip
+        (folder / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    return found
+
+
+def merged(path: Path) -> list[Event]:
+    """Return the events of a merged trace, their times in ns, by Python's own reader."""
+    with gzip.open(path, "rb") as file:
+        found = json.load(file)
+    for event in found["traceEvents"]:
+        if "ts" in event:
+            event["ts"] = round(event["ts"] * 1000) + found["baseTimeNanoseconds"]
+    return list(found["traceEvents"])
+
+
+def of_rank(found: list[Event]) -> dict[int, list[Event]]:
+    """Return the events by the rank that the names of their processes say, without ours."""
+    names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
+    ranks = defaultdict(list)
+    for event in found:
+        name = names[event["pid"]]
+        if event["ph"] != "M" and event.get("cat") != "collective" and name.startswith("rank "):
+            ranks[int(name.split()[1].strip(":"))].append(event)
+    return ranks
+
+
+def content(event: Event) -> tuple[Any, ...]:
+    """Return what of an event may not change."""
+    return (event["ph"], event["name"], event.get("cat"), event["tid"], event.get("dur"),
+            json.dumps(event.get("args")), event.get("bp"))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Merge four ranks, which are then ready to be merged in part."""
+    folder = tmp_path_factory.mktemp("ranks")
+    rich_ranks(folder)
+    merge(folder)
+    return folder
+
+
+def test_every_event_is_there_on_one_clock(whole: Path) -> None:
+    """As it was, but for its process, its ids and the time by which its rank's clock was wrong."""
+    given = given_ranks()
+    found = of_rank(merged(whole / "analysis" / "merged.json.gz"))
+    assert set(found) == set(given)
+    for rank, mine in given.items():
+        kept = [event for event in mine if event["ph"] != "M"]
+        assert Counter(map(content, kept)) == Counter(map(content, found[rank]))
+        times = {(content(e), round(e["ts"] * 1000) + 10**18) for e in kept}
+        ahead = round(AHEAD_MS[rank] * 1e6)
+        assert times == {(content(e), e["ts"] + ahead) for e in found[rank]}
+
+
+def test_nothing_of_two_ranks_has_one_id(whole: Path) -> None:
+    """Neither processes nor flows; a flow's ends still bear the same; the name has the rank."""
+    found = merged(whole / "analysis" / "merged.json.gz")
+    by_rank = of_rank(found)
+    for key in ("pid", "id"):
+        sets = [{event[key] for event in mine if key in event} for mine in by_rank.values()]
+        assert sum(map(len, sets)) == len(set().union(*sets))
+    flows = [event["id"] for mine in by_rank.values() for event in mine if "id" in event]
+    assert set(Counter(flows).values()) == {2}
+    assert set(flows).isdisjoint(e["id"] for e in found if e.get("cat") == "collective")
+    names = [e["args"]["name"] for e in found if e["name"] == "process_name"]
+    assert "rank 1: python GPU 3" in names
+    assert not any("unused" in name for name in names)
+    order = {e["pid"]: e["args"]["sort_index"] for e in found if e["name"] == "process_sort_index"}
+    by_order = sorted(by_rank, key=lambda rank: min(order[e["pid"]] for e in by_rank[rank]))
+    assert by_order == [0, 1, 2, 3]
+
+
+def test_arrows_lead_from_the_first_to_the_last(whole: Path) -> None:
+    """One through all ranks of each collective, from slice to slice, forward in time."""
+    found = merged(whole / "analysis" / "merged.json.gz")
+    slices = {(e["pid"], e["tid"], e["ts"]): e["name"] for e in found if e["ph"] == "X"
+              and e["name"].startswith("gloo:")}  # fmt: skip
+    arrows = defaultdict(list)
+    for event in found:
+        if event.get("cat") == "collective":
+            arrows[event["id"]].append(event)
+            assert slices[event["pid"], event["tid"], event["ts"]] == "gloo:all_reduce"
+    assert len(arrows) == 5
+    ranks = {e["pid"]: rank for rank, mine in of_rank(found).items() for e in mine}
+    for mine in arrows.values():
+        in_time = sorted(mine, key=lambda e: (e["ts"], "stf".index(e["ph"])))
+        assert [e["ph"] for e in in_time] == ["s", "t", "t", "f"]
+        assert ranks[in_time[-1]["pid"]] == LATE
+
+
+def test_steps_lie_below_each_other(whole: Path) -> None:
+    """In a process of their own, a thread for each rank, at the same times."""
+    found = merged(whole / "analysis" / "merged.json.gz")
+    (pid,) = (e["pid"] for e in found if e["name"] == "process_name"
+              and e["args"]["name"] == "steps of all ranks")  # fmt: skip
+    names = {e["tid"]: e["args"]["name"] for e in found
+             if e["pid"] == pid and e["name"] == "thread_name"}  # fmt: skip
+    steps = defaultdict(set)
+    for event in found:
+        if event["pid"] == pid and event["ph"] == "X":
+            steps[names[event["tid"]]].add((event["name"], event["ts"]))
+    assert set(steps) == {f"rank {rank}" for rank in range(4)}
+    assert len({frozenset(mine) for mine in steps.values()}) == 1
+    assert len(steps["rank 0"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ranks"),
+    [("slowest,median", {1, 2}), ("0-1", {0, 1}), ("3, slowest", {2, 3}), ("", {0, 1, 2, 3})],
+)
+def test_some_ranks(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -> None:
+    """By their numbers, and by what they are; arrows are drawn between these alone."""
+    made = merge(whole, wanted, tmp_path)
+    found = merged(made.path)
+    assert set(of_rank(found)) == ranks
+    ends = Counter(e["id"] for e in found if e.get("cat") == "collective")
+    assert list(ends.values()) == [len(ranks)] * 5
+    assert made.words[0].endswith("with arrows at 5 collectives that they share")
+
+
+@pytest.mark.parametrize("wanted", ["9", "fastest", "1-", "-1"])
+def test_ranks_that_are_none_are_refused(whole: Path, tmp_path: Path, wanted: str) -> None:
+    """In a sentence that says which there are, or what to write; nothing is left behind."""
+    with pytest.raises(CaptureError, match=r"there are ranks 0 to 3|write slowest, median"):
+        merge(whole, wanted, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_list_that_looks_like_events_is_read_in_small_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut that falls into one is mended; what Python's own reader alone takes is kept."""
+    given = rich_ranks(tmp_path)
+    path = tmp_path / "rank3.pt.trace.json"
+    trace = json.loads(path.read_text())
+    like = [{"name": number, "value": "x" * 50} for number in range(5000)]
+    odd = {"ph": "X", "pid": 5, "tid": 1, "name": "odd", "ts": 5000.5, "dur": 1,
+           "args": {"like": like, "nan": float("nan")}}  # fmt: skip
+    trace["traceEvents"].insert(3, odd)
+    path.write_text(json.dumps(trace))
+    monkeypatch.setattr(chunks, "CHUNK", 20_000)
+    monkeypatch.setattr(chunks, "_TAIL", 1000)
+    found = of_rank(merged(merge(tmp_path).path))
+    (kept,) = (event for event in found[3] if event["name"] == "odd")
+    assert len(kept["args"]["like"]) == 5000
+    assert kept["args"]["nan"] is None
+    assert len(found[3]) == 1 + len([e for e in given[3] if e["ph"] != "M"])
+
+
+def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
+    """Rank 3 has no collective: its clock is taken as it stands, and that is said."""
+    rich_ranks(tmp_path)
+    path = tmp_path / "rank3.pt.trace.json"
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        event["name"] = event["name"].replace("gloo:", "")
+    path.write_text(json.dumps(trace))
+    words = merge(tmp_path).words
+    assert words[1].startswith("clocks aligned by the ends of collectives; they were up to")
+    assert words[1].endswith("to 2,050 ms apart")
+    assert words[2].startswith("rank 3 shared no collective with the others")
+
+
+def test_the_command(whole: Path, tmp_path: Path) -> None:
+    """Prints the path, and says the rest on standard error; one rank alone is refused."""
+    target = tmp_path / "out" / "all.json.gz"
+    done = CliRunner().invoke(app, ["merge", str(whole), "--output", str(target)])
+    assert (done.exit_code, done.stdout.strip()) == (0, str(target))
+    assert len(of_rank(merged(target))) == 4
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    write(alone, 0)
+    assert CliRunner().invoke(app, ["merge", str(alone)]).exit_code == 2
+
+
+@needs_real
+def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
+    """Two real ranks whose windows caught other collectives under the same names."""
+    for rank in range(2):
+        source = REAL / f"sampled_rank-{rank}.json.gz"
+        (tmp_path / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
+    words = merge(tmp_path).words
+    assert words[0].endswith("with arrows at 0 collectives that they share")
+    assert words[1].startswith("ranks 0 to 1 shared no collective with the others")

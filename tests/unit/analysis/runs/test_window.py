@@ -1,0 +1,101 @@
+"""Ranks of one window whose traces lie in folders a step apart are joined by their request."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.runs.many_traces import ranks_of
+from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.window import window_below
+from dynprof.analysis.runs.window_report import report_on
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from tests.rank_traces import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.ranks.comparison import Ranks
+
+EDITED = "2026-11-22T06:47:15.736+00:00"
+
+
+def saved(
+    folder: Path, rank: int, first: int = 0, edited_at: str = EDITED, **settings: float
+) -> Path:
+    """Write the trace of a rank that begins at a step, with its manifest; return the trace."""
+    window = folder / f"step_{first}-4_20261122T064715Z"
+    (window / "info").mkdir(parents=True, exist_ok=True)
+    write(window, rank, **settings)
+    path = window / f"rank{rank}.pt.trace.json"
+    trace = json.loads(path.read_text())
+    begun = 100_000 * first + 1000 * settings.get("ahead_ms", 0)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e["ts"] >= begun]
+    path.write_text(json.dumps(trace))
+    Manifest(
+        dynprof="0", backend="torch", versions={}, host="h", pid=rank, rank=rank, world_size=4,
+        request=RequestRecord(number=1 + rank, edited_at=edited_at, sha256="a", config={}),
+        steps=Steps(first=first, last=4, recorded=5 - first, warmup=0), opened_at="", closed_at="",
+        activities=("CPU",), complete=True, trace=path.name, cost=Cost(open_ms=0, close_ms=0),
+    ).save(window / "info" / f"rank_{rank}.info.json")  # fmt: skip
+    os.utime(path, (rank + 1, rank + 1))
+    return path
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Path:
+    """Give a folder in which rank 3 began a step later, and works 30 ms longer."""
+    for rank in range(4):
+        saved(tmp_path, rank, first=int(rank == 3), work_ms=30.0 * (rank == 3))
+    return tmp_path
+
+
+def test_a_window_is_joined_by_its_request(apart: Path) -> None:
+    """From above the folders, and from either of them; a trace that is named is alone."""
+    folders = sorted(path for path in apart.iterdir())
+    assert len(folders) == 2
+    for path in (apart, *folders):
+        assert {int(trace.name[4]) for trace in window_below(path)} == {0, 1, 2, 3}
+    (alone,) = window_below(folders[1] / "rank3.pt.trace.json")
+    assert alone == folders[1] / "rank3.pt.trace.json"
+
+
+def test_another_request_of_the_same_second_is_not_joined(apart: Path) -> None:
+    """It has a folder that looks as if it were of the same edit."""
+    saved(apart, 2, first=2, edited_at="2026-11-22T06:47:15.999+00:00")
+    os.utime(apart / "step_2-4_20261122T064715Z" / "rank2.pt.trace.json", (1, 1))
+    assert {trace.parent.name[5] for trace in window_below(apart)} == {"0", "1"}
+    late = window_below(apart / "step_2-4_20261122T064715Z")
+    assert [trace.parent.name[5] for trace in late] == ["2"]
+
+
+def test_the_report_is_on_all_of_them(apart: Path) -> None:
+    """It says so and which steps differ; the late rank is found by the steps that all have."""
+    words = report_on(apart).words
+    assert words[0].startswith("rank 3 comes last to 4 of 4 collectives, 30.0 ms after the median")
+    assert "the ranks recorded different steps: ranks 0, 1, 2 steps 0 to 4, rank 3 steps 1 to 4; " \
+        "steps 1 to 4 on all" in words  # fmt: skip
+    joined = "joined by their request: step_0-4_20261122T064715Z, step_1-4_20261122T064715Z"
+    assert joined in words
+
+
+def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None:
+    """And so no clock is taken for a step ahead of the others."""
+    report_on(apart)
+    traces = window_below(apart)
+    ranks: Ranks = ranks_of(traces, Place(apart))
+    assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
+
+
+def test_ranks_without_a_common_step_are_not_compared(tmp_path: Path) -> None:
+    """It is said that they have none."""
+    for rank in range(2):
+        path = saved(tmp_path, rank)
+        if rank:
+            path.write_text(path.read_text().replace("ProfilerStep#", "ProfilerStep#7"))
+    words = report_on(tmp_path).words
+    assert any(text.endswith("rank 1 steps 70 to 74; no step on all") for text in words)
+    assert not any("comes last" in text for text in words)
