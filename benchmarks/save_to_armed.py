@@ -21,7 +21,7 @@ from dynprof.config import template_text
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.process.rank import find_rank
 from dynprof.session.session import Session
-from dynprof.windows.this_process import Process
+from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def measure(step: Callable[[], None]) -> list[float]:
         settings: dict[str, Any] = json.loads(template_text(("CPU",)))
         config.write_text(json.dumps(settings))
         layout = Layout.here(root, 0)
-        process = Process(layout, find_rank(), all_backends())
+        process = ThisProcess(layout, find_rank(), all_backends())
         session = Session(process, watching=("events", ""))
         session.begin()
         times = _Operator(session, config, settings)

@@ -12,7 +12,7 @@ from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.session.session import Session
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
-from dynprof.windows.this_process import Process
+from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ class Job:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings = iter(memory_mb or [])
-        process = Process(
+        process = ThisProcess(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
             (self.backend,),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from dynprof.analysis.measures.operators import Average
+    from dynprof.analysis.measures.timeline.operators import Average
 
 LEAST = 22
 """A name of an operator is not shortened to less than this; a column goes instead."""

@@ -22,7 +22,7 @@ from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.windows.open_window import OpenWindow
-from dynprof.windows.this_process import Process
+from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
 from dynprof.windows.window_manifest import window_manifest
 
@@ -52,7 +52,7 @@ class ScriptWindows:
         rank = find_rank()
         self._layout = Layout.here(Path.cwd(), rank.number)
         backends = all_backends(for_script=True, detaches=not script.in_place)
-        self._process = Process(self._layout, rank, backends)
+        self._process = ThisProcess(self._layout, rank, backends)
         self._plan = self._planned(config, script)
         self._marks_steps = marks_steps
         if not script.in_place:

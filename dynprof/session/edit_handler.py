@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.wall import Wall
     from dynprof.windows.loop import Loop
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 _NOTHING = "but nothing is open or waiting; set cancel to false to ask for a window"
 
@@ -41,7 +41,7 @@ class EditHandler:
 
     def __init__(
         self,
-        process: Process,
+        process: ThisProcess,
         inbox: Inbox,
         loop: Loop,
         journal: Journal,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.captures.exporter import Attempt
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 
 class Session:
@@ -59,7 +59,7 @@ class Session:
 
     def __init__(
         self,
-        process: Process,
+        process: ThisProcess,
         *,
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
         exit_wait_s: float = 600.0,

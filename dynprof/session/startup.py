@@ -17,7 +17,7 @@ from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.requests.watcher import choose_mode
 from dynprof.session.session import Session
-from dynprof.windows.this_process import Process
+from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         layout = Layout.here(
             root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
         )
-        process = Process(layout, place, backends)
+        process = ThisProcess(layout, place, backends)
         session = Session(process, watching=choose_mode(wishes.watch, root), exit_wait_s=patience_s)
         session.begin()
     except OSError as error:

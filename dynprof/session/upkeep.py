@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.wall import Wall
     from dynprof.windows.cost_account import CostAccount
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 
 class Upkeep:
@@ -36,7 +36,7 @@ class Upkeep:
 
     def __init__(
         self,
-        process: Process,
+        process: ThisProcess,
         inbox: Inbox,
         journal: Journal,
         wall: Wall,
@@ -89,7 +89,7 @@ class Upkeep:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
 
 
-def learn_rank(process: Process, journal: Journal) -> None:
+def learn_rank(process: ThisProcess, journal: Journal) -> None:
     """Ask which rank this is while nobody has said, and go by it from then on."""
     if process.learn_rank():
         journal.move(process.layout)

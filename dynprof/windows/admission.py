@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
     from dynprof.windows.given_up import GivenUp
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
@@ -30,7 +30,7 @@ class Admission:
     """
 
     def __init__(
-        self, process: Process, inbox: Inbox, exporter: Exporter, given_up: GivenUp
+        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, given_up: GivenUp
     ) -> None:
         self._process, self._inbox = process, inbox
         self._exporter, self._given_up = exporter, given_up

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 
 class Handover:
@@ -35,7 +35,7 @@ class Handover:
 
     def __init__(
         self,
-        process: Process,
+        process: ThisProcess,
         inbox: Inbox,
         exporter: Exporter,
         on_saved: Callable[[Span, Path, Manifest], None],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
     from dynprof.windows.cost_account import CostAccount, Span
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
@@ -54,7 +54,7 @@ class Loop:
 
     def __init__(
         self,
-        process: Process,
+        process: ThisProcess,
         inbox: Inbox,
         exporter: Exporter,
         journal: Journal,

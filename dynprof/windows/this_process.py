@@ -27,7 +27,7 @@ def resident_mb() -> float:
 
 
 @dataclass
-class Process:
+class ThisProcess:
     """What a process is, and how it looks at itself; tests replace parts of it.
 
     Attributes:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.windows.open_window import OpenWindow
-    from dynprof.windows.this_process import Process
+    from dynprof.windows.this_process import ThisProcess
     from dynprof.windows.window import Window
 
 
 def window_manifest(
-    current: OpenWindow, process: Process, *, reason: str, close_ms: float, closed_wall_s: float
+    current: OpenWindow, process: ThisProcess, *, reason: str, close_ms: float, closed_wall_s: float
 ) -> Manifest:
     """Return the manifest of a window that was just closed, as far as it is known then.
 

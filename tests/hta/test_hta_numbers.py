@@ -17,7 +17,7 @@ pytest.importorskip(
 from hta.trace_analysis import TraceAnalysis
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.steps import step_times
+from dynprof.analysis.measures.timeline.steps import step_times
 from dynprof.analysis.reading.categories import ON_DEVICE
 from dynprof.analysis.reading.intervals import cover, covered
 from tests.real_traces import REAL, needs_real

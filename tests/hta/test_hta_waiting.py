@@ -13,9 +13,9 @@ pytest.importorskip(
 
 from hta.trace_analysis import TraceAnalysis
 
-from dynprof.analysis.measures.gaps import EDGE, gaps, streams
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.queue import queue
+from dynprof.analysis.measures.waiting.gaps import EDGE, gaps, streams
+from dynprof.analysis.measures.waiting.queue import queue
 from tests.real_traces import REAL, needs_real
 
 TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import dynprof
-from dynprof.analysis.measures.peaks import peak_of
+from dynprof.analysis.measures.efficiency.peaks import peak_of
 from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError

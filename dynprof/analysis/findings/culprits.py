@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import ms
-from dynprof.analysis.measures.cut_spans import by_first
-from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.user_code import place_of, users_frames, where
+from dynprof.analysis.measures.code.user_code import place_of, users_frames, where
+from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
+from dynprof.analysis.measures.waiting.cut_spans import by_first
 from dynprof.analysis.reading.categories import OPERATORS
 from dynprof.plural import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.breakdown import Breakdown
-    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.measures.waiting.idle import Idle
 
     Numbers = NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings.finding import LEAST, Finding
-from dynprof.analysis.measures.breakdown import COMMUNICATION, Breakdown, ms
-from dynprof.analysis.measures.memory_timeline import device_label
+from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, Breakdown, ms
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

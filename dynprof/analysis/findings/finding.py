@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.breakdown import Breakdown
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 LEAST = 0.03
 """A finding is worth a line from this share of a step on."""

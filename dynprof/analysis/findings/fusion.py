@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.finding import Finding
-from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.measures.efficiency.sequences import MOST
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
-from dynprof.analysis.measures.sequences import MOST
+from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.breakdown import Breakdown
+    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.sequences import KernelSequence
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 
 def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:

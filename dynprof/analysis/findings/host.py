@@ -11,7 +11,7 @@ import numpy as np
 
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
-from dynprof.analysis.measures.breakdown import (
+from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
     COMPILING,
@@ -19,8 +19,8 @@ from dynprof.analysis.measures.breakdown import (
     Breakdown,
     ms,
 )
-from dynprof.analysis.measures.nesting import own_time
-from dynprof.analysis.measures.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.analysis.measures.timeline.nesting import own_time
+from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
 from dynprof.analysis.reading.categories import COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted

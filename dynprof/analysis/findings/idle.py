@@ -14,11 +14,11 @@ from dynprof.analysis.findings.culprits import (
     times_named,
 )
 from dynprof.analysis.findings.finding import Finding, how_many
-from dynprof.analysis.measures.breakdown import COMPUTING, Breakdown, ms
-from dynprof.analysis.measures.cut_spans import by_first
-from dynprof.analysis.measures.gaps import EDGE, gaps
-from dynprof.analysis.measures.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
-from dynprof.analysis.measures.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
+from dynprof.analysis.measures.timeline.breakdown import COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
+from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
+from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
@@ -26,9 +26,9 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.analysis.measures.gaps import Gaps
-    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.waiting.gaps import Gaps
+    from dynprof.analysis.measures.waiting.idle import Idle
 
 _SHORT_NS = 10_000
 """From one kernel that is queued to the next a device needs less than this."""

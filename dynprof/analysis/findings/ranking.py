@@ -10,8 +10,8 @@ from dynprof.analysis.findings.idle import IDLE_RULES
 
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.measures.breakdown import Breakdown
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.phases import mean_phases
+from dynprof.analysis.measures.timeline.phases import mean_phases
 from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS
 
 if TYPE_CHECKING:

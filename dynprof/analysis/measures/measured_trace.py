@@ -5,55 +5,55 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.allocations import allocations
-from dynprof.analysis.measures.breakdown import Breakdown
-from dynprof.analysis.measures.call_stacks import call_stacks
-from dynprof.analysis.measures.call_tree import call_tree
-from dynprof.analysis.measures.collectives import messages
-from dynprof.analysis.measures.critical_path import critical_path
-from dynprof.analysis.measures.flops import efforts, works
-from dynprof.analysis.measures.gaps import gaps
-from dynprof.analysis.measures.host_waits import Host
-from dynprof.analysis.measures.idle import idle
-from dynprof.analysis.measures.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.kernels import kinds
-from dynprof.analysis.measures.launches import launches
-from dynprof.analysis.measures.marks import marks
-from dynprof.analysis.measures.modules import modules
-from dynprof.analysis.measures.operators import STEPS, averages, calls, operators
-from dynprof.analysis.measures.peaks import peak_of
-from dynprof.analysis.measures.phases import phase_times
-from dynprof.analysis.measures.point_to_point import RECEIVE, UNKNOWN, directions
-from dynprof.analysis.measures.read_trace import ReadTrace
-from dynprof.analysis.measures.sequences import kernel_sequences
-from dynprof.analysis.measures.steps import (
+from dynprof.analysis.measures.code.call_stacks import call_stacks
+from dynprof.analysis.measures.code.call_tree import call_tree
+from dynprof.analysis.measures.code.marks import marks
+from dynprof.analysis.measures.code.modules import modules
+from dynprof.analysis.measures.communication.collectives import messages
+from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
+from dynprof.analysis.measures.critical_path.critical_path import critical_path
+from dynprof.analysis.measures.efficiency.flops import efforts, works
+from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
+from dynprof.analysis.measures.efficiency.peaks import peak_of
+from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
+from dynprof.analysis.measures.memory.allocations import allocations
+from dynprof.analysis.measures.timeline.breakdown import Breakdown
+from dynprof.analysis.measures.timeline.kernels import kinds
+from dynprof.analysis.measures.timeline.launches import launches
+from dynprof.analysis.measures.timeline.operators import STEPS, averages, calls, operators
+from dynprof.analysis.measures.timeline.phases import phase_times
+from dynprof.analysis.measures.timeline.read_trace import ReadTrace
+from dynprof.analysis.measures.timeline.steps import (
     Receives,
     marked_steps,
     step_times,
     whole_span,
 )
-from dynprof.analysis.measures.tear import Tear
+from dynprof.analysis.measures.timeline.tear import Tear
+from dynprof.analysis.measures.waiting.gaps import gaps
+from dynprof.analysis.measures.waiting.host_waits import Host
+from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.analysis.measures.allocations import Allocation
-    from dynprof.analysis.measures.call_tree import CallTree
-    from dynprof.analysis.measures.collectives import Messages
-    from dynprof.analysis.measures.critical_path import CriticalPath
-    from dynprof.analysis.measures.flops import Efforts, Work
-    from dynprof.analysis.measures.idle import Idle
-    from dynprof.analysis.measures.kernel_shapes import KernelShape
-    from dynprof.analysis.measures.kernels import Kind
-    from dynprof.analysis.measures.launches import Launches
-    from dynprof.analysis.measures.marks import Marks
-    from dynprof.analysis.measures.modules import Modules
-    from dynprof.analysis.measures.operators import Average, Calls, Operators
-    from dynprof.analysis.measures.peaks import Peak
-    from dynprof.analysis.measures.phases import Phases
-    from dynprof.analysis.measures.point_to_point import Numbers
-    from dynprof.analysis.measures.sequences import KernelSequence
-    from dynprof.analysis.measures.steps import Marked, Step
+    from dynprof.analysis.measures.code.call_tree import CallTree
+    from dynprof.analysis.measures.code.marks import Marks
+    from dynprof.analysis.measures.code.modules import Modules
+    from dynprof.analysis.measures.communication.collectives import Messages
+    from dynprof.analysis.measures.communication.point_to_point import Numbers
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+    from dynprof.analysis.measures.efficiency.flops import Efforts, Work
+    from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
+    from dynprof.analysis.measures.efficiency.peaks import Peak
+    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
+    from dynprof.analysis.measures.memory.allocations import Allocation
+    from dynprof.analysis.measures.timeline.kernels import Kind
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
+    from dynprof.analysis.measures.timeline.phases import Phases
+    from dynprof.analysis.measures.timeline.steps import Marked, Step
+    from dynprof.analysis.measures.waiting.idle import Idle
 
 
 class MeasuredTrace(ReadTrace):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.launches import UNKNOWN, Launches, makers
-from dynprof.analysis.measures.user_code import place_of, where
+from dynprof.analysis.measures.code.user_code import place_of, where
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.steps import HOST
+from dynprof.analysis.measures.timeline.steps import HOST
 from dynprof.analysis.output.communication import (
     BANDWIDTH,
     OPERATION,

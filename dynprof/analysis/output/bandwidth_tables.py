@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.collectives import traffic
-from dynprof.analysis.measures.copies import copies
-from dynprof.analysis.measures.steps import HOST, HOST_NAME
+from dynprof.analysis.measures.communication.collectives import traffic
+from dynprof.analysis.measures.communication.copies import copies
+from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.messages import group_name, size_of
-from dynprof.analysis.measures.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
-from dynprof.analysis.measures.steps import collectives
+from dynprof.analysis.measures.communication.payloads import group_name, size_of
+from dynprof.analysis.measures.communication.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
+from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.device_rows import ends_of
 from dynprof.analysis.output.device_schema import NOT_KNOWN
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import Marked
 
 P2P, COLLECTIVE, NOBODY_KNOWS = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"

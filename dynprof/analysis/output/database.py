@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
 from dynprof.analysis.output.device_rows import correlations, device_rows
 from dynprof.analysis.output.device_schema import DEVICE_TABLES, INTEGER, LAYERS, NONE, TEXT
 from dynprof.analysis.output.tables import COMPONENT, shapes_text

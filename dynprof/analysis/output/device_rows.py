@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.grids import blocks, directions
-from dynprof.analysis.measures.kernels import core_of
-from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.messages import dtype_of, group_name, size_of
-from dynprof.analysis.measures.point_to_point import RECEIVE, SEND
-from dynprof.analysis.measures.steps import collectives, is_collective
+from dynprof.analysis.measures.communication.payloads import dtype_of, group_name, size_of
+from dynprof.analysis.measures.communication.point_to_point import RECEIVE, SEND
+from dynprof.analysis.measures.efficiency.grids import blocks, directions
+from dynprof.analysis.measures.timeline.kernels import core_of
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.steps import collectives, is_collective
 from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, fitting
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes

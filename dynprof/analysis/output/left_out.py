@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.steps import collectives
+from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
 from dynprof.analysis.output.levels import LEVELLED, why_not
 from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DEVICE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
 
-from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.raw_events import (
     Fields,
     as_object,

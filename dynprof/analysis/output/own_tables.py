@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.flops import DEVICE
-from dynprof.analysis.measures.nesting import ROOT
-from dynprof.analysis.measures.roofline import placed
+from dynprof.analysis.measures.efficiency.flops import DEVICE
+from dynprof.analysis.measures.efficiency.roofline import placed
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import UNKNOWN_TIME, shapes_text, us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dynprof.analysis.measures.code.modules import Amounts
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.modules import Amounts
     from dynprof.analysis.output.tables import Row, Tables
 
 MODULE_DETAILS = (

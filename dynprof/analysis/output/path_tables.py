@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.path_parts import PARTS, PHASES
+from dynprof.analysis.measures.critical_path.parts import PARTS, PHASES
 from dynprof.analysis.output.tables import us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dynprof.analysis.measures.critical_path import CriticalPath
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.output.tables import Row, Tables
 

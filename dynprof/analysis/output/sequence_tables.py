@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.efficiency.sequences import MOST
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
-from dynprof.analysis.measures.sequences import MOST
 from dynprof.analysis.output.tables import us
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.call_tree import call_tree
+from dynprof.analysis.measures.code.call_tree import call_tree
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.whole_files import whole
 from dynprof.files.layout import write_atomic
 

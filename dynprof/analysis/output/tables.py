@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.grids import blocks
-from dynprof.analysis.measures.kernels import core_of, waits
-from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.memory_timeline import device_label
-from dynprof.analysis.measures.operators import STEP
+from dynprof.analysis.measures.efficiency.grids import blocks
+from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.timeline.kernels import core_of, waits
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.categories import LABELS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.steps import Step
+    from dynprof.analysis.measures.timeline.steps import Step
 
 OPERATOR_DETAILS = (
     "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.collectives import RECEIVE, SEND
+from dynprof.analysis.measures.code.marks import KINDS
+from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import step_work
-from dynprof.analysis.measures.launches import UNKNOWN
-from dynprof.analysis.measures.marks import KINDS
-from dynprof.analysis.measures.phases import NAMES
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import own_folder, whole
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from dynprof.analysis.measures.collectives import Message
+    from dynprof.analysis.measures.communication.collectives import Message
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 FOLDER = "parquet"

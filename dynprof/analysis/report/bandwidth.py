@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.collectives import traffic
-from dynprof.analysis.measures.copies import copies
+from dynprof.analysis.measures.communication.collectives import traffic
+from dynprof.analysis.measures.communication.copies import copies
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

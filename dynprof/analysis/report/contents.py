@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.findings.ranking import findings
-from dynprof.analysis.measures.breakdown import ms
-from dynprof.analysis.measures.memory_timeline import memory_timeline
-from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
+from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
@@ -21,9 +21,9 @@ from dynprof.plural import number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.breakdown import Breakdown
-    from dynprof.analysis.measures.call_tree import CallTree
+    from dynprof.analysis.measures.code.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.ranks.comparison import Ranks
     from dynprof.captures.manifest import Cost, Manifest
 

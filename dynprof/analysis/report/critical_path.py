@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.path_parts import (
+from dynprof.analysis.measures.critical_path.parts import (
     COMMUNICATING,
     PARTS,
     PHASES,
 )
-from dynprof.analysis.measures.path_parts import COMPUTING as KERNELS
-from dynprof.analysis.measures.path_parts import COPYING as COPIES
+from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
+from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.critical_path import CriticalPath, WhatIf
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 MOST_STEPS, MOST_ROWS = 40, 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.measures.timeline.nesting import ROOT
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.flops import DEVICE
-from dynprof.analysis.measures.roofline import placed
+from dynprof.analysis.measures.efficiency.flops import DEVICE
+from dynprof.analysis.measures.efficiency.roofline import placed
 from dynprof.analysis.output.tables import shapes_text
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.flops import Work
+    from dynprof.analysis.measures.efficiency.flops import Work
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 MOST_WORKS = 300

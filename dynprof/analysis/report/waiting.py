@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.gaps import gaps, streams
-from dynprof.analysis.measures.idle import QUEUED, idle
-from dynprof.analysis.measures.queue import PERCENTILES, held_up, queue
-from dynprof.analysis.measures.queue_waits import queued_while
+from dynprof.analysis.measures.waiting.gaps import gaps, streams
+from dynprof.analysis.measures.waiting.idle import QUEUED, idle
+from dynprof.analysis.measures.waiting.queue import PERCENTILES, held_up, queue
+from dynprof.analysis.measures.waiting.queue_waits import queued_while
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.queue import Queue
+    from dynprof.analysis.measures.waiting.queue import Queue
 
 MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
 

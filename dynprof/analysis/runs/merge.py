@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.breakdown import ms
+from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
 from dynprof.analysis.runs.one_trace import newest_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.memory_timeline import write_memory_timeline
+from dynprof.analysis.measures.memory.memory_timeline import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.bandwidth_tables import bandwidth_tables

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dynprof.analysis.measures.read_trace import find_manifest
+from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.read_trace import find_manifest
+from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError
 

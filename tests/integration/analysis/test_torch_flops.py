@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.nesting import ROOT
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import shapes_text
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def module_products(measured: MeasuredTrace) -> dict[int, int]:
     """Return the operations of products alone by module: torch's counter knows no others."""
     import dataclasses
 
-    from dynprof.analysis.measures.modules import modules
+    from dynprof.analysis.measures.code.modules import modules
 
     known = [
         one if one.is_product else dataclasses.replace(one, flops=0)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.findings.ranking import findings
-from dynprof.analysis.measures.breakdown import Breakdown
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.findings import host, idle
-from dynprof.analysis.measures.breakdown import IDLE
-from dynprof.analysis.measures.host_waits import PAGEABLE
-from dynprof.analysis.measures.idle import NOTHING
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.breakdown import IDLE
+from dynprof.analysis.measures.waiting.host_waits import PAGEABLE
+from dynprof.analysis.measures.waiting.idle import NOTHING
 from tests.real_traces import on_each
 from tests.unit.analysis.findings.planted import BUSY, FREE, MAIN, OTHER, Planted
 

@@ -1,0 +1,109 @@
+"""Operators and Python frames by the path that leads to them, whenever they ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
+from dynprof.analysis.measures.timeline.operators import device_time
+from dynprof.analysis.measures.timeline.own_work import own_work, whose
+from dynprof.analysis.reading.categories import CALLS, OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.reading.trace import Trace
+
+
+MOST_LEVELS = 400
+"""What lies deeper, in recursion, counts as the time of what it lies in on this level."""
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """Every path of frames and operators once, each after what it lies in.
+
+    Attributes:
+        name: Places in the trace's names of the last of each path.
+        parent: Places here of what each lies in; -1 for none.
+        own_ns: Time without that of what lies in it.
+    """
+
+    name: list[int]
+    parent: list[int]
+    own_ns: list[int]
+
+
+def call_tree(
+    trace: Trace, calls: Calls, steps: Sequence[Marked], on_device: Launches | None = None
+) -> CallTree:
+    """Return the paths of all threads together that ran an operator, within the steps.
+
+    A thread that runs none waits, mostly; a frame that begins before or after the steps, or lasts
+    beyond them, is there because the profiler was switched on and off. What a profiler itself does
+    is one path, under the profiler's name.
+
+    Args:
+        trace: The trace.
+        calls: Its operators and frames.
+        steps: The steps.
+        on_device: What devices did: count what was started there, not what it took of the host.
+    """
+    chosen, parent = _working(trace, calls)
+    begin = min((step[1] for step in steps), default=0)
+    end = max((step[1] + step[2] for step in steps), default=0)
+    if on_device:
+        time_ns, _ = device_time(trace, on_device, chosen, parent)
+    else:
+        start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
+        lasts = np.minimum(start + length, end) - np.maximum(start, begin)
+        time_ns = own_time(np.maximum(lasts, 0), parent)
+    known: dict[tuple[int, int], int] = {}
+    path: list[int] = []
+    levels: list[int] = []
+    names, owners = _names(trace, chosen)
+    for own, outer in zip(names, parent.tolist(), strict=True):
+        above = ROOT if outer == ROOT else path[outer]
+        if outer != ROOT and levels[above] == MOST_LEVELS:
+            path.append(above)
+            continue
+        place = known.setdefault((above, own), len(known))
+        if place == len(levels):
+            level = 1 if outer == ROOT else levels[above] + 1
+            levels.append(MOST_LEVELS if own in owners else level)
+        path.append(place)
+    total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
+    return CallTree(
+        name=[own for _, own in known],
+        parent=[above for above, _ in known],
+        own_ns=total.astype(np.int64).tolist(),
+    )
+
+
+def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]]:
+    """Return the names of spans, a profiler's frames by its own; and the places of the latter."""
+    names, frames = trace.spans["name"][chosen], own_work(trace)[chosen]
+    owners = dict[int, int]()
+    for name in np.unique(names[frames]).tolist():
+        owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))
+    return [owners.get(name, name) for name in names.tolist()], set(owners.values())
+
+
+def _working(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the spans of threads that ran operators, and the places of what each lies in."""
+    thread = trace.spans["thread"]
+    working = np.unique(thread[trace.category(OPERATORS, CALLS)])
+    kept = np.isin(thread[calls.span], working)
+    if not len(working) or kept.all():
+        return calls.span, calls.parent
+    places = np.cumsum(kept) - 1
+    parent = calls.parent[kept]
+    return calls.span[kept], np.where(parent == ROOT, ROOT, places[parent])

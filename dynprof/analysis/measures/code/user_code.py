@@ -1,0 +1,108 @@
+"""Where in the user's own code something happened: the innermost frame that is nobody else's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import open_at
+from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.reading.categories import FRAMES, OPERATORS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+_FRAME = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
+"""What Kineto writes: the file, the line at which the function was entered, its name."""
+_INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]")
+_INSTALLED_PACKAGES = """
+dynprof torch torchvision torchaudio torchdata torchtext torchao torch_npu torch_xla triton
+functorch torchgen numpy scipy pandas sklearn matplotlib PIL cv2 tqdm einops psutil yaml
+transformers accelerate datasets tokenizers safetensors huggingface_hub peft trl diffusers timm
+evaluate lightning pytorch_lightning lightning_fabric lightning_utilities torchmetrics ignite
+deepspeed apex flash_attn xformers bitsandbytes transformer_engine fairscale colossalai
+composer wandb mlflow tensorboard tensorboardX hydra omegaconf fsspec pyarrow ray dill
+monai kornia albumentations webdataset ffcv viztracer
+"""
+"""Kineto cuts the folders of ``sys.path`` off, so that packages show by their names alone."""
+_FOLDERS_OF_PYTHON = """
+asyncio collections compression concurrent ctypes curses dbm distutils email encodings
+ensurepip html http idlelib importlib json lib2to3 logging multiprocessing pathlib pydoc_data
+re sqlite3 string sysconfig tkinter tomllib turtledemo unittest urllib venv wsgiref xml xmlrpc
+zoneinfo
+"""
+"""Folders of the standard library; a user may have one that is called like a module of it."""
+_PACKAGES = frozenset(_INSTALLED_PACKAGES.split())
+_OF_PYTHON = frozenset(_FOLDERS_OF_PYTHON.split())
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where moments lie; places among the trace's spans, -1 where nothing is known.
+
+    Attributes:
+        frame: The innermost frame of the user's own code.
+        operator: The outermost operator within that frame, as the user wrote it.
+    """
+
+    frame: Numbers
+    operator: Numbers
+
+
+def is_users(name: str) -> bool:
+    """Return whether a frame is of the user's own code, as far as its name tells."""
+    found = _FRAME.fullmatch(name)
+    if not found or _INSTALLED.search(found["file"]):
+        return False
+    first, *inner = re.split(r"[\\/]", found["file"])
+    if inner:
+        return first not in _PACKAGES | _OF_PYTHON
+    return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
+
+
+def place_of(name: str) -> str:
+    """Return a frame's place in the code for a sentence: ``train.py:22 (main)``."""
+    found = _FRAME.fullmatch(name)
+    if not found:
+        return name
+    return f"{found['file']}:{found['line']} ({found['function']})"
+
+
+def users_frames(trace: Trace) -> NDArray[np.bool_]:
+    """Return which spans are frames of the user's own code."""
+    return trace.category(FRAMES) & trace.named(is_users)
+
+
+def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
+    """Return where in the user's code some moments lie.
+
+    Args:
+        trace: The trace.
+        calls: Its operators and frames.
+        thread: The threads that the moments are of; -1 for none.
+        when: The moments, in ns.
+    """
+    users = users_frames(trace)[calls.span]
+    step = trace.named(lambda name: name.startswith(STEP))
+    operators = (trace.category(OPERATORS) & ~step)[calls.span]
+    place = open_at(trace, calls.span, calls.parent, thread, when)
+    frame, operator = np.full(len(when), ROOT, np.int64), np.full(len(when), ROOT, np.int64)
+    left = np.flatnonzero(place != ROOT)
+    while len(left):
+        here = place[left]
+        frame[left] = np.where(users[here], here, ROOT)
+        operator[left] = np.where(operators[here], here, operator[left])
+        place[left] = np.where(users[here], ROOT, calls.parent[here])
+        left = left[place[left] != ROOT]
+    spans = np.append(calls.span, ROOT)
+    return Where(spans[frame], spans[operator])

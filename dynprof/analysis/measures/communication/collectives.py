@@ -1,0 +1,266 @@
+"""What collectives moved, and how fast: the bandwidths of nccl-tests.
+
+Algorithm bandwidth is the size of the operation by its time; bus bandwidth is that times a factor
+of the collective and of the number of ranks, so that it can be held against what the hardware can
+do. The size comes from what Kineto writes of a collective's kernel, else from the shapes of the
+label around its launch. Where neither tells, it is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
+from dynprof.analysis.measures.timeline.nesting import parents
+from dynprof.analysis.measures.timeline.steps import collectives
+from dynprof.analysis.reading.categories import LABELS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.events import Details
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+SEND, RECEIVE = "send", "receive"
+UNEVEN = "all to all, uneven"
+_KINDS = {
+    "allreduce": "all reduce", "reducescatter": "reduce scatter", "allgather": "all gather",
+    "alltoallv": UNEVEN, "alltoall": "all to all", "broadcast": "broadcast",
+    "gather": "gather", "scatter": "scatter", "reduce": "reduce",
+}  # fmt: skip
+"""What a name has in it once underscores are gone; the first that fits."""
+_EXCHANGES = ("reduce scatter", "all gather", "all to all", "gather", "scatter")
+"""Of what passes through these, each rank has one part already."""
+_GATHERS = ("all gather", "gather")
+_MESSAGE = re.compile(r"(?:nccl|gloo|mpi):_?(send|recv)\b")
+_LABELS = ("nccl:", "gloo:", "mpi:")
+_BYTES = {
+    1: ("byte", "char", "bool", "unsigned char", "signed char"),
+    2: ("short", "half", "bfloat16", "uint16", "c10::half", "c10::bfloat16", "short int"),
+    4: ("int", "float", "uint32", "complexhalf", "unsigned int"),
+    8: ("long", "double", "uint64", "complexfloat", "long int", "c10::complex<float>"),
+    16: ("complexdouble", "c10::complex<double>"),
+}
+_SIZES = {name: size for size, names in _BYTES.items() for name in names}
+
+
+class Message(NamedTuple):
+    """What is known of a collective.
+
+    Attributes:
+        kind: Which; empty where a trace does not tell.
+        size: The bytes of the operation, as nccl-tests count them; -1 where unknown.
+        members: How many ranks took part; -1 where unknown.
+        dtype: The type of its elements, as the trace names it.
+        sender: The rank that a message came from, where that is another one; -1 where unknown.
+        receiver: The rank that a message went to, likewise.
+    """
+
+    kind: str = ""
+    size: int = UNKNOWN
+    members: int = UNKNOWN
+    dtype: str = ""
+    sender: int = UNKNOWN
+    receiver: int = UNKNOWN
+
+    @property
+    def factor(self) -> float | None:
+        """By how much bus bandwidth is more than algorithm bandwidth; None where unknown."""
+        if self.kind in ("broadcast", "reduce", SEND, RECEIVE):
+            return 1.0
+        if self.members < 2 or self.kind not in ("all reduce", *_EXCHANGES):
+            return None
+        return (1 + (self.kind == "all reduce")) * (self.members - 1) / self.members
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The collectives of a trace.
+
+    Attributes:
+        span: Their places among its spans, in the order of their begin.
+        message: Place of each in :attr:`known`.
+        known: What is known of them.
+    """
+
+    span: Numbers
+    message: Numbers
+    known: list[Message]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All collectives of one kind, group, type and size; times in ns.
+
+    The time is that of the kernels, which begins when this rank comes and so has its waiting for
+    the others in it; the shortest has least.
+
+    Attributes:
+        device: The device's number; -1 for the host.
+        group: The process group as the trace names it.
+        message: What is known of each.
+        count: How many.
+        total: How long they took.
+        shortest: How long the shortest took.
+    """
+
+    device: int
+    group: str
+    message: Message
+    count: int
+    total: int
+    shortest: int
+
+    def algorithm(self, time: int) -> float | None:
+        """Return the algorithm bandwidth of one that takes so many ns, in GB/s."""
+        return self.message.size / time if self.message.size > 0 and time > 0 else None
+
+    def bus(self, time: int) -> float | None:
+        """Return the bus bandwidth likewise."""
+        bandwidth, factor = self.algorithm(time), self.message.factor
+        return None if bandwidth is None or factor is None else bandwidth * factor
+
+
+def messages(trace: Trace, started: Launches) -> Messages:
+    """Return what is known of each collective of a trace."""
+    chosen = collectives(trace)
+    labels = _labels(trace, started, chosen)
+    inside = labels != UNKNOWN
+    columns = np.full((len(chosen), 4), UNKNOWN, np.int64)
+    columns[:, 0] = trace.spans["details"][chosen]
+    columns[inside, 1] = trace.spans["name"][labels[inside]]
+    columns[inside, 2] = trace.spans["dims"][labels[inside]]
+    columns[:, 3] = trace.spans["name"][chosen]
+    kinds, place = np.unique(columns, axis=0, return_inverse=True)
+    members = _only_group(trace)
+    names, dims, details = (trace.tables[name] for name in ("name", "dims", "details"))
+    known = []
+    for detail, name, shapes, own in kinds.tolist():
+        if details[detail].collective:
+            known.append(_told(details[detail]))
+        elif name != UNKNOWN:
+            known.append(_labelled(names[name], dims[shapes], members))
+        else:
+            known.append(Message(kind_of(names[own])))
+    return Messages(chosen, place.reshape(-1), known)
+
+
+def traffic(trace: Trace, found: Messages) -> list[Traffic]:
+    """Return a row for each kind of collective, the one with the most time first."""
+    spans = trace.spans
+    if not len(found.span):
+        return []
+    keys = np.stack(
+        [spans["device"][found.span], spans["group"][found.span], found.message], axis=1
+    )
+    rows, place = np.unique(keys, axis=0, return_inverse=True)
+    length, place = spans["length"][found.span], place.reshape(-1)
+    total = np.zeros(len(rows), np.int64)
+    np.add.at(total, place, length)
+    shortest = np.full(len(rows), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, place, length)
+    counts = np.bincount(place, minlength=len(rows))
+    numbers = (counts.tolist(), total.tolist(), shortest.tolist())
+    made = [
+        Traffic(device, group_name(trace, group), found.known[message], *row)
+        for (device, group, message), *row in zip(rows.tolist(), *numbers, strict=True)
+    ]
+    return sorted(made, key=lambda row: -row.total)
+
+
+def group_name(trace: Trace, code: int) -> str:
+    """Return what a process group is called: its name and its members, as the trace has them."""
+    words: tuple[bytes, bytes] = trace.tables["group"][code]
+    return " ".join(word.decode(errors="replace").strip('"') for word in words if word)
+
+
+def kind_of(name: str) -> str:
+    """Return which collective a name is of; empty where it does not tell."""
+    plain = name.lower().replace("_", "")
+    if "sparse" in plain or "sendrecv" in plain:
+        return ""
+    if plain in ("send", "recv"):
+        return SEND if plain == "send" else RECEIVE
+    return next((kind for mark, kind in _KINDS.items() if mark in plain), "")
+
+
+def _labels(trace: Trace, started: Launches, chosen: Numbers) -> Numbers:
+    """Return the label of each collective: itself on the host, else what is around its launch."""
+    is_label = trace.category(LABELS)
+    if not len(chosen) or is_label[chosen].all():
+        return chosen
+    mine = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
+    spans = trace.spans
+    call = started.call[np.searchsorted(started.work, chosen)]
+    result = np.full(len(chosen), UNKNOWN, np.int64)
+    if len(mine):
+        outer = parents(*(spans[name][mine] for name in ("start", "length", "thread")))
+        around = innermost(trace, mine, outer, call[call != UNKNOWN])
+        result[call != UNKNOWN] = np.where(around == UNKNOWN, UNKNOWN, mine[around])
+    return result
+
+
+def _only_group(trace: Trace) -> int:
+    """Return how many ranks a collective has where there is one group only; -1 if unknown."""
+    said = trace.members.get("distributedInfo")
+    size = said.get("world_size") if isinstance(said, dict) and said.get("pg_count") == 1 else None
+    return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
+
+
+def _told(said: Details) -> Message:
+    """Return what Kineto says of a collective's kernel."""
+    kind, each = kind_of(said.collective), _SIZES.get(said.dtype.lower(), 0)
+    if said.dtype.lower().startswith("float8"):
+        each = 1
+    elements = max(said.elements_in, said.elements_out)
+    size = elements * each if kind and each and elements > 0 else UNKNOWN
+    size = size if size < 1 << 63 else UNKNOWN
+    return Message(kind, size, said.group_size, said.dtype, said.sender, said.receiver)
+
+
+def _labelled(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
+    """Return what a label such as ``nccl:all_reduce`` says, and the shapes of its inputs."""
+    message = _MESSAGE.match(name.lower())
+    kind = kind_of(message[1] if message else name.partition(":")[2])
+    size, dtype = _input_bytes(*shapes[:2])
+    if kind in _GATHERS:
+        size = size * members if members > 0 and size > 0 else UNKNOWN
+    if kind in ("", "scatter", UNEVEN):  # what this rank puts in is not what passes through
+        size = UNKNOWN
+    return Message(kind, size, members, dtype)
+
+
+def _input_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
+    """Return the bytes of tensors, and their type; -1 where any of them is unknown."""
+    shapes, names = _list(dims), _list(types)
+    sizes = [_tensor_bytes(shape, name) for shape, name in zip(shapes, names, strict=False)]
+    if not sizes or len(shapes) != len(names) or None in sizes or len(set(names)) != 1:
+        return UNKNOWN, ""
+    return sum(size or 0 for size in sizes) or UNKNOWN, names[0]
+
+
+def _tensor_bytes(shape: Any, name: Any) -> int | None:
+    each = _SIZES.get(name.lower()) if isinstance(name, str) else None
+    if each is None or not isinstance(shape, list):
+        return None
+    for length in shape:
+        if not isinstance(length, int) or length < 0:
+            return None
+        each *= length
+    return each if each < 1 << 63 else None
+
+
+def _list(text: bytes) -> list[Any]:
+    try:
+        found = json.loads(text or b"[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []

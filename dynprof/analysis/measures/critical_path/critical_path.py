@@ -1,0 +1,225 @@
+"""The critical path of steps: what each had to wait for, one after the other, until it was done.
+
+One path leads through the whole capture, from the begin of the first step until all that the last
+one asked for was done. A step's part of it lasts from the end of the step before, on host and
+devices, to its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.critical_path.graph import path_graph
+from dynprof.analysis.measures.critical_path.parts import (
+    AT_HOST,
+    COMMUNICATING,
+    COMPUTING,
+    COPYING,
+    PARTS,
+    PHASES,
+    path_times,
+    segments,
+    work_parts,
+)
+from dynprof.analysis.measures.critical_path.waits import Waits
+from dynprof.analysis.measures.critical_path.work import work_between
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
+from dynprof.analysis.reading.categories import (
+    LAUNCHES,
+    OPERATORS,
+    STEP_LABELS,
+    SYNCHRONISATIONS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.analysis.measures.critical_path.graph import Graph
+    from dynprof.analysis.measures.critical_path.parts import PathTimes
+    from dynprof.analysis.measures.critical_path.work import Numbers, Work
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
+
+_LATEST = 1 << 62
+"""In ns; sums of such times still fit into 64 bits."""
+MOST_KERNELS = 5
+"""Of so many kernels, those with the most time on the path, it is told what a step is without."""
+ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
+ALL_COMMUNICATION, ALL_LOADING = "communication", "data loading"
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What a step would take if something cost nothing, and all else were as it was.
+
+    Attributes:
+        what: What it is: a part of the path, or the name of a kernel.
+        on_path: For how long the path is in it, in the mean step, in ns.
+        step: How long the mean step would take, in ns, at least.
+    """
+
+    what: str
+    on_path: float
+    step: float
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The longest path through the steps of a capture; times in ns.
+
+    Attributes:
+        steps: The steps as they are marked.
+        begin: When the path begins.
+        ends: When all that each step asked for was done.
+        times: What the path consists of, by step.
+        what_ifs: What a step would take if something cost nothing, the best first.
+        on_host: Whether no device worked: the path is the steps' own thread.
+        told: Whether the trace tells which streams wait for each other, or no stream had to.
+    """
+
+    steps: list[Marked]
+    begin: int
+    ends: Numbers
+    times: PathTimes
+    what_ifs: list[WhatIf]
+    on_host: bool
+    told: bool
+
+    @property
+    def lengths(self) -> Numbers:
+        """How long each step takes on the path."""
+        return np.diff(self.ends, prepend=self.begin)
+
+    @property
+    def length(self) -> float:
+        """How long the mean step takes."""
+        return float(self.lengths.mean()) if len(self.ends) else 0.0
+
+    def parts(self, step: int | None = None) -> dict[str, float]:
+        """Return how long the path is in each of :data:`PARTS`, in one step or in the mean."""
+        times = self.times
+        chosen = np.ones(len(times.time), bool) if step is None else times.step == step
+        count = max(1, len(self.ends)) if step is None else 1
+        sums = np.zeros(len(PARTS), np.int64)
+        np.add.at(sums, times.part[chosen], times.time[chosen])
+        return dict(zip(PARTS, (sums / count).tolist(), strict=True))
+
+
+def critical_path(
+    trace: Trace, marked: list[Marked], found: Launches, calls: Calls
+) -> CriticalPath | None:
+    """Return the critical path of the steps; None where they take no time, or one no clock gives.
+
+    Args:
+        trace: The trace.
+        marked: Its steps.
+        found: What devices did, and which calls of the host started it.
+        calls: The operators and Python frames of the host.
+    """
+    begin, end = _span(marked)
+    if end <= begin or not -_LATEST < begin < end < _LATEST:
+        return None
+    work = work_between(trace, found, begin, end)
+    main = _main_thread(trace)
+    waits = Waits(trace, work, main, begin, end)
+    graph = path_graph(trace, work, waits, main, (begin, end))
+    ends = _ends(marked, work, int(graph.end.max()))
+    path = segments(trace, work, graph, graph.path())
+    linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
+    times = path_times(trace, calls, path, ends, linked)
+    return CriticalPath(
+        steps=marked,
+        begin=begin,
+        ends=ends,
+        times=times,
+        what_ifs=_what_ifs(trace, work, graph, times, len(ends)),
+        on_host=not len(work.place),
+        told=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
+    )
+
+
+def _span(marked: list[Marked]) -> tuple[int, int]:
+    """Return from when until when the host is in its steps."""
+    ends = [since + length for _, since, length in marked]
+    return min((since for _, since, _ in marked), default=0), max(ends, default=0)
+
+
+def _main_thread(trace: Trace) -> int:
+    """Return the thread of the steps, else the first that does anything; -1 where none does."""
+    steps = trace.category(STEP_LABELS) & trace.named(lambda name: name.startswith(STEP))
+    for chosen in (steps, trace.category(OPERATORS), trace.category(LAUNCHES)):
+        if chosen.any():
+            return int(trace.spans["thread"][chosen.argmax()])
+    return UNKNOWN
+
+
+def _ends(marked: list[Marked], work: Work, last: int) -> Numbers:
+    """Return when all that each step asked for was done, on host and devices."""
+    begins = np.array([since for _, since, _ in marked], np.int64)
+    ends = np.array([since + length for _, since, length in marked], np.int64)
+    step = np.searchsorted(begins, work.launched, side="right") - 1
+    np.maximum.at(ends, np.maximum(step, 0), work.end)
+    ends = np.maximum.accumulate(ends)
+    ends[-1] = last
+    return ends
+
+
+def _what_ifs(trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: int) -> list[WhatIf]:
+    """Return what a step would take without this or that, for all that the path is in."""
+    whole = int(graph.end.max() - graph.end[0])
+    found = []
+    for what, on_path, own, delay in _scenarios(trace, work, graph, times):
+        if on_path:
+            found.append(WhatIf(what, on_path / steps, graph.longest(own, delay) / steps))
+    return sorted(found, key=lambda one: (one.step, one.what)) if whole else []
+
+
+def _scenarios(
+    trace: Trace, work: Work, graph: Graph, times: PathTimes
+) -> Iterator[tuple[str, int, Numbers, Numbers]]:
+    """Yield what costs nothing, how long the path is in it, and what all else then takes."""
+    done = graph.work != UNKNOWN
+    part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
+    part[done] = work_parts(trace, work)[graph.work[done]]
+    name[done] = trace.spans["name"][work.place[graph.work[done]]]
+    host = _without(graph, graph.host)
+    if done.any():  # else there is nothing beside it
+        yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
+    loading = times.time[times.phase == PHASES.index(LOADING)].sum()
+    if loading:
+        since = graph.end[graph.before]
+        cover = where_phase(trace, LOADING)
+        inside = _covered_until(cover, since + graph.host) - _covered_until(cover, since)
+        yield ALL_LOADING, int(loading), graph.own, _without(graph, inside)
+    for what, kind in (
+        (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
+    ):  # fmt: skip
+        on_path = int(times.time[times.part == kind].sum())
+        yield what, on_path, np.where(part == kind, 0, graph.own), graph.delay
+    kernels = times.part == COMPUTING
+    sums = np.bincount(times.name[kernels], times.time[kernels], minlength=1).astype(np.int64)
+    for code in np.argsort(-sums, kind="stable")[:MOST_KERNELS].tolist():
+        own = np.where((name == code) & (part == COMPUTING), 0, graph.own)
+        yield trace.tables["name"][code], int(sums[code]), own, graph.delay
+
+
+def _without(graph: Graph, free: Numbers) -> Numbers:
+    """Return how long each edge takes without some of the host's work."""
+    return np.where(graph.host > 0, graph.delay - free, graph.delay)
+
+
+def _covered_until(where: Cover, time: Numbers) -> Numbers:
+    """Return for how long a cover lasts before each time."""
+    begins, ends = where
+    sums = np.concatenate([[0], np.cumsum(ends - begins)])
+    place = np.searchsorted(begins, time, side="right")
+    last = np.append(ends, 0)[place - 1]
+    return sums[place] - np.where(place > 0, np.maximum(last - time, 0), 0)

@@ -1,0 +1,220 @@
+"""What a path through a capture consists of: each nanosecond of it charged once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.critical_path.graph import HOST
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.phases import (
+    BACKWARD,
+    CHECKPOINT,
+    FORWARD,
+    LOADING,
+    OPTIMIZER,
+    REST,
+    where_phase,
+)
+from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.reading.categories import COPIES, MEMSETS
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.critical_path.graph import Graph
+    from dynprof.analysis.measures.critical_path.work import Numbers, Work
+    from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
+
+PARTS = (
+    "host", "launches", "kernels", "communication", "copies", "between kernels",
+    "return to the host", "unknown wait",
+)  # fmt: skip
+"""What a path consists of."""
+(AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING) = range(8)
+PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
+"""Of the host; where two cover the same time, the one that comes first here."""
+SETTLES_NS = 10_000
+"""A device begins at most about this long after it may; what takes longer has an unknown reason."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A path as spans of time, each beginning where the one before it ended; times in ns.
+
+    Attributes:
+        begin: When each begins.
+        end: When it ends.
+        part: Which of :data:`PARTS` it is.
+        name: The name of the kernel, copy or call it belongs to, by its place in the table of
+            names; -1 for none.
+        thread: The thread of the host; -1 where it is not at work.
+    """
+
+    begin: Numbers
+    end: Numbers
+    part: Numbers
+    name: Numbers
+    thread: Numbers
+
+
+def work_parts(trace: Trace, work: Work) -> Numbers:
+    """Return which of :data:`PARTS` each thing is that a device did."""
+    collective = trace.named(is_collective)[work.place]
+    copies = trace.category(COPIES, MEMSETS)[work.place]
+    return np.where(copies, COPYING, np.where(collective, COMMUNICATING, COMPUTING))
+
+
+def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
+    """Return a path as spans of time.
+
+    Args:
+        trace: The trace.
+        work: What devices did.
+        graph: What has to wait for what.
+        path: The nodes of the path, in their order.
+    """
+    slot, names = graph.binding[path], trace.spans["name"]
+    left = graph.end[graph.before[slot, path]]
+    thread, at_work = graph.thread[slot, path], left + graph.host[slot, path]
+    begin, end, done = graph.begin[path], graph.end[path], graph.work[path]
+    is_work = done != UNKNOWN
+    place = np.where(is_work, done, 0)
+    nothing = np.full(len(path), UNKNOWN, np.int64)
+    own, maker, own_part, called = nothing.copy(), nothing.copy(), nothing.copy(), begin.copy()
+    if is_work.any():
+        own = np.where(is_work, names[work.place[place]], UNKNOWN)
+        known = is_work & (work.call[place] != UNKNOWN)
+        maker = np.where(known, names[work.call[place]], UNKNOWN)
+        own_part = work_parts(trace, work)[place]
+        called = np.maximum(work.called[place], work.launched[place] + work.shortest_launch)
+    returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
+    launch = is_work & (slot == HOST) & (thread != UNKNOWN)
+    late = begin - np.minimum(np.where(launch, np.maximum(called, at_work), at_work), begin)
+    held = is_work & (late > SETTLES_NS)  # by something that the trace does not tell
+    held |= is_work & (slot == HOST) & ~launch
+    until = np.where(held, np.where(launch, begin - late, at_work), begin)
+    waited = np.where(graph.call[path] != UNKNOWN, RETURNING, WAITING)
+    delay = np.where(launch, LAUNCHING, np.where(is_work, BETWEEN, waited))
+    delayed_by = np.where(launch, maker, np.where(is_work, own, returns))
+    rows = [
+        (left, at_work, np.full(len(path), AT_HOST), nothing, thread),
+        (at_work, until, delay, delayed_by, nothing),
+        (until, begin, np.full(len(path), WAITING), own, nothing),
+        (begin, end, own_part, own, nothing),
+    ]
+    columns = [np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True)]
+    some = columns[1] > columns[0]
+    return Segments(*(column[some] for column in columns))
+
+
+@dataclass(frozen=True)
+class PathTimes:
+    """How long a path is in what, by step; rows in the order of the steps, times in ns.
+
+    Attributes:
+        step: Which step, from 0.
+        part: Which of :data:`PARTS`.
+        phase: Of the host, which of :data:`PHASES`; else -1.
+        name: An operator or Python function of the host, a kernel, a copy or a call, by its place
+            in the table of names; -1 for none.
+        count: How many pieces of the path.
+        time: How long they are together.
+    """
+
+    step: Numbers
+    part: Numbers
+    phase: Numbers
+    name: Numbers
+    count: Numbers
+    time: Numbers
+
+
+def path_times(
+    trace: Trace, calls: Calls, path: Segments, cuts: Numbers, linked: Numbers
+) -> PathTimes:
+    """Return how long a path is in what.
+
+    Args:
+        trace: The trace.
+        calls: Its operators and Python frames.
+        path: The path.
+        cuts: When each step ends, ascending; the last one ends with the path.
+        linked: Threads of which it is known what they wait for.
+    """
+    covers = [where_phase(trace, phase) for phase in PHASES if phase != REST]
+    found = [_cut(path, cuts, path.thread == UNKNOWN)]
+    for thread in np.unique(path.thread[path.thread != UNKNOWN]).tolist():
+        changes, names = _timeline(trace, calls, thread)
+        bounds = [cuts, changes, *(side for cover in covers for side in cover)]
+        begin, end, part, name = _cut(path, np.concatenate(bounds), path.thread == thread)
+        name = np.append(names, UNKNOWN)[np.searchsorted(changes, begin, side="right") - 1]
+        if thread not in linked:
+            part = np.where(name == UNKNOWN, WAITING, part)
+        found.append((begin, end, part, name))
+    begin, end, part, name = (np.concatenate(column) for column in zip(*found, strict=True))
+    step = np.searchsorted(cuts, begin, side="right")
+    phase = np.where(part == AT_HOST, _phase_at(covers, begin), UNKNOWN)
+    return _summed(step, part, phase, name, end - begin)
+
+
+def _cut(path: Segments, bounds: Numbers, chosen: Numbers) -> tuple[Numbers, ...]:
+    """Return begin, end, part and name of some segments, cut wherever a bound lies in one."""
+    begin, end = path.begin[chosen], path.end[chosen]
+    if not len(begin):
+        return begin, end, path.part[chosen], path.name[chosen]
+    bounds = np.unique(bounds)
+    first, last = np.searchsorted(bounds, begin, "right"), np.searchsorted(bounds, end, "left")
+    pieces = last - first + 1
+    which = np.repeat(np.arange(len(begin)), pieces)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    bound = first[which] + number
+    starts = np.where(number == 0, begin[which], np.append(bounds, 0)[bound - 1])
+    is_last = number == pieces[which] - 1
+    ends = np.where(is_last, end[which], np.append(bounds, 0)[np.where(is_last, 0, bound)])
+    return starts, ends, path.part[chosen][which], path.name[chosen][which]
+
+
+def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers]:
+    """Return when the innermost call of a thread changes, and its name from then on."""
+    spans, parent = trace.spans, calls.parent
+    end = (spans["start"] + spans["length"])[calls.span]
+    inside = parent != ROOT
+    while (over := inside & (end > end[parent])).any():  # as nesting counts such ends
+        end[over] = end[parent[over]]
+    lasts = spans["length"][calls.span] > 0
+    mine = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
+    name = spans["name"][calls.span]
+    outer = np.where(inside, name[parent], UNKNOWN)
+    times = np.concatenate([end[mine], spans["start"][calls.span[mine]]])
+    names = np.concatenate([outer[mine], name[mine]])
+    order = np.lexsort((np.concatenate([-mine, mine]), np.arange(len(times)) >= len(mine), times))
+    return times[order], names[order]
+
+
+def _phase_at(covers: list[Cover], time: Numbers) -> Numbers:
+    """Return the first phase that covers each time; the rest where none does."""
+    found = np.full(len(time), len(covers), np.int64)
+    for number in range(len(covers) - 1, -1, -1):
+        begins, ends = covers[number]
+        place = np.searchsorted(begins, time, side="right") - 1
+        inside = np.append(ends, np.iinfo(np.int64).min)[place] > time
+        found[inside] = number
+    return found
+
+
+def _summed(
+    step: Numbers, part: Numbers, phase: Numbers, name: Numbers, time: Numbers
+) -> PathTimes:
+    """Return one row for each that is there, with the sums of its times."""
+    names = int(name.max(initial=0)) + 2
+    key = ((step * len(PARTS) + part) * (len(PHASES) + 1) + phase + 1) * names + name + 1
+    _, first, where, count = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, where, time)
+    return PathTimes(step[first], part[first], phase[first], name[first], count, sums)

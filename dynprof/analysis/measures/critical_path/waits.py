@@ -1,0 +1,234 @@
+"""Who waited for whom: a stream for another one, a call for a device, a thread for the backward.
+
+CUPTI tells it where synchronisations were recorded (``cuda_sync``). Elsewhere it is taken from the
+calls: a ``StreamWaitEvent`` before a launch says that a stream waits, and a ``Synchronize`` that
+the host does; what for is the work that was launched before and ended last meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dynprof.analysis.measures.critical_path.work import MOST_STREAMS, blocking_copies
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
+from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.critical_path.work import Stream, Work
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+_BACKWARD = "Backward"
+"""In the names of operators that autograd's threads run, of every version of torch."""
+
+
+_ALL_STREAMS = (UNKNOWN, (1 << 32) - 1)
+"""Stand in the place of a stream where a whole device is waited for."""
+
+
+class StreamWait(NamedTuple):
+    """One work waits for another one on another stream.
+
+    Attributes:
+        waiting: Which work waits, among what devices did.
+        source: Which one it waits for.
+        told: Whether the trace says so; else it is only the last that could be meant.
+    """
+
+    waiting: int
+    source: int
+    told: bool
+
+
+class CallWait(NamedTuple):
+    """A call of the host waits for a device; times in ns.
+
+    Attributes:
+        call: Its place among the trace's spans.
+        source: Which work it waits for, among what devices did.
+    """
+
+    call: int
+    source: int
+
+
+class Backward(NamedTuple):
+    """The main thread waits while autograd's thread goes backward; times in ns.
+
+    Attributes:
+        thread: Which thread goes backward.
+        since: The last that the main thread did before.
+        begin: When the other thread began.
+        until: When the main thread went on.
+    """
+
+    thread: int
+    since: int
+    begin: int
+    until: int
+
+
+class _Sync(NamedTuple):
+    """What CUPTI tells of a wait."""
+
+    device: int
+    stream: int
+    of_stream: int
+    of_record: int
+
+
+class Waits:
+    """Looks up who waited for whom in a trace.
+
+    Args:
+        trace: The trace.
+        work: What devices did.
+        main: The thread of the steps; -1 where no thread is known.
+        begin: From when on.
+        end: Until when.
+    """
+
+    def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
+        spans, self._main = trace.spans, main
+        self._trace, self._work = trace, work
+        self._end = spans["start"] + spans["length"]
+        inside = (self._end > begin) & (self._end <= end)
+        self._calls = trace.category(LAUNCHES) & inside
+        self._syncs = self._told_syncs()
+        self._start_of = self._starts_by_correlation()
+
+    def _told_syncs(self) -> dict[int, _Sync]:
+        """Return what CUPTI tells, by the correlation of the call."""
+        spans, found = self._trace.spans, {}
+        for place in np.flatnonzero(self._trace.category(SYNCHRONISATIONS)).tolist():
+            said = self._trace.tables["details"][spans["details"][place]]
+            found[int(spans["correlation"][place])] = _Sync(
+                int(spans["device"][place]),
+                int(spans["stream"][place]),
+                said.waits_for_stream,
+                said.waits_for_launch,
+            )
+        return found
+
+    def _starts_by_correlation(self) -> dict[int, int]:
+        """Return when the calls began that record an event that something waits for."""
+        wanted = [sync.of_record for sync in self._syncs.values() if sync.of_record != UNKNOWN]
+        spans = self._trace.spans
+        calls = self._trace.category(LAUNCHES) & np.isin(spans["correlation"], wanted)
+        return dict(
+            zip(spans["correlation"][calls].tolist(), spans["start"][calls].tolist(), strict=True)
+        )
+
+    def of_streams(self) -> list[StreamWait]:
+        """Return which work waits for which on another stream."""
+        chosen = self._calls & self._trace.named(lambda name: "StreamWaitEvent" in name)
+        spans, found = self._trace.spans, []
+        for place in np.flatnonzero(chosen).tolist():
+            sync = self._syncs.get(int(spans["correlation"][place]))
+            called = int(spans["start"][place])
+            found += self._told(sync, called) if sync else []
+            if not sync or sync.of_record not in self._start_of:
+                found += self._possible(sync, called, int(spans["thread"][place]))
+        return found
+
+    def _told(self, sync: _Sync, called: int) -> list[StreamWait]:
+        """Return what CUPTI says that a stream waits for, at its next work."""
+        streams = self._work.streams
+        waiting = streams.get(sync.device * MOST_STREAMS + sync.stream)
+        source = streams.get(sync.device * MOST_STREAMS + sync.of_stream)
+        if waiting is None or source is None or sync.of_record not in self._start_of:
+            return []
+        later = waiting.first(called)
+        if later == UNKNOWN:
+            return []
+        earlier = source.last(self._start_of[sync.of_record], int(self._work.start[later]))
+        return [StreamWait(later, earlier, told=True)] if earlier != UNKNOWN else []
+
+    def _possible(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
+        """Return what a stream may wait for, where the trace does not say for which event."""
+        work, found = self._work, []
+        for key, stream in work.streams.items():
+            if sync and key != sync.device * MOST_STREAMS + sync.stream:
+                continue
+            later = stream.first(called)
+            if later == UNKNOWN or work.thread[later] != thread:
+                continue
+            start = int(work.start[later])
+            for other, given in work.streams.items():
+                same_device = other // MOST_STREAMS == key // MOST_STREAMS
+                if other == key or not same_device:
+                    continue
+                if sync and sync.of_stream not in (UNKNOWN, other % MOST_STREAMS):
+                    continue
+                earlier = given.last(called, start)
+                if earlier != UNKNOWN:
+                    found.append(StreamWait(later, earlier, told=False))
+        return found
+
+    def of_calls(self) -> list[CallWait]:
+        """Return which calls waited for a device, and for the end of what."""
+        spans, found = self._trace.spans, []
+        chosen = self._calls & self._trace.named(lambda name: "Synchronize" in name)
+        for place in np.flatnonzero(chosen).tolist():
+            begin, end = int(spans["start"][place]), int(self._end[place])
+            sync = self._syncs.get(int(spans["correlation"][place]))
+            last = self._last_of(sync, begin, end)
+            if last != UNKNOWN and self._work.end[last] > begin:
+                found.append(CallWait(place, last))
+        return found + self._blocking_copies()
+
+    def _last_of(self, sync: _Sync | None, begin: int, end: int) -> int:
+        """Return the last work that a synchronisation can have waited for."""
+        streams, launched = self._work.streams, begin
+        asked = list(streams.values())
+        if sync and sync.of_record in self._start_of:
+            launched = self._start_of[sync.of_record]
+            asked = self._stream(sync.device, sync.of_stream)
+        elif sync and sync.stream not in _ALL_STREAMS:
+            asked = self._stream(sync.device, sync.stream)
+        last = [work for one in asked if (work := one.last(launched, end)) != UNKNOWN]
+        return max(last, key=lambda work: int(self._work.end[work]), default=UNKNOWN)
+
+    def _stream(self, device: int, stream: int) -> list[Stream]:
+        found = self._work.streams.get(device * MOST_STREAMS + stream)
+        return [found] if found else []
+
+    def _blocking_copies(self) -> list[CallWait]:
+        """Return the calls that waited for the copy that they asked for."""
+        work = self._work
+        own = blocking_copies(self._trace, Launches(work.place, work.call))
+        own &= (work.end <= self._end[work.call]) & self._calls[work.call]
+        chosen = np.flatnonzero(own)
+        pairs = zip(work.call[chosen].tolist(), chosen.tolist(), strict=True)
+        return [CallWait(*pair) for pair in pairs]
+
+    @cached_property
+    def for_backward(self) -> list[Backward]:
+        """When the main thread waited for those of autograd, which it starts."""
+        main = self._main
+        spans, trace = self._trace.spans, self._trace
+        host = trace.category(OPERATORS)
+        backward = host & trace.named(lambda name: _BACKWARD in name or name.startswith("autograd"))
+        on_main = (trace.category(OPERATORS, LABELS) | self._calls) & (spans["thread"] == main)
+        points = np.unique(np.concatenate([spans["start"][on_main], self._end[on_main]]))
+        found = []
+        for thread in np.unique(spans["thread"][backward & (spans["thread"] != main)]).tolist():
+            mine = host & (spans["thread"] == thread)
+            start, end = spans["start"][mine], self._end[mine]
+            gap = np.searchsorted(points, start, side="right")
+            inside = (gap > 0) & (gap < len(points))
+            inside[inside] = end[inside] <= points[gap[inside]]
+            gaps, first = np.unique(gap[inside], return_index=True)
+            begins = start[inside][first]
+            found += [
+                Backward(thread, *times)
+                for times in zip(points[gaps - 1].tolist(), begins.tolist(), points[gaps].tolist(),
+                                 strict=True)
+            ]  # fmt: skip
+        return found

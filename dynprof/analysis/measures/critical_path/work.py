@@ -1,0 +1,138 @@
+"""What devices did, by stream and in the order of its launch, as the critical path looks at it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.reading.categories import COPIES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+MOST_STREAMS = 1_000_003
+"""A device's number times this, and a stream's: both in one number."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What devices did, in the order of its begin; times in ns.
+
+    At the end stand once more the copies that their call takes part in, as far as it lasts.
+
+    Attributes:
+        place: Places among the trace's spans.
+        call: Places of the calls that started it; -1 where none was recorded.
+        start: When each began, or the time from which on is looked at.
+        end: When each ended.
+        launched: When its call began, but not after its own begin, as clocks may have it.
+        called: When its call ended.
+        thread: The thread of its call; -1 where it is not known.
+        key: Its device and stream in one number.
+    """
+
+    place: Numbers
+    call: Numbers
+    start: Numbers
+    end: Numbers
+    launched: Numbers
+    called: Numbers
+    thread: Numbers
+    key: Numbers
+
+    @cached_property
+    def streams(self) -> dict[int, Stream]:
+        """What each stream was given."""
+        return {int(key): Stream(self, key) for key in np.unique(self.key)}
+
+    @cached_property
+    def shortest_launch(self) -> int:
+        """The shortest time from the begin of a call to the begin of what it started."""
+        delays = (self.start - self.launched)[self.call != UNKNOWN]
+        return int(delays.min()) if len(delays) else 0
+
+    @cached_property
+    def before(self) -> Numbers:
+        """What ended last on the same stream before each began; -1 for nothing."""
+        found = np.full(len(self.place), -1, np.int64)
+        for key in self.streams:
+            mine = np.flatnonzero(self.key == key)
+            order = mine[np.lexsort((mine, self.end[mine]))]
+            last = np.searchsorted(self.end[order], self.start[mine], side="right") - 1
+            while (wrong := (last >= 0) & (order[last] >= mine)).any():
+                last[wrong] -= 1  # of no length, and not before it
+            found[mine] = np.where(last >= 0, order[last], -1)
+        return found
+
+
+class Stream:
+    """What one stream was given, in the order of the launches.
+
+    Args:
+        work: All that devices did.
+        key: The device and the stream.
+    """
+
+    def __init__(self, work: Work, key: int) -> None:
+        mine = np.flatnonzero(work.key == key)
+        order = mine[np.lexsort((mine, work.launched[mine]))]
+        self._order: list[int] = order.tolist()
+        self._launched: list[int] = work.launched[order].tolist()
+        self._ended: list[int] = np.maximum.accumulate(work.end[order]).tolist()
+
+    def last(self, launched_before: int, ended_by: int) -> int:
+        """Return the last work launched before one time that had ended by another; -1 for none."""
+        launched, ended = self._launched, self._ended
+        place = min(bisect_left(launched, launched_before), bisect_right(ended, ended_by))
+        return self._order[place - 1] if place else -1
+
+    def first(self, launched_from: int) -> int:
+        """Return the first work launched from a time on; -1 for none."""
+        place = bisect_left(self._launched, launched_from)
+        return self._order[place] if place < len(self._order) else -1
+
+
+def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
+    """Return what devices still did after one time that was launched before another one."""
+    spans, launches = trace.spans, found.call
+    over = spans["start"] + spans["length"]
+    start, done, known = spans["start"][found.work], over[found.work], launches != UNKNOWN
+    launched = np.where(known, np.minimum(spans["start"][launches], start), start)
+    called = np.where(known, over[launches], start)
+    wanted = np.flatnonzero((done > begin) & (launched < end))
+    # A call may take part in its copy: what it did of it stands at the end, beside the whole copy.
+    waits = blocking_copies(trace, found)[wanted]
+    waits &= (np.maximum(start, begin)[wanted] < called[wanted]) & (called < done)[wanted]
+    shared = wanted[waits]
+    ended = np.concatenate([done[wanted], called[shared]])
+    wanted = np.concatenate([wanted, shared])
+    place, call = found.work[wanted], launches[wanted]
+    return Work(
+        place=place,
+        call=call,
+        start=np.maximum(start[wanted], begin),
+        end=ended,
+        launched=launched[wanted],
+        called=called[wanted],
+        thread=np.where(known, spans["thread"][launches], UNKNOWN)[wanted],
+        key=spans["device"][place] * MOST_STREAMS + spans["stream"][place],
+    )
+
+
+def blocking_copies(trace: Trace, found: Launches) -> NDArray[np.bool_]:
+    """Return which things that devices did are copies that their call waits for."""
+    waits = trace.named(lambda name: "emcpy" in name and "Async" not in name)[found.call]
+    pageable = trace.named(lambda name: "Pageable" in name)[found.work]
+    copies: NDArray[np.bool_] = trace.category(COPIES)[found.work]
+    copies &= (found.call != UNKNOWN) & (waits | pageable)
+    return copies

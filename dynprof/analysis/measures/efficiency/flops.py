@@ -1,0 +1,260 @@
+"""The arithmetic and the memory traffic that operators had to do, and in what time they did it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.efficiency.formulas import effort
+from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
+from dynprof.analysis.measures.efficiency.tensor_cores import is_beside, on_tensor_cores
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.reading.categories import COPIES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.efficiency.formulas import Effort
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Operators
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+HOST, DEVICE, LINK = "host", "device", "link"
+"""Where work was done, ``link`` for a copy that leaves a device; empty if a trace does not tell."""
+_PLACES = ("", HOST, DEVICE, LINK)
+_STAYS = re.compile(r"DtoD|DeviceToDevice")
+_DTYPE = re.compile(r"Functor<(double|float|c10::Half|c10::BFloat16)\b")
+_NO_EFFORT = -1
+
+
+@dataclass(frozen=True)
+class Efforts:
+    """The operators whose work is known from their inputs, each piece of work once.
+
+    What lies inside one of them is a part of it.
+
+    Attributes:
+        place: Places among the operators.
+        code: Places of what each takes, in ``known``.
+        known: What a call takes, once for each name with its inputs.
+        inside: For each of all operators the place in ``place`` of the one that it is, or lies in;
+            -1 for none.
+    """
+
+    place: Numbers
+    code: Numbers
+    known: list[Effort]
+    inside: Numbers
+
+
+@dataclass(frozen=True)
+class Work:
+    """All calls of one operator with the same inputs, in the same place.
+
+    Attributes:
+        name: The operator.
+        dims: The shapes of its inputs, as Kineto has them.
+        types: Their types, likewise.
+        where: Where the work was done.
+        count: How many calls.
+        host_ns: How long the host was in them.
+        device_ns: How long devices worked for them.
+        flops: Operations of arithmetic of one call; None where the trace does not tell.
+        moved: Bytes that one call has to read or write; None where the trace does not tell.
+        dtype: Kineto's name of the type that it computes in; empty where the trace does not tell.
+        is_product: It is one of matrices, a convolution or attention.
+        on_tensor_cores: The share of the time of its products on tensor cores; None where the
+            kernels' names do not tell.
+    """
+
+    name: str
+    dims: bytes
+    types: bytes
+    where: str
+    count: int
+    host_ns: int
+    device_ns: int
+    flops: int | None
+    moved: int | None
+    dtype: str
+    is_product: bool
+    on_tensor_cores: float | None
+
+    @property
+    def time_ns(self) -> int | None:
+        """How long the work took; None where a trace does not tell."""
+        if self.where == HOST:
+            return self.host_ns
+        return self.device_ns if self.where else None
+
+    @property
+    def tflops(self) -> float | None:
+        """The arithmetic done in a second, in 10^12 operations; None where it is not known."""
+        if self.flops is None or not self.time_ns:
+            return None
+        return self.count * self.flops / self.time_ns / 1000
+
+    @property
+    def gb_s(self) -> float | None:
+        """The memory traffic of a second, in 10^9 bytes; None where it is not known."""
+        if self.moved is None or not self.time_ns or self.where == LINK:
+            return None
+        return self.count * self.moved / self.time_ns
+
+
+def efforts(trace: Trace, found: Operators) -> Efforts:
+    """Return which operators' work is known from their inputs, and how much it is."""
+    count = len(trace.tables["dims"])
+    key = trace.spans["name"][found.span] * count + trace.spans["dims"][found.span]
+    keys, code = np.unique(key, return_inverse=True)
+    known: list[Effort] = []
+    place_of = np.full(len(keys), _NO_EFFORT, np.int64)
+    for number, one in enumerate(keys.tolist()):
+        told = trace.tables["dims"][one % count]
+        if told[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*told))):
+            place_of[number] = len(known)
+            known.append(taken)
+    kinds = np.array([one.kind for one in known] + [_NO_EFFORT], np.int64)
+    codes = place_of[code]
+    counted, inside = _counted(kinds[codes], found.parent)
+    return Efforts(counted, codes[counted], known, inside)
+
+
+def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
+    """Return which operators count, and which of these each operator is or lies in.
+
+    The innermost of the heaviest kind does: ``linear`` is the ``addmm`` in it, and the copy inside
+    of that belongs to it.
+
+    Args:
+        kind: How heavy the work of each is; -1 where nothing is known of it.
+        parent: What each lies in.
+    """
+    above = _nearest(kind >= 0, parent)
+    heaviest = np.full(len(kind), -1, np.int64)
+    levels = _levels(np.flatnonzero(kind >= 0), above)
+    for level in reversed(levels[1:]):
+        np.maximum.at(heaviest, above[level], np.maximum(heaviest[level], kind[level]))
+    counts, covered = kind > heaviest, np.zeros(len(kind), bool)
+    for level in levels[1:]:
+        covered[level] = covered[above[level]] | counts[above[level]]
+        counts[level] &= ~covered[level]
+    place = np.flatnonzero(counts)
+    number = np.full(len(kind) + 1, ROOT, np.int64)
+    number[place] = np.arange(len(place))
+    inside: Numbers = number[np.where(counts, np.arange(len(kind)), _nearest(counts, parent))]
+    return place, inside
+
+
+def _nearest(wanted: NDArray[np.bool_], parent: Numbers) -> Numbers:
+    """Return the place of the nearest wanted one that each lies in; -1 for none."""
+    above: Numbers = parent.copy()
+    going = np.flatnonzero(above != ROOT)
+    while len(going := going[~wanted[above[going]]]):
+        above[going] = parent[above[going]]
+        going = going[above[going] != ROOT]
+    return above
+
+
+def _levels(chosen: Numbers, above: Numbers) -> list[Numbers]:
+    """Return the chosen ones by how many of them each lies in."""
+    depth = np.zeros(len(chosen), np.int64)
+    outer = above[chosen]
+    while (inside := outer != ROOT).any():
+        depth += inside
+        outer = np.where(inside, above[outer], ROOT)
+    return [chosen[depth == level] for level in range(int(depth.max(initial=-1)) + 1)]
+
+
+def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> list[Work]:
+    """Return what operators had to do and how long that took, the longest first.
+
+    Args:
+        trace: The trace.
+        found: Its operators.
+        started: What devices did.
+        taken: What the operators had to do.
+    """
+    if not len(taken.place):
+        return []
+    span, count = found.span[taken.place], len(taken.place)
+    by = makers(trace, started, found.span, found.parent)
+    of = np.where(by == UNKNOWN, ROOT, taken.inside[by])
+    mine, who = started.work[of != ROOT], of[of != ROOT]
+    times = trace.spans["length"][mine]
+    device = np.bincount(who, times, count).astype(np.int64)
+    lost = ((started.call == UNKNOWN) & (by == UNKNOWN)).any()
+    launched = np.bincount(who, minlength=count) > 0
+    place = np.where(launched, _PLACES.index(DEVICE), _PLACES.index("" if lost else HOST))
+    copies = trace.category(COPIES) & ~trace.named(lambda name: bool(_STAYS.search(name)))
+    place[who[copies[mine]]] = _PLACES.index(LINK)
+    key = taken.code * len(_PLACES) + place
+    keys, first, row = np.unique(key, return_index=True, return_inverse=True)
+    sums = [
+        np.bincount(row, weights, len(keys)).astype(np.int64).tolist()
+        for weights in (np.ones(count), found.total[taken.place], device)
+    ]
+    tensor = _on_tensor_cores(trace, mine, row[who], len(keys))
+    dtypes = _dtypes(trace, mine, row[who])
+    rows = []
+    for number, one in enumerate(first.tolist()):
+        told = taken.known[taken.code[one]]
+        dims, types, _ = trace.tables["dims"][trace.spans["dims"][span[one]]]
+        dtype = told.dtype or (dtypes.get(number, "") if told.elements else "")
+        row_of = Work(
+            name=trace.name(int(span[one])),
+            dims=dims,
+            types=types,
+            where=_PLACES[place[one]],
+            count=sums[0][number],
+            host_ns=sums[1][number],
+            device_ns=sums[2][number],
+            flops=told.flops,
+            moved=_moved(told, dtype),
+            dtype=dtype,
+            is_product=told.is_product,
+            on_tensor_cores=tensor[number],
+        )
+        rows.append(row_of)
+    return sorted(rows, key=lambda work: (-(work.time_ns or 0), work.name, work.dims))
+
+
+def _moved(told: Effort, dtype: str) -> int | None:
+    """Return the bytes of a call, with those of lists whose type was found out."""
+    if told.moved is None or not told.elements:
+        return told.moved
+    return told.moved + told.elements * SIZES[dtype] if dtype else None
+
+
+def _on_tensor_cores(trace: Trace, kernels: Numbers, row: Numbers, rows: int) -> list[float | None]:
+    """Return for each row in what share of the time of its products tensor cores computed."""
+    names, code = np.unique(trace.spans["name"][kernels], return_inverse=True)
+    said = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
+    told = np.array([-1 if uses is None else int(uses) for uses in said], np.int64)[code]
+    times = trace.spans["length"][kernels]
+    product = np.array([not is_beside(trace.tables["name"][name]) for name in names.tolist()], bool)
+    whole, using, unclear = (
+        np.bincount(row[chosen], times[chosen], rows).tolist()
+        for chosen in (product[code], told == 1, product[code] & (told < 0))
+    )
+    return [
+        None if not all_ or unknown else used / all_
+        for all_, used, unknown in zip(whole, using, unclear, strict=True)
+    ]
+
+
+def _dtypes(trace: Trace, kernels: Numbers, row: Numbers) -> dict[int, str]:
+    """Return for each row the type that its kernels' names have, where all have the same."""
+    found: dict[int, set[str]] = {}
+    names = trace.spans["name"][kernels]
+    pairs = np.unique(np.stack([row, names]), axis=1)
+    for number, name in zip(*pairs.tolist(), strict=True):
+        said = _DTYPE.search(trace.tables["name"][name])
+        found.setdefault(number, set()).add(said[1] if said else "")
+    return {number: types.pop() for number, types in found.items() if len(types) == 1}

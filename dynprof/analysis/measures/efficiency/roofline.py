@@ -1,0 +1,80 @@
+"""How much of what the device can do operators came to: their place under its roofline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.measures.efficiency.flops import DEVICE
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.efficiency.flops import Work
+    from dynprof.analysis.measures.efficiency.peaks import Peak
+
+COMPUTE, MEMORY = "compute", "memory"
+"""What keeps an operator from being faster."""
+_HALVES = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What an operator's work could be at most, on the device that did it.
+
+    Attributes:
+        peak_tflops: The device's peak in the type and on the units that were used; None where one
+            of these is not known.
+        bound: Whether arithmetic or memory takes longer at the device's peaks; empty where one of
+            them is not known.
+        share: What the work takes at the device's peaks, of the time that it took; None where it
+            is not known.
+    """
+
+    peak_tflops: float | None
+    bound: str
+    share: float | None
+
+
+def placed(work: Work, peak: Peak | None) -> Placed:
+    """Return how an operator's work stands to the peaks of the device.
+
+    Args:
+        work: The work.
+        peak: What the device can do; None where it is not known.
+    """
+    if peak is None or work.where != DEVICE or not work.time_ns or work.moved is None:
+        return Placed(None, "", None)
+    moving = work.count * work.moved / peak.gb_s
+    if not work.is_product:
+        return Placed(None, MEMORY, moving / work.time_ns)
+    kind = peak_kind(work, peak)
+    if kind is None or work.flops is None:
+        return Placed(None, "", None)
+    most = peak.tflops[kind]
+    computing = work.count * work.flops / most / 1000
+    bound = COMPUTE if computing >= moving else MEMORY
+    return Placed(most, bound, max(computing, moving) / work.time_ns)
+
+
+def peak_kind(work: Work, peak: Peak) -> str | None:
+    """Return which of a device's peaks a product is to be measured by; None if it is not known.
+
+    Products of halves are measured by the units for matrices, whether they used them or not;
+    those of ``float`` by the units that they used: which of them may is a setting of the job.
+    """
+    if work.dtype.startswith("c10::Float8"):
+        return _if_known("float8", peak)
+    if work.dtype in _HALVES:
+        return _if_known(_HALVES[work.dtype], peak)
+    plain, matrix = {
+        "float": ("float32", "tf32"),
+        "double": ("float64", "float64 matrix"),
+    }.get(work.dtype, ("", ""))
+    if matrix not in peak.tflops:
+        return _if_known(plain, peak)
+    if work.on_tensor_cores is None:
+        return None
+    return matrix if work.on_tensor_cores > 0 else _if_known(plain, peak)
+
+
+def _if_known(kind: str, peak: Peak) -> str | None:
+    return kind if kind in peak.tflops else None

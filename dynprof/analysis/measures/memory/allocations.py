@@ -1,0 +1,104 @@
+"""Each allocation of tensor memory: who made it, how large, and when it was released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.reading.categories import OPERATORS
+
+if TYPE_CHECKING:
+    from dynprof.analysis.reading.trace import Trace
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One allocation; times in ns since the trace's base time, sizes in bytes.
+
+    Attributes:
+        operator: The innermost operator that made it; empty where none did.
+        size: How large.
+        allocated: When.
+        released: When it was released; None where it outlived the trace.
+        total_then: What was allocated on the device after it was made.
+        reserved_then: What the allocator had reserved then.
+        total_after: What was allocated after its release; None where there was none.
+        reserved_after: What was reserved then.
+        device: The device, such as ``cuda:0``.
+    """
+
+    operator: str
+    size: int
+    allocated: int
+    released: int | None
+    total_then: int
+    reserved_then: int
+    total_after: int | None
+    reserved_after: int | None
+    device: str
+
+
+def allocations(trace: Trace) -> list[Allocation]:
+    """Return every allocation that a trace holds, in order."""
+    memory = trace.memory
+    columns = (
+        "time", "bytes", "total", "reserved", "address", "device_type", "device_id",
+    )  # fmt: skip
+    events = list(zip(*(memory[name].tolist() for name in columns), strict=True))
+    makers = _makers(trace)
+    open_: dict[tuple[int, int, int], int] = {}
+    released: dict[int, int] = {}
+    made: list[int] = []
+    for place, (_, size, _, _, address, kind, number) in enumerate(events):
+        key = (address, kind, number)
+        if size > 0:
+            open_[key] = place
+            made.append(place)
+        elif (begun := open_.pop(key, None)) is not None:
+            released[begun] = place
+    rows = []
+    for place in made:
+        time, size, total, reserved, _, kind, number = events[place]
+        end = events[released[place]] if place in released else None
+        rows.append(
+            Allocation(
+                operator=makers[place],
+                size=size,
+                allocated=time,
+                released=end[0] if end else None,
+                total_then=total,
+                reserved_then=reserved,
+                total_after=end[2] if end else None,
+                reserved_after=end[3] if end else None,
+                device=device_label(kind, number),
+            )
+        )
+    return rows
+
+
+def _makers(trace: Trace) -> list[str]:
+    """Return the name of the innermost operator at the time of each memory event."""
+    spans = trace.spans
+    chosen = np.flatnonzero(trace.category(OPERATORS))
+    start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
+    thread, names = spans["thread"][chosen], trace.tables["name"]
+    result = [""] * len(trace.memory["time"])
+    for number in np.unique(trace.memory["thread"]).tolist():
+        mine = np.flatnonzero(thread == number)
+        events = np.flatnonzero(trace.memory["thread"] == number)
+        stack: list[int] = []
+        ahead = iter(mine.tolist())
+        following = next(ahead, None)
+        for event in events.tolist():
+            now = int(trace.memory["time"][event])
+            while following is not None and start[following] <= now:
+                stack.append(following)
+                following = next(ahead, None)
+            while stack and end[stack[-1]] < now:
+                stack.pop()
+            if stack:
+                result[event] = names[spans["name"][chosen[stack[-1]]]]
+    return result

@@ -1,0 +1,277 @@
+"""Where a step's time goes, in words and in shares that add up to it.
+
+Shares are of the time on the clock: what runs on the device while the host's step lasts, whichever
+step launched it. Where the device is behind the host, its own time for all steps is shared out.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.own_work import own_work
+from dynprof.analysis.measures.timeline.phases import (
+    CHECKPOINT,
+    LOADING,
+    REST,
+    mean_phases,
+    where_phase,
+)
+from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    COLLECTIONS,
+    COPIES,
+    KERNELS,
+    LABELS,
+    MEMSETS,
+    OPERATORS,
+)
+from dynprof.analysis.reading.intervals import clipped, covered, layered, united
+from dynprof.plural import counted
+
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.timeline.kernels import Kind
+    from dynprof.analysis.measures.timeline.phases import Phases
+    from dynprof.analysis.measures.timeline.steps import Marked, Step
+    from dynprof.analysis.measures.timeline.tear import Tear
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
+
+COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
+COLLECTING, COMPILING = "collecting garbage", "compiling"
+RECORDING = "recording"
+"""What the profiler itself does."""
+COMPILERS = "(dynamo_timed)"
+"""In the names of what torch.compile does."""
+_SHOWN = 0.005
+"""Smaller shares are not named in words."""
+_MUCH = 0.1
+_BEHIND = 1.2
+"""The device is behind the host where its steps take so many times as long."""
+
+
+class Measured(Protocol):
+    """What is needed of a trace: its events, and what was measured of its steps."""
+
+    @property
+    def trace(self) -> Trace:
+        """Its events."""
+
+    @property
+    def marked(self) -> list[Marked]:
+        """Its steps on the host."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Its steps on each device."""
+
+    @property
+    def tear(self) -> Tear:
+        """Where the file ends too early."""
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Its kernels by name."""
+
+    @property
+    def phases(self) -> list[Phases]:
+        """What the host did in each step."""
+
+
+class Breakdown:
+    """The steps of a trace, and their mean; times in ns.
+
+    Args:
+        measured: The trace.
+
+    Attributes:
+        on_host: Whether no device worked, or nobody knows what it did.
+        device: The device that this is about, of several the first; -1 for the host.
+        devices: How many devices worked.
+        steps: The steps: number, begin and length; one for all where the device is behind.
+        count: How many steps.
+    """
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        kernels = measured.trace.category(KERNELS)
+        worked = np.unique(measured.trace.spans["device"][kernels])
+        if measured.tear.hides_devices:
+            worked = worked[:0]
+        self.on_host, self.devices = not len(worked), len(worked)
+        self.device = int(worked[0]) if len(worked) else -1
+        self.steps: list[Marked] = measured.marked
+        self.count = len(self.steps)
+        if self.behind:
+            first, last = self._device_span
+            self.steps = [(None, first, last - first)]
+
+    @cached_property
+    def _device_span(self) -> tuple[int, int]:
+        """From the first to the last of what the marked steps launched."""
+        mine = [s for s in self._measured.steps if s.device == self.device and s.stage]
+        begins = [step.begin + step.preparing for step in mine]
+        return min(begins), max(b + s.stage for b, s in zip(begins, mine, strict=True))
+
+    @cached_property
+    def behind(self) -> bool:
+        """Whether the device works on long after the host has done its steps."""
+        if self.on_host or not any(step.stage for step in self._measured.steps):
+            return False
+        first, last = self._device_span
+        return last - first > _BEHIND * sum(length for _, _, length in self._measured.marked)
+
+    @property
+    def marked(self) -> bool:
+        """Whether the trace says where its steps are."""
+        return any(number is not None for number, _, _ in self._measured.marked)
+
+    @property
+    def _of_python(self) -> bool:
+        """Whether calls of Python stand in the place of operators."""
+        return bool(self._measured.trace.category(CALLS).any())
+
+    @property
+    def a_step(self) -> str:
+        """What times are of, in words."""
+        return "a step" if self.marked else "the trace"
+
+    @cached_property
+    def length(self) -> float:
+        """How long a step takes."""
+        return sum(length for _, _, length in self.steps) / max(1, self.count)
+
+    @cached_property
+    def covers(self) -> dict[str, Cover]:
+        """When the device computes, communicates and copies; on the host, the first two."""
+        trace = self._measured.trace
+        collective = trace.named(is_collective)
+        if self.on_host:
+            labels = trace.category(LABELS) & collective
+            work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
+        else:
+            mine = trace.spans["device"] == self.device
+            kernels = trace.category(KERNELS) & mine
+            copies = trace.category(COPIES, MEMSETS) & mine
+            work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
+                    COPYING: copies}  # fmt: skip
+        return {name: trace.when(chosen) for name, chosen in work.items()}
+
+    def parts_of(self, step: Marked) -> dict[str, int]:
+        """Return what the time of a step is; what is hidden behind computing counts as that."""
+        _, begin, length = step
+        found = layered(self.covers, begin, begin + length)
+        return {**found, IDLE: length - sum(found.values())}
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """The same of the mean step."""
+        found = [self.parts_of(step) for step in self.steps]
+        names = (*self.covers, IDLE)
+        return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
+
+    @cached_property
+    def phases(self) -> dict[str, float]:
+        """What the host does in a step."""
+        return mean_phases(self._measured.phases)
+
+    @cached_property
+    def busy(self) -> Cover:
+        """When anything of :attr:`covers` runs."""
+        return united(*self.covers.values())
+
+    @cached_property
+    def causes(self) -> dict[str, Cover]:
+        """When the host does something that keeps everything else waiting."""
+        trace = self._measured.trace
+        return {
+            LOADING: where_phase(trace, LOADING),
+            CHECKPOINT: where_phase(trace, CHECKPOINT),
+            COLLECTING: trace.when(trace.category(COLLECTIONS)),
+            RECORDING: trace.when(own_work(trace)),
+            COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
+        }
+
+    def time_in(self, where: Cover) -> float:
+        """Return for how long a cover lasts in the mean step."""
+        inside = (covered(clipped(where, b, b + length)) for _, b, length in self.steps)
+        return sum(inside) / max(1, self.count)
+
+    def idle_in(self, where: Cover) -> float:
+        """Return for how long nothing runs in the mean step while a cover lasts."""
+        return self.time_in(united(self.busy, where)) - self.time_in(self.busy)
+
+    def share(self, time: float) -> float:
+        """Return what a time is of a step, from 0 to 1."""
+        return max(0.0, min(1.0, time / self.length)) if self.length > 0 else 0.0
+
+    def __str__(self) -> str:
+        if not self.length:
+            return "The trace holds no event with a duration."
+        if self._measured.tear.hides_host:
+            return self._span()
+        if self.on_host and not self._measured.kinds:
+            return f"{self._span()} No operator was recorded.{self._phases()}"
+        return f"{self._span()} {self._work()}{self._phases()}"
+
+    def _span(self) -> str:
+        lengths = sorted(length for _, _, length in self._measured.marked)
+        if not self.marked:
+            known = "whole" if self._measured.tear.hides_host else "marked"
+            rest = "" if self._measured.trace.complete else "what there is of "
+            return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
+        host = ms(sum(lengths) / len(lengths))
+        if self.behind:
+            return (
+                f"A step takes the device {ms(self.length)} ({counted(len(lengths), 'step')}); "
+                f"the host is done with one in {host} and far ahead of it."
+            )
+        if len(lengths) == 1:
+            return f"The step takes {host}."
+        around = f"from {ms(lengths[0])} to {ms(lengths[-1])}"
+        return f"A step takes {host} ({counted(len(lengths), 'step')}, {around})."
+
+    def _work(self) -> str:
+        device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
+        who = "Operators of the host run" if self.on_host else f"{device} computes"
+        if self.on_host and self._of_python:
+            who = "Python functions run or wait"
+        said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of it"
+        for name, words in _ALONE.items():
+            if self.share(self.parts.get(name, 0)) >= _SHOWN:
+                said += f", {self.share(self.parts[name]):.0%} is {words}"
+        idle = self.share(self.parts[IDLE])
+        if self.on_host and self._of_python:
+            return f"{said}, and {idle:.0%} lies outside of recorded calls."
+        if self.on_host:
+            own = self.share(self.idle_in(self.causes[RECORDING]))
+            recording = f"; {own:.0%} is the profiler itself" if own >= _SHOWN else ""
+            return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
+        return f"{said}, and it is idle for {idle:.0%}."
+
+    def _phases(self) -> str:
+        times = sum(self.phases.values()) or 1
+        shares = sorted(((name, t / times) for name, t in self.phases.items()), key=lambda p: -p[1])
+        named = [
+            f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _SHOWN
+        ]
+        if not named:
+            return ""
+        rest = self.phases[REST] / times
+        outside = f"; {rest:.0%} lies outside these" if rest >= _MUCH else ""
+        return f" On the host: {', '.join(named)}{outside}."
+
+
+_ALONE = {
+    COMMUNICATION: "communication that nothing hides",
+    COPYING: "copying that nothing hides",
+}
+
+
+def ms(nanoseconds: float) -> str:
+    """Return a time in ms, with three digits that mean something."""
+    value = nanoseconds / 1e6
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"

@@ -1,0 +1,107 @@
+"""What devices ran: each kernel, and all of one name together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.reading.categories import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.operators import Operators
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All kernels of one name, or all operators where no device worked; times in ns.
+
+    Attributes:
+        name: The name.
+        core: What ran them: ``KERNEL``, ``COMMUNICATION``, ``MEMCPY``, ``MEMSET`` or ``HOST``.
+        count: How many ran.
+        total: Their durations; on the host without those of what lies in them.
+        shortest: The shortest.
+        longest: The longest.
+        ratio: Of all such time, in percent.
+    """
+
+    name: str
+    core: str
+    count: int
+    total: int
+    shortest: int
+    longest: int
+    ratio: float
+
+
+def core_of(category: str, name: str) -> str:
+    """Return what ran something."""
+    lower = category.lower()
+    if lower in OPERATORS | CALLS:
+        return "HOST"
+    if lower in COPIES:
+        return "MEMCPY"
+    if lower in MEMSETS:
+        return "MEMSET"
+    return "COMMUNICATION" if is_collective(name) else "KERNEL"
+
+
+def waits(trace: Trace, chosen: Numbers) -> Numbers:
+    """Return for how long the stream of each kernel had been idle before it, in ns.
+
+    Args:
+        trace: The trace.
+        chosen: Places of kernels among its spans, in the order of their begin.
+    """
+    spans = trace.spans
+    key = spans["device"][chosen] * 1_000_003 + spans["stream"][chosen]
+    start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
+    result = np.zeros(len(chosen), np.int64)
+    for stream in np.unique(key):
+        mine = np.flatnonzero(key == stream)
+        before = np.maximum.accumulate(end[mine])[:-1]
+        result[mine[1:]] = np.maximum(start[mine][1:] - before, 0)
+    return result
+
+
+def kinds(trace: Trace, found: Operators) -> list[Kind]:
+    """Return a row for each name, the one with the most time first."""
+    chosen = np.flatnonzero(trace.category(ON_DEVICE))
+    times = trace.spans["length"][chosen]
+    if not len(chosen):
+        on_host = trace.category(OPERATORS, CALLS)[found.span]
+        chosen, times = found.span[on_host], found.own[on_host]
+    name, category = trace.spans["name"][chosen], trace.spans["category"][chosen]
+    key = name * len(trace.tables["category"]) + category
+    keys, first, places = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(places, kind="stable")
+    starts = np.searchsorted(places[order], np.arange(len(keys)))
+    sums, shortest, longest = (
+        reduce.reduceat(times[order], starts).tolist() if len(keys) else []
+        for reduce in (np.add, np.minimum, np.maximum)
+    )
+    everything = max(int(times.sum()), 1)
+    counts = np.bincount(places, minlength=len(keys)).tolist()
+    rows = []
+    for number, place in enumerate(first.tolist()):
+        label = trace.tables["name"][name[place]]
+        rows.append(
+            Kind(
+                name=label,
+                core=core_of(trace.tables["category"][category[place]], label),
+                count=counts[number],
+                total=sums[number],
+                shortest=shortest[number],
+                longest=longest[number],
+                ratio=100 * sums[number] / everything,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.total, row.name))

@@ -1,0 +1,181 @@
+"""Operators of the host: which lie in which, and whose time is whose, as torch counts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
+from dynprof.analysis.reading.categories import CALLS, FRAMES, LABELS, OPERATORS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
+"""The label of a step begins so; together they are shown so, as torch does."""
+_UTILITIES = {
+    "profiler::_record_function_enter",
+    "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
+    "aten::is_leaf",
+    "aten::output_nr",
+    "aten::_version",
+}
+"""Operators that torch's tables leave out; their time is that of what they lie in."""
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of a trace, in the order of their begin; times in ns.
+
+    Attributes:
+        span: Places in the trace's spans.
+        parent: Places here of what each lies in; -1 for none.
+        total: Durations.
+        own: Durations without those of what lies in them.
+        device_total: What an operator, and what lies in it, started on a device.
+        device_own: What it started itself.
+        device_unknown: What was started by nobody knows whom: with ``device_own`` the whole time
+            of devices.
+    """
+
+    span: Numbers
+    parent: Numbers
+    total: Numbers
+    own: Numbers
+    device_total: Numbers
+    device_own: Numbers
+    device_unknown: int
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Operators and Python frames of a trace, in the order of their begin.
+
+    Attributes:
+        span: Places in the trace's spans.
+        parent: Places here of what each lies in; -1 for none.
+    """
+
+    span: Numbers
+    parent: Numbers
+
+
+@dataclass(frozen=True)
+class Average:
+    """All operators of one name; times in ns.
+
+    Attributes:
+        name: The name; steps of all numbers are ``ProfilerStep*``.
+        count: How many ran.
+        total: Their durations.
+        own: Their durations without those of what lies in them.
+        device_total: What they, and what lies in them, started on a device.
+        device_own: What they started themselves.
+    """
+
+    name: str
+    count: int
+    total: int
+    own: int
+    device_total: int
+    device_own: int
+
+
+def operators(trace: Trace, started: Launches) -> Operators:
+    """Return the operators of a trace, without those that only repeat the one they lie in.
+
+    Args:
+        trace: The trace.
+        started: What devices did, and what started it.
+    """
+    wanted = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(_UTILITIES.__contains__)
+    span = np.flatnonzero(wanted)
+    while True:
+        start, length = trace.spans["start"][span], trace.spans["length"][span]
+        parent = parents(start, length, trace.spans["thread"][span])
+        repeated = _repeats(trace.spans["name"][span], parent)
+        if not repeated.any():
+            break
+        span = span[~repeated]
+    device_own, unknown = device_time(trace, started, span, parent)
+    return Operators(
+        span=span,
+        parent=parent,
+        total=length,
+        own=own_time(length, parent),
+        device_total=_with_children(device_own, parent),
+        device_own=device_own,
+        device_unknown=unknown,
+    )
+
+
+def calls(trace: Trace) -> Calls:
+    """Return the operators and frames of a trace; labels cross frames and are left out."""
+    span = np.flatnonzero(trace.category(OPERATORS, CALLS, FRAMES))
+    columns = (trace.spans[name][span] for name in ("start", "length", "thread"))
+    return Calls(span, parents(*columns))
+
+
+def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:
+    """Return which are the only child of one with the same name."""
+    inside = parent != ROOT
+    children = np.bincount(parent[inside], minlength=len(parent))
+    result = np.zeros(len(parent), bool)
+    result[inside] = (name[parent[inside]] == name[inside]) & (children[parent[inside]] == 1)
+    return result
+
+
+def device_time(
+    trace: Trace, started: Launches, span: Numbers, parent: Numbers
+) -> tuple[Numbers, int]:
+    """Return what each of some spans started on a device, and what nobody knows whose it is, in ns.
+
+    Args:
+        trace: The trace.
+        started: What devices did, and what started it.
+        span: Places of the spans, in the order of their begin.
+        parent: Places among them of what each lies in.
+    """
+    by, times = makers(trace, started, span, parent), trace.spans["length"][started.work]
+    known = by != UNKNOWN
+    spent = np.bincount(by[known], weights=times[known], minlength=len(span))
+    return spent.astype(np.int64), int(times[~known].sum())
+
+
+def _with_children(own: Numbers, parent: Numbers) -> Numbers:
+    """Return sums over each one and all that lies in it; children come after their parents."""
+    total = own.tolist()
+    for place, outer in zip(range(len(total) - 1, -1, -1), parent[::-1].tolist(), strict=True):
+        if outer != ROOT:
+            total[outer] += total[place]
+    return np.array(total, np.int64)
+
+
+def averages(trace: Trace, found: Operators) -> list[Average]:
+    """Return a row for each name, the one with the most time of its own first."""
+    shown = [_shown(name) for name in trace.tables["name"]]
+    table = {name: number for number, name in enumerate(dict.fromkeys(shown))}
+    code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
+    code = code[found.span]
+    columns = (found.total, found.own, found.device_total, found.device_own)
+    sums = [np.bincount(code, weights=column, minlength=len(table)) for column in columns]
+    counts = np.bincount(code, minlength=len(table))
+    rows = [
+        Average(name, int(counts[number]), *(int(total[number]) for total in sums))
+        for name, number in table.items()
+        if counts[number]
+    ]
+    return sorted(rows, key=lambda row: (-row.own, row.name))
+
+
+def _shown(name: str) -> str:
+    return STEPS if name.startswith(STEP) else name

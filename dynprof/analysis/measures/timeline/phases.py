@@ -1,0 +1,91 @@
+"""What the host does in a step: loads data, goes forward, backward, optimizes, checkpoints.
+
+By the ranges that torch and the script set, in whichever way, and by operators and modules where
+there are none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.reading.categories import FRAMES, LABELS, MARKS, OPERATORS, RANGES
+from dynprof.analysis.reading.intervals import layered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
+
+Phases = dict[str, int]
+"""By name, for how long each lasted in a step, in ns."""
+
+LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
+OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
+_WRAPPERS = ("distributeddataparallel.forward", "fullyshardeddataparallel.forward")
+_LABELS: dict[str, Callable[[str], bool]] = {
+    LOADING: lambda name: name == "dataloader" or ("dataloader" in name and "__next__" in name),
+    CHECKPOINT: lambda name: name in ("checkpoint", "save_checkpoint", "checkpointing"),
+    OPTIMIZER: lambda name: name == "optimizer" or name.startswith("optimizer."),
+    BACKWARD: lambda name: name == "backward",
+    FORWARD: lambda name: name in ("forward", *_WRAPPERS),
+}
+"""Which labels, in lower case and without ``#`` around them; those before go before."""
+NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
+"""In the order in which a step has them."""
+_GRAPH = "autograd::engine::evaluate_function"
+_MODULE = "nn.Module: "
+
+
+def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
+    """Return how long each phase of each marked step took; what none covers is the rest."""
+    covers = {phase: where_phase(trace, phase) for phase in _LABELS}
+    return [_in_step(covers, step) for step in marked]
+
+
+def mean_phases(steps: list[Phases]) -> dict[str, float]:
+    """Return how long each phase takes in the mean of steps, in ns."""
+    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
+
+
+def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
+    _, begin, length = step
+    found = layered(covers, begin, begin + length)
+    found[REST] = length - sum(found.values())
+    return {name: found[name] for name in NAMES}
+
+
+def where_phase(trace: Trace, phase: str) -> Cover:
+    """Return where a phase is: at its labels, else where it shows in another way."""
+    return trace.when(phase_spans(trace, phase))
+
+
+def phase_spans(trace: Trace, phase: str) -> NDArray[np.bool_]:
+    """Return which spans show a phase."""
+    test = _LABELS[phase]
+    labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
+    labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)
+    if not labelled.any() and phase == BACKWARD:
+        labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
+    if not labelled.any() and phase == FORWARD:
+        labelled = _forward(trace)
+    return labelled
+
+
+def _plain(name: str) -> str:
+    return name.strip("# ").lower()
+
+
+def _forward(trace: Trace) -> NDArray[np.bool_]:
+    """Return the modules, or else the operators whose part of the graph is gone back through."""
+    modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
+    if modules.any():
+        return modules
+    operators, sequence = trace.category(OPERATORS), trace.spans["sequence"]
+    backward = operators & trace.named(lambda name: name.startswith(_GRAPH))
+    return operators & ~backward & (sequence >= 0) & np.isin(sequence, sequence[backward])

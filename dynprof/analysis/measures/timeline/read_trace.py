@@ -1,0 +1,136 @@
+"""One trace, read, with its manifest, and what the two say about where it comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.timeline.steps import HOST_NAME
+from dynprof.analysis.reading.categories import KERNELS
+from dynprof.analysis.reading.trace import load_trace
+from dynprof.captures.manifest import load_manifest
+from dynprof.errors import CaptureError
+from dynprof.files.layout import INFO_DIR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.reading.two_processes import Partner
+    from dynprof.captures.manifest import Manifest
+
+_RANK = re.compile(r"\.rank(\d+)\.")
+"""In the names of traces, as dynprof gives them."""
+
+
+class ReadTrace:
+    """A trace, and who recorded it where.
+
+    Args:
+        path: Where it lies; its manifest is looked for beside it.
+        partner: Leads to a process that reads the same trace at the same time.
+
+    Attributes:
+        path: Where it lies.
+        trace: Its events.
+        manifest: Who recorded it, and what; None for a trace of anybody's.
+
+    Raises:
+        CaptureError: It cannot be read.
+    """
+
+    def __init__(self, path: Path, partner: Partner | None = None) -> None:
+        self.path = path
+        if not _is_text(str(path)):
+            raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
+        self.trace = load_trace(path, partner)
+        self.manifest: Manifest | None = find_manifest(path)[1]
+
+    @property
+    def base_ns(self) -> int:
+        """What is to be added to its times for ns since the epoch."""
+        return _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+
+    @property
+    def rank(self) -> int:
+        """The rank that recorded it: as the trace says, else its manifest, else 0."""
+        rank = self._distributed("rank")
+        if rank is not None:
+            return rank
+        return self.manifest.rank if self.manifest else 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are, as far as it is known; 0 where it is not."""
+        size = self._distributed("world_size")
+        return size or (self.manifest.world_size if self.manifest else 0)
+
+    def _distributed(self, name: str) -> int | None:
+        said = self.trace.members.get("distributedInfo")
+        return _whole(said.get(name)) if isinstance(said, dict) else None
+
+    @property
+    def host(self) -> str:
+        """The name of the machine that recorded it, as far as it is known."""
+        named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")
+        return str(named)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the user wrote about it."""
+        if self.manifest:
+            found = self.manifest.request.config.get("metadata", {})
+        else:
+            found = self.trace.members.get("metadata", {})
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def first_device(self) -> int | str:
+        """The number of the device that worked; ``host`` where none did."""
+        devices = self.trace.spans["device"][self.trace.category(KERNELS)]
+        return int(devices[0]) if len(devices) else HOST_NAME
+
+    @property
+    def device_memory(self) -> dict[int, int]:
+        """How many bytes of memory each device has, by its number."""
+        said = self.trace.members.get("deviceProperties")
+        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        found = [(_whole(one.get("id")), _whole(one.get("totalGlobalMem"))) for one in devices]
+        return {number: size for number, size in found if number is not None and size}
+
+    @property
+    def device_name(self) -> str:
+        """What the device that worked calls itself; empty where that is not known."""
+        said = self.trace.members.get("deviceProperties")
+        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        names = [one.get("name") for one in devices if one.get("id") == self.first_device]
+        return str(names[0]) if names and names[0] else ""
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be written into files; a file system may hold any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _whole(value: object) -> int | None:
+    """Return a number that 64 bits hold; None for anything else that a file may say."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+        return value
+    return None
+
+
+def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
+    """Return the manifest of a trace, and where it lies.
+
+    That of the rank in the trace's name is tried first.
+    """
+    folder = path.parent / INFO_DIR
+    rank = _RANK.search(path.name)
+    likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
+    for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
+        with contextlib.suppress(CaptureError):
+            manifest = load_manifest(candidate)
+            if manifest.trace == path.name:
+                return candidate, manifest
+    return None, None

@@ -1,0 +1,207 @@
+"""Where the time of each step goes: computing, communication, what neither covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    KERNELS,
+    LABELS,
+    OPERATORS,
+    STEP_LABELS,
+)
+from dynprof.analysis.reading.intervals import both, clipped, covered, united
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+Marked = tuple[int | None, int, int]
+"""The job's number of a step, None where steps are not marked; its begin and its length, in ns."""
+HOST = -1
+"""Stands for the host where a device's number is asked for."""
+HOST_NAME = "host"
+"""The same in tables."""
+_LONGEST = len(STEP) + 19
+"""Of the name of a step: more digits may not fit into 64 bits."""
+_COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on one device, or on the host where no device worked; times in ns.
+
+    Attributes:
+        device: The device's number; -1 for the host.
+        number: The job's number of the step; None where steps are not marked.
+        begin: When it began, since the trace's base time.
+        length: How long it took.
+        computing: For how long kernels computed; on the host, operators.
+        communication: For how long collectives ran.
+        overlapped: For how long both did.
+        free: For how long neither did, from the first of them to the last.
+        stage: From the first of them to the last.
+        preparing: From the step's begin to the first of them.
+        receiving: For how long messages from another rank were received or waited for; None
+            where the trace does not tell sends from receives.
+    """
+
+    device: int
+    number: int | None
+    begin: int
+    length: int
+    computing: int
+    communication: int
+    overlapped: int
+    free: int
+    stage: int
+    preparing: int
+    receiving: int | None
+
+    @property
+    def device_id(self) -> int | str:
+        """The device as tables name it: its number, or ``host``."""
+        return HOST_NAME if self.device == HOST else self.device
+
+
+class Receives(NamedTuple):
+    """Which spans receive a message from another rank.
+
+    Attributes:
+        there: Those that do.
+        unknown: Those of which the trace does not tell.
+    """
+
+    there: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
+
+
+def is_collective(name: str) -> bool:
+    """Return whether an event is communication."""
+    lower = name.lower()
+    return any(mark in lower for mark in _COLLECTIVES) and not lower.startswith("nccl:")
+
+
+def marked_steps(trace: Trace) -> list[Marked]:
+    """Return number, begin and length of each marked step, in order; else one for everything."""
+    spans, found = trace.spans, []
+    names = {
+        code: int(name[len(STEP) :])
+        for code, name in enumerate(trace.tables["name"])
+        if name.startswith(STEP) and name[len(STEP) :].isdecimal() and len(name) < _LONGEST
+    }
+    marks = np.isin(spans["name"], list(names)) & trace.category(STEP_LABELS)
+    for place in np.flatnonzero(marks).tolist():
+        number = names[int(spans["name"][place])]
+        found.append((number, int(spans["start"][place]), int(spans["length"][place])))
+    return sorted(dict.fromkeys(found), key=lambda step: step[1]) or whole_span(trace)
+
+
+def whole_span(trace: Trace) -> list[Marked]:
+    """Return the whole trace as one step without a number; nothing where it has no span."""
+    spans = trace.spans
+    if not len(spans["start"]):
+        return []
+    begin = int(spans["start"].min())
+    return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
+
+
+def collectives(trace: Trace) -> Numbers:
+    """Return the spans that are communication: kernels on a device, else labels on the host."""
+    on_device = trace.category(KERNELS)
+    wanted = on_device if on_device.any() else trace.category(LABELS)
+    return np.flatnonzero(wanted & trace.named(is_collective))
+
+
+def step_times(
+    trace: Trace, steps: Sequence[Marked], started: Launches, receives: Receives | None = None
+) -> list[Step]:
+    """Return a row for each step on each device, or on the host where no device worked.
+
+    Args:
+        trace: The trace.
+        steps: The steps as they are marked.
+        started: What devices did, and what started it.
+        receives: What of it receives messages; left out, that is not counted.
+    """
+    kernels = trace.category(KERNELS)[started.work]
+    collective = trace.named(is_collective)
+    if not kernels.any():
+        counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
+        return [
+            _on_host(trace, collective, receives, np.flatnonzero(counted), *step) for step in steps
+        ]
+    chosen, call = started.work[kernels], started.call[kernels]
+    launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
+    rows = []
+    for device in np.unique(trace.spans["device"][chosen]).tolist():
+        mine = trace.spans["device"][chosen] == device
+        for number, begin, length in steps:
+            here = mine & (launched >= begin) & (launched < begin + length)
+            work = chosen[here if number is not None else mine]
+            rows.append(_row(trace, collective, receives, device, number, begin, length, work))
+    return rows
+
+
+def _on_host(
+    trace: Trace,
+    collective: NDArray[np.bool_],
+    receives: Receives | None,
+    counted: Numbers,
+    number: int | None,
+    begin: int,
+    length: int,
+) -> Step:
+    start = trace.spans["start"][counted]
+    ends = start + trace.spans["length"][counted]
+    inside = (ends > begin) & (start < begin + length)
+    return _row(trace, collective, receives, HOST, number, begin, length, counted[inside])
+
+
+def _row(
+    trace: Trace,
+    collective: NDArray[np.bool_],
+    receives: Receives | None,
+    device: int,
+    number: int | None,
+    begin: int,
+    length: int,
+    chosen: Numbers,
+) -> Step:
+    communication = trace.when(chosen[collective[chosen]])
+    computing = trace.when(chosen[~collective[chosen]])
+    known = receives is not None and not receives.unknown[chosen].any()
+    received = trace.when(chosen[receives.there[chosen]]) if receives and known else None
+    if received and device == HOST:
+        received = clipped(received, begin, begin + length)
+    if device == HOST:
+        communication = clipped(communication, begin, begin + length)
+        computing = clipped(computing, begin, begin + length)
+    busy = united(computing, communication)
+    first = int(busy[0][0]) if len(busy[0]) else begin
+    stage = int(busy[1][-1]) - first if len(busy[0]) else 0
+    return Step(
+        device=device,
+        number=number,
+        begin=begin,
+        length=length,
+        computing=covered(computing),
+        communication=covered(communication),
+        overlapped=both(computing, communication),
+        free=stage - covered(busy),
+        stage=stage,
+        preparing=first - begin,
+        receiving=None if received is None else covered(received),
+    )

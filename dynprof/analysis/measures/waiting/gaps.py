@@ -1,0 +1,123 @@
+"""The gaps of a device or of one of its streams: when it ran nothing, and what ended that.
+
+The launch of what ran next divides a gap: until it has ended, the host kept the device waiting;
+from then on the device, or its queue, kept waiting what it had been given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+EDGE = -1
+"""Stands for what ran before the first gap, and after the last."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps in the order of time; times in ns since the trace's base time.
+
+    Attributes:
+        start: When each begins: whatever ran before has ended.
+        end: When it ends.
+        before: What ended last before it, a place in ``Launches.work``; -1 for the first gap.
+        after: What ended it; of several that began together the first; -1 for the last gap.
+        asked: The call that launched what ended it, a place among the trace's spans; -1 where
+            there is none, or none was recorded.
+        called: When that call began, within the gap; where there is no call, the gap's begin, but
+            the end of the last gap.
+        launched: Likewise, when it had ended.
+    """
+
+    start: Numbers
+    end: Numbers
+    before: Numbers
+    after: Numbers
+    asked: Numbers
+    called: Numbers
+    launched: Numbers
+
+    @property
+    def unknown(self) -> NDArray[np.bool_]:
+        """Which end with something whose launch was not recorded."""
+        return np.asarray((self.after != EDGE) & (self.asked == UNKNOWN))
+
+    @property
+    def was_queued(self) -> NDArray[np.bool_]:
+        """Which end with something that had been launched before they began."""
+        return np.asarray((self.asked != UNKNOWN) & (self.launched <= self.start))
+
+
+def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
+    """Return device and stream of everything that devices did, each pair once."""
+    columns = [trace.spans[name][started.work].tolist() for name in ("device", "stream")]
+    return sorted(set(zip(*columns, strict=True)))
+
+
+def gaps(
+    trace: Trace,
+    started: Launches,
+    marked: Sequence[Marked],
+    device: int,
+    stream: int | None = None,
+) -> Gaps:
+    """Return when a device ran nothing, from the first step to the last, or for as long as it ran.
+
+    Args:
+        trace: The trace.
+        started: What devices did.
+        marked: The steps; one that is none spans the whole trace.
+        device: Which device.
+        stream: Only this stream of it.
+    """
+    spans = trace.spans
+    mine = spans["device"][started.work] == device
+    if stream is not None:
+        mine &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(mine)
+    begins = spans["start"][started.work[chosen]]
+    reached = np.maximum.accumulate(begins + spans["length"][started.work[chosen]])
+    longest = np.concatenate([[True], reached[1:] > reached[:-1]])[: len(reached)]
+    last = chosen[np.maximum.accumulate(np.where(longest, np.arange(len(chosen)), 0))]
+    first, final = _window(marked, begins, reached)
+    start, end = np.append(first, reached), np.append(begins, final)
+    kept = end > start
+    before, after = np.append(EDGE, last)[kept], np.append(chosen, EDGE)[kept]
+    return _launched(trace, started, start[kept], end[kept], before, after)
+
+
+def _window(marked: Sequence[Marked], begins: Numbers, reached: Numbers) -> tuple[int, int]:
+    first = [step[1] for step in marked] + begins[:1].tolist()
+    last = [step[1] + step[2] for step in marked] + reached[-1:].tolist()
+    return min(first), max(last)
+
+
+def _launched(
+    trace: Trace, started: Launches, start: Numbers, end: Numbers, before: Numbers, after: Numbers
+) -> Gaps:
+    """Return gaps with the launches of what ended them."""
+    asked = np.append(started.call, UNKNOWN)[after]
+    called, launched = start.copy(), start.copy()
+    known = asked != UNKNOWN
+    begin = trace.spans["start"][asked[known]]
+    done = begin + trace.spans["length"][asked[known]]
+    called[known] = np.clip(begin, start[known], end[known])
+    launched[known] = np.clip(done, start[known], end[known])
+    closing = after == EDGE
+    called[closing] = launched[closing] = end[closing]
+    return Gaps(start, end, before, after, asked, called, launched)

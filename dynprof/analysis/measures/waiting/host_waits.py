@@ -1,0 +1,190 @@
+"""What keeps a thread of the host from launching: calls that wait for a device, and the rest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.own_work import own_work
+from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
+from dynprof.analysis.reading.categories import (
+    CALLS,
+    COLLECTIONS,
+    COPIES,
+    FRAMES,
+    LAUNCHES,
+    OPERATORS,
+    STEP_LABELS,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
+
+    Numbers = NDArray[np.int64]
+
+PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
+ALLOCATING = "allocating device memory"
+NOBODY = -1
+"""Stands where no thread is known."""
+
+_WAITS = re.compile(
+    r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*Async)|^(?!.*Enqueue).*Events?Wait$|QueueFinish"
+)
+"""Names of calls that return once a device has done something: of CUDA, HIP, and of SYCL's parts.
+
+``hipMemcpyWithStream`` waits too, in spite of its name.
+"""
+_ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "MallocHost", "FreeHost",
+              "MemAlloc", "MemAlloc_v2", "MemFree", "MemFree_v2", "MemCreate", "MemRelease",
+              "HostRegister", "HostUnregister")  # fmt: skip
+_WITHIN_A_DEVICE = "Device -> Device"
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Calls of one thread in which the host waits for a device; of two at once the outer one.
+
+    Attributes:
+        call: Places among the trace's spans, in the order of their begin.
+        start: When each begins.
+        end: When it ends.
+        pageable: Which copy from or to memory that is not pinned.
+    """
+
+    call: Numbers
+    start: Numbers
+    end: Numbers
+    pageable: NDArray[np.bool_]
+
+
+class Host:
+    """What the threads of the host do, each asked once.
+
+    Args:
+        trace: The trace.
+        started: What devices did, and which calls started it.
+    """
+
+    def __init__(self, trace: Trace, started: Launches) -> None:
+        self._trace = trace
+        self._started = started
+        self.open = cache(self._open)
+        self.blocking = cache(self._blocking)
+        self.doing = cache(self._doing)
+        self._phase = cache(lambda phase: phase_spans(trace, phase))
+
+    @cached_property
+    def main(self) -> int:
+        """The thread that marks the steps; -1 where they are not marked."""
+        labels = self._trace.category(STEP_LABELS) & self._trace.named(
+            lambda name: name.startswith(STEP)
+        )
+        threads = self._trace.spans["thread"][labels]
+        return int(np.bincount(threads).argmax()) if len(threads) else NOBODY
+
+    def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
+        return self._trace.when(chosen & (self._trace.spans["thread"] == thread))
+
+    @cached_property
+    def _working(self) -> NDArray[np.bool_]:
+        step = self._trace.named(lambda name: name.startswith(STEP))
+        return self._trace.category(OPERATORS, CALLS, FRAMES, LAUNCHES) & ~step
+
+    def _open(self, thread: int) -> Cover:
+        """Return when a thread is in any operator, frame or call of a device's runtime."""
+        return self._on(thread, self._working)
+
+    @cached_property
+    def _waits(self) -> tuple[Numbers, NDArray[np.bool_]]:
+        """The calls of all threads that wait for a device, and which of them for pageable memory.
+
+        What the call launched tells more than its name, where it was recorded.
+        """
+        trace, call, work = self._trace, self._started.call, self._started.work
+        calls = trace.category(LAUNCHES)
+        copies = trace.category(COPIES)[work] & (call != UNKNOWN)
+        within = copies & trace.named(lambda name: _WITHIN_A_DEVICE in name)[work]
+        pageable = copies & trace.named(lambda name: "Pageable" in name)[work]
+        waits = calls & trace.named(lambda name: bool(_WAITS.search(name)))
+        waits[call[within]] = False
+        waits[call[pageable]] = True
+        place = np.flatnonzero(waits)
+        return place, np.isin(place, call[pageable])
+
+    def _blocking(self, thread: int) -> Blocking:
+        """Return the calls of a thread in which the host waits for a device."""
+        place, pageable = self._waits
+        spans = self._trace.spans
+        mine = spans["thread"][place] == thread
+        place, pageable = place[mine], pageable[mine]
+        start, end = spans["start"][place], (spans["start"] + spans["length"])[place]
+        before = np.maximum.accumulate(end)[:-1]
+        start[1:] = np.maximum(start[1:], before)
+        outer = end > start
+        return Blocking(place[outer], start[outer], end[outer], pageable[outer])
+
+    @cached_property
+    def _paces(self) -> tuple[Numbers, Numbers]:
+        """The calls that started something, and how long from the launch before to their end."""
+        spans = self._trace.spans
+        call = np.unique(self._started.call[self._started.call != UNKNOWN])
+        ordered = call[np.argsort(spans["thread"][call], kind="stable")]
+        start, thread = spans["start"][ordered], spans["thread"][ordered]
+        pace = np.full(len(ordered), UNKNOWN, np.int64)
+        pace[1:] = start[1:] + spans["length"][ordered][1:] - start[:-1]
+        pace[1:][thread[1:] != thread[:-1]] = UNKNOWN
+        return call, pace[np.argsort(ordered)]
+
+    def paces(self, calls: Numbers) -> Numbers:
+        """Return from the begin of the launch before, on its thread, to the end of each, in ns.
+
+        -1 where there is none before, or no launch is given (-1).
+        """
+        known, pace = self._paces
+        given = calls != UNKNOWN
+        result = np.full(len(calls), UNKNOWN, np.int64)
+        result[given] = pace[np.searchsorted(known, calls[given])]
+        return result
+
+    @cached_property
+    def _everywhere(self) -> dict[str, Cover]:
+        """What holds up all threads alike."""
+        trace = self._trace
+        return {
+            COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
+            COLLECTING: trace.when(trace.category(COLLECTIONS)),
+        }
+
+    @cached_property
+    def _recording(self) -> NDArray[np.bool_]:
+        """What the profiler itself does."""
+        return own_work(self._trace)
+
+    def _doing(self, thread: int) -> dict[str, Cover]:
+        """Return why a thread launches nothing, causes before symptoms, and when."""
+        calls, stops = self.blocking(thread), self._everywhere
+        allocates = self._trace.category(LAUNCHES) & self._trace.named(
+            lambda name: name.endswith(_ALLOCATES)
+        )
+        return {
+            RECORDING: self._on(thread, self._recording),
+            COMPILING: stops[COMPILING],
+            CHECKPOINT: self._on(thread, self._phase(CHECKPOINT)),
+            LOADING: self._on(thread, self._phase(LOADING)),
+            COLLECTING: stops[COLLECTING],
+            PAGEABLE: (calls.start[calls.pageable], calls.end[calls.pageable]),
+            SYNCHRONISING: (calls.start[~calls.pageable], calls.end[~calls.pageable]),
+            ALLOCATING: self._on(thread, allocates),
+            OPTIMIZER: self._on(thread, self._phase(OPTIMIZER)),
+        }

@@ -1,0 +1,303 @@
+"""What was spent by module, as plain loops over the raw events count it."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.nesting import ROOT
+from tests.real_traces import everything, on_each
+from tests.unit.analysis.random_models import random_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+Key = tuple[tuple[str, ...], str]
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+GRAPH = "autograd::engine::evaluate_function"
+NO_LABELS = ("profilerstep#", "nccl", "gloo:")
+OUTSIDE: Key = ((), "forward")
+
+
+class Oracle:
+    """Counts by module with loops that ask each span whether it was open."""
+
+    def __init__(self, events: list[Event]) -> None:
+        spans = [event for event in events if event.get("ph") == "X"]
+        frames = [e for e in spans if e["kind"] == "python_function"
+                  and e["name"].startswith("nn.Module: ")]  # fmt: skip
+        if not frames:
+            frames = [e for e in spans if e["kind"] == "user_annotation" and not any(
+                mark in e["name"].lower() for mark in NO_LABELS)]  # fmt: skip
+        self.operators = [e for e in spans if e["kind"] in ("cpu_op", "operator")]
+        graph = [e for e in self.operators
+                 if e["name"].startswith(GRAPH) and "Sequence number" in e["args"]]  # fmt: skip
+        self.by_thread = defaultdict(list)
+        for event in sorted(frames + graph, key=lambda e: (e["begin"], -e["end"])):
+            self.by_thread[event["thread"]].append(event)
+        self.lines = {
+            thread: (mine, [e["begin"] for e in mine],
+                     list(itertools.accumulate((e["end"] for e in mine), max)))
+            for thread, mine in self.by_thread.items()
+        }  # fmt: skip
+        self.keys: dict[int, Key] = {}
+        self.is_graph = {id(e) for e in graph}
+        self.by_sequence = defaultdict(list)
+        for event in self.operators:
+            number = event["args"].get("Sequence number")
+            if number is not None and id(event) not in self.is_graph:
+                self.by_sequence[number].append(event)
+
+    def open_at(self, thread: Any, when: int, among: int | None = None) -> Event | None:
+        """Return the last span to begin of those that were open, before one of them if named."""
+        spans, begins, ends = self.lines.get(thread, ([], [], []))
+        place = bisect.bisect_right(begins, when) - 1
+        if among is not None:
+            place = next(i for i, e in enumerate(spans) if id(e) == among) - 1
+        while place >= 0 and ends[place] > when:
+            if spans[place]["end"] > when:
+                return spans[place]
+            place -= 1
+        return None
+
+    def key_at(self, thread: Any, when: int) -> Key:
+        """Return whose time it was."""
+        found = self.open_at(thread, when)
+        return self.key(found) if found else OUTSIDE
+
+    def key(self, event: Event) -> Key:
+        """Return the path of modules that a span stands for, and in which phase."""
+        if id(event) in self.keys:
+            return self.keys[id(event)]
+        outer = self.open_at(event["thread"], event["begin"], id(event))
+        above = self.key(outer) if outer else OUTSIDE
+        if id(event) not in self.is_graph:
+            key = ((*above[0], event["name"].removeprefix("nn.Module: ")), "forward")
+        else:
+            maker = self.maker(event)
+            key = (self.key_at(maker["thread"], maker["begin"])[0], "backward") if maker else above
+        key = key if key[0] else OUTSIDE
+        self.keys[id(event)] = key
+        return key
+
+    def maker(self, graph: Event) -> Event | None:
+        """Return the operator that made the node of a backward pass."""
+        number = graph["args"]["Sequence number"]
+        made = [e for e in self.by_sequence[number] if not self.inside(e, number)]
+        if len({e["thread"] for e in made}) != 1:
+            return None
+        before = [e for e in made if e["begin"] < graph["begin"]]
+        return max(before, key=lambda e: (e["begin"], -e["end"]), default=None)
+
+    def inside(self, event: Event, number: int) -> bool:
+        """Return whether an operator is a node of a backward pass itself."""
+        around = [e for e in self.by_thread.get(event["thread"], ()) if id(e) in self.is_graph
+                  and e["begin"] <= event["begin"] < e["end"]]  # fmt: skip
+        return bool(around) and around[-1]["args"]["Sequence number"] == number
+
+    def device(self, events: list[Event]) -> tuple[dict[Key, int], int]:
+        """Return the time of devices by module, and what was started by nobody knows whom."""
+        calls = {e["args"]["correlation"]: e for e in events
+                 if e["kind"] in ("cuda_runtime", "cuda_driver", "runtime")
+                 and "correlation" in e.get("args", {})}  # fmt: skip
+        by_id = {e["args"].get("External id", 0): e for e in self.operators}
+        found, unknown = defaultdict[Key, int](int), 0
+        for work in events:
+            if work["kind"] not in ON_DEVICE or work.get("ph") != "X":
+                continue
+            number = work["args"].get("External id", 0)
+            start = calls.get(work["args"]["correlation"])
+            if start is None and number not in (0, work["args"]["correlation"]):
+                start = by_id.get(number)
+                start = start if start and start["begin"] <= work["begin"] else None
+            if start is None:
+                unknown += work["end"] - work["begin"]
+            else:
+                found[self.key_at(start["thread"], start["begin"])] += work["end"] - work["begin"]
+        return found, unknown
+
+    def host(self) -> dict[Key, int]:
+        """Return the time of the host by module, each moment with the innermost one."""
+        found = defaultdict[Key, int](int)
+        for thread, events in self.by_thread.items():
+            moments = sorted({e[end] for e in events for end in ("begin", "end")})
+            for now, then in itertools.pairwise(moments):
+                if self.open_at(thread, now):
+                    found[self.key_at(thread, now)] += then - now
+        return found
+
+    def allocated(self, events: list[Event]) -> dict[Key, int]:
+        """Return the bytes that were allocated by module."""
+        found = defaultdict[Key, int](int)
+        for event in events:
+            if event["name"] == "[memory]" and event["args"]["Bytes"] > 0:
+                key = self.key_at(event["thread"], event["begin"])
+                found[key] += int(event["args"]["Bytes"])
+        return found
+
+
+def ours(measured: MeasuredTrace, what: str) -> dict[Key, int]:
+    """Return one kind of amount by module as dynprof has it."""
+    found = measured.modules
+    paths: list[tuple[str, ...]] = []
+    sums = defaultdict[Key, int](int, {OUTSIDE: getattr(found.outside, what)})
+    for row in found.rows:
+        paths.append((*(paths[row.parent] if row.parent != ROOT else ()), row.name))
+        sums[paths[-1], "forward"] += getattr(row.forward, what)
+        sums[paths[-1], "backward"] += getattr(row.backward, what)
+    return sums
+
+
+def same(one: dict[Key, int], other: dict[Key, int]) -> bool:
+    """Return whether two counts are the same, whatever has none of it."""
+    return {k: v for k, v in one.items() if v} == {k: v for k, v in other.items() if v}
+
+
+def check(path: Path) -> MeasuredTrace:
+    """Compare a trace's amounts by module with plain counts; the whole is the whole."""
+    events, measured = everything(path), MeasuredTrace(path)
+    oracle, found = Oracle(events), measured.modules
+    device, unknown = oracle.device(events)
+    assert same(ours(measured, "device"), device)
+    assert found.device_unknown == unknown
+    assert same(ours(measured, "allocated"), oracle.allocated(events))
+    whole = int(measured.trace.spans["length"][measured.launches.work].sum())
+    assert sum(ours(measured, "device").values()) + unknown == whole
+    known = [(one.flops or 0) for one in measured.efforts.known]
+    flops = sum(known[code] for code in measured.efforts.code.tolist())
+    assert sum(ours(measured, "flops").values()) == flops
+    for phase in ("forward", "backward"):
+        for what in ("host", "device", "allocated", "flops"):
+            own = sum(getattr(getattr(row, phase), what) for row in found.rows)
+            total = sum(getattr(getattr(row, f"{phase}_total"), what)
+                        for row in found.rows if row.parent == ROOT)  # fmt: skip
+            assert own == total
+    return measured
+
+
+@on_each
+def test_on_real_traces(path: Path) -> None:
+    """They have labels; device time of backward passes goes to the label that went forward."""
+    check(path)
+
+
+@pytest.mark.parametrize("frames", [True, False], ids=["modules", "labels"])
+@pytest.mark.parametrize("seed", range(25))
+def test_on_random_models(tmp_path: Path, seed: int, *, frames: bool) -> None:
+    """Nested, on two threads, computed anew in backward passes, launches not recorded."""
+    path = random_model(tmp_path, seed, frames=frames)
+    measured = check(path)
+    oracle = Oracle(everything(path))
+    assert same(ours(measured, "host"), oracle.host())
+    assert measured.modules.of_labels is not frames
+    assert any(row.backward.device for row in measured.modules.rows)
+    assert any(row.backward.flops for row in measured.modules.rows)
+
+
+def write(path: Path, events: list[Event]) -> MeasuredTrace:
+    """Return a trace of a few events on thread 1 of process 1."""
+    whole = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in events]
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": whole}))
+    return MeasuredTrace(path)
+
+
+def operator(name: str, ts: int, dur: int, sequence: int, thread: int = 1) -> Event:
+    """Return an operator with a sequence number."""
+    event = {"name": name, "cat": "cpu_op", "ts": ts, "dur": dur, "tid": thread}
+    return {**event, "args": {"Sequence number": sequence}}
+
+
+def frame(name: str, ts: int, dur: int) -> Event:
+    """Return the frame of a module."""
+    return {"name": f"nn.Module: {name}", "cat": "python_function", "ts": ts, "dur": dur}
+
+
+def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) -> None:
+    """One in another module bears it too, since it made no node."""
+    measured = write(tmp_path / "a.trace.json", [
+        frame("First_0", 0, 10), operator("aten::view", 1, 2, 7),
+        frame("Second_0", 20, 10), operator("aten::addmm", 21, 2, 7),
+        operator(f"{GRAPH}: AddmmBackward0", 50, 9, 7, thread=2),
+        operator("AddmmBackward0", 51, 7, 7, thread=2),
+    ])  # fmt: skip
+    times = {row.name: row.backward.host for row in measured.modules.rows}
+    assert times == {"First_0": 0, "Second_0": 9000}
+
+
+def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
+    """Each thread numbers its own operators: what cannot be told apart is left out."""
+    measured = write(tmp_path / "a.trace.json", [
+        operator("aten::addmm", 0, 2, 7, thread=3),
+        frame("Part_0", 0, 10), operator("aten::addmm", 1, 2, 7),
+        operator(f"{GRAPH}: AddmmBackward0", 50, 9, 7, thread=2),
+    ])  # fmt: skip
+    assert [row.backward.host for row in measured.modules.rows] == [0]
+    assert measured.modules.outside.host == 9000
+
+
+def test_a_module_that_is_open_around_backward_has_not_its_work(tmp_path: Path) -> None:
+    """As where a module's step calls both: the part that went forward has the backward pass."""
+    measured = write(tmp_path / "a.trace.json", [
+        frame("Whole_0", 0, 100), frame("Part_0", 10, 20), operator("aten::addmm", 11, 5, 7),
+        operator(f"{GRAPH}: AddmmBackward0", 50, 30, 7),
+        {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 55, "dur": 1,
+         "args": {"correlation": 5}},
+        {"name": "kernel", "cat": "kernel", "tid": 7, "ts": 60, "dur": 11,
+         "args": {"correlation": 5, "device": 0, "stream": 7}},
+    ])  # fmt: skip
+    whole, part = measured.modules.rows
+    assert (whole.forward.host, whole.backward.host, whole.forward.device) == (50_000, 0, 0)
+    assert (part.forward.host, part.backward.host, part.backward.device) == (20_000, 30_000, 11_000)
+    assert (whole.backward_total.device, whole.calls, part.calls) == (11_000, 1, 1)
+
+
+def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
+    """Where no module was recorded, a tree of labels is made; not of every range."""
+    names = ("ProfilerStep#3", "nccl:all_reduce", "gloo:all_reduce", "## forward ##")
+    measured = write(tmp_path / "a.trace.json", [
+        {"name": name, "cat": "user_annotation", "ts": 10 * place, "dur": 5}
+        for place, name in enumerate(names)
+    ])  # fmt: skip
+    assert [row.name for row in measured.modules.rows] == ["## forward ##"]
+    assert measured.modules.of_labels
+
+
+def test_ranges_that_cross_share_the_time(tmp_path: Path) -> None:
+    """The one that began inside another counts as ending with it: no moment counts twice."""
+    measured = write(tmp_path / "a.trace.json", [
+        {"name": "one", "cat": "user_annotation", "ts": 0, "dur": 10},
+        {"name": "other", "cat": "user_annotation", "ts": 4, "dur": 20},
+    ])  # fmt: skip
+    assert [row.forward.host for row in measured.modules.rows] == [4000, 6000]
+
+
+def on_device(correlation: int, external: int) -> Event:
+    """Return a kernel of 5 us whose launch was not recorded."""
+    told = {"correlation": correlation, "External id": external, "device": 0, "stream": 7}
+    return {"name": "kernel", "cat": "kernel", "tid": 7, "ts": 30, "dur": 5, "args": told}
+
+
+def test_a_kernel_without_its_launch_has_the_operator_that_it_names(tmp_path: Path) -> None:
+    """By the operator's id, where it is one; a repeated correlation names nobody."""
+    product = {"name": "aten::mm", "cat": "cpu_op", "ts": 2, "dur": 3, "args": {"External id": 4}}
+    for correlation, known in ((9, 5000), (4, 0)):
+        events = [frame("Part_0", 0, 10), product, on_device(correlation, external=4)]
+        measured = write(tmp_path / "a.trace.json", events)
+        assert [row.forward.device for row in measured.modules.rows] == [known]
+        assert measured.modules.device_unknown == 5000 - known
+
+
+def test_a_trace_of_a_device_alone(tmp_path: Path) -> None:
+    """Recorded without the host's operators: its work belongs to none."""
+    launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 3,
+              "args": {"correlation": 9}}  # fmt: skip
+    measured = write(tmp_path / "a.trace.json", [launch, on_device(9, external=9)])
+    assert measured.operators.device_unknown == 5000
+    assert (measured.modules.rows, measured.modules.outside.device) == ([], 5000)

@@ -1,0 +1,88 @@
+"""The critical path is what plain loops over the raw events find, and adds up to the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.real_traces import on_each
+from tests.unit.analysis.plain_path import PlainPath
+from tests.unit.analysis.plain_trace import exact_events, what
+from tests.unit.analysis.random_paths import random_waits
+from tests.unit.analysis.random_traces import random_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+
+UNLINKED = "unknown wait"
+
+
+def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
+    """Return a trace and its path, which adds up to the time from its begin to its end."""
+    measured = MeasuredTrace(path)
+    found = measured.critical_path
+    assert found is not None
+    assert found.times.time.sum() == found.ends[-1] - found.begin
+    assert (found.times.time > 0).all()
+    lengths = np.bincount(found.times.step, found.times.time, minlength=len(found.ends))
+    assert lengths.tolist() == found.lengths.tolist()
+    assert all(0 <= one.step <= found.length for one in found.what_ifs)
+    return measured, found
+
+
+def check(path: Path) -> None:
+    """Compare a trace's path, and what it would be without this or that, with plain loops."""
+    _, found = found_in(path)
+    plain = PlainPath(exact_events(path))
+    assert found.begin == plain.t0
+    assert found.ends[-1] == plain.t0 + plain.length()
+    expected: dict[str, int] = defaultdict(int)
+    for part, time in plain.parts().items():
+        expected[part] += time
+    times = {name: round(time * len(found.ends)) for name, time in found.parts().items()}
+    # A thread of which nobody knows what it waits for waits outside of its operators.
+    alone = expected["host"] - times["host"]
+    assert alone >= 0
+    expected["host"] -= alone
+    expected[UNLINKED] += alone
+    assert {name: expected[name] for name in PARTS} == times
+    for one in found.what_ifs:
+        assert round(one.step * len(found.ends)) == without(plain, one.what), one.what
+
+
+def without(plain: PlainPath, free: str) -> int:
+    """Return how long the whole takes if something cost nothing."""
+    kinds = {"all kernels that compute": "kernels", "all copies": "copies",
+             "communication": "communication"}  # fmt: skip
+    if free == "the host's work":
+        return plain.length(host=False)
+    if free == "data loading":
+        return plain.length(loading=False)
+    if free in kinds:
+        return plain.length(without=lambda event: what(event) == kinds[free])
+    return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
+
+
+@on_each
+def test_on_real_traces(path: Path) -> None:
+    """With waits that CUPTI tells, with waits that it does not, and without any device."""
+    check(path)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_on_random_traces(tmp_path: Path, seed: int) -> None:
+    """With graphs, launches that were not recorded, and streams that wait in silence."""
+    check(random_trace(tmp_path, seed))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_on_random_waits(tmp_path: Path, seed: int) -> None:
+    """With events, synchronisations, copies that block, and a backward pass; told or not."""
+    check(random_waits(tmp_path, seed))

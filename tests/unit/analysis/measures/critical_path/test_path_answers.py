@@ -1,0 +1,227 @@
+"""Traces that were made with a known critical path, each beside one that looks like it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+
+
+def parts(path: CriticalPath) -> dict[str, float]:
+    """Return what the path of the mean step consists of, in us."""
+    return {name: time / 1000 for name, time in path.parts().items() if time}
+
+
+def without(path: CriticalPath) -> dict[str, float]:
+    """Return what a step would take if this or that cost nothing, in us."""
+    return {one.what: one.step / 1000 for one in path.what_ifs}
+
+
+def test_bound_by_a_kernel(tmp_path: Path) -> None:
+    """The host launches two kernels at once and waits: the long one is what a step is made of."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 700)
+    job.launch("add", 15, 722, 200)
+    job.call("cudaDeviceSynchronize", 30, 900)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 10 + 70, "launches": 10, "kernels": 900, "between kernels": 2,
+        "return to the host": 8,
+    }  # fmt: skip
+    found = without(path)
+    launched = 15 + 10  # before that the second kernel cannot begin, whatever the first costs
+    assert found["gemm"] == launched + 200 + 8 + 70
+    assert found["add"] == 1000 - 200
+    assert found["all kernels that compute"] == launched + 8 + 70
+    assert found["the host's work"] == 1000 - 80
+
+
+def test_bound_by_the_host(tmp_path: Path) -> None:
+    """The device is as busy, but each launch comes when its turn is nearly over."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 700)
+    job.host("aten::slow", 20, 700)
+    job.launch("add", 730, 740, 200)
+    job.call("cudaDeviceSynchronize", 740, 208)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 730 + 52, "launches": 10, "kernels": 200, "return to the host": 8
+    }  # fmt: skip
+    found = without(path)
+    assert "gemm" not in found  # the host's work hides it
+    assert found["add"] == 1000 - 200
+    assert found["the host's work"] == 10 + 700 + 200 + 8  # one kernel after the other
+
+
+def test_bound_by_a_copy(tmp_path: Path) -> None:
+    """A copy from pageable memory keeps the host waiting, which only then launches."""
+    job = Job()
+    job.step()
+    correlation = job.call("cudaMemcpyAsync", 10, 610)
+    job.work("Memcpy HtoD (Pageable -> Device)", correlation, 20, 560)
+    job.launch("gemm", 630, 640, 220)
+    job.call("cudaDeviceSynchronize", 650, 220)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 10 + 10 + 130, "launches": 20, "copies": 560, "kernels": 220,
+        "return to the host": 40 + 10,
+    }  # fmt: skip
+    assert without(path)["all copies"] == 1000 - 560
+
+
+def test_a_copy_that_something_hides(tmp_path: Path) -> None:
+    """One as long from pinned memory, on a stream of its own, runs beside the host's work."""
+    job = Job()
+    job.step()
+    correlation = job.call("cudaMemcpyAsync", 10, 5)
+    job.work("Memcpy HtoD (Pinned -> Device)", correlation, 20, 560, SIDE)
+    job.host("aten::slow", 20, 600)
+    job.launch("gemm", 630, 640, 220)
+    job.call("cudaDeviceSynchronize", 650, 220)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 630 + 130, "launches": 10, "kernels": 220, "return to the host": 10
+    }  # fmt: skip
+    assert "all copies" not in without(path)
+
+
+def exchange(*, told: bool, asked: bool) -> Job:
+    """Return a job whose last kernel begins when one on another stream is done, waiting or not."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 100)
+    job.launch("ncclKernel_AllReduce", 20, 30, 600, SIDE)
+    if asked:
+        record = job.call("cudaEventRecord", 40, 2)
+        wait = job.call("cudaStreamWaitEvent", 45, 2)
+        if told:
+            job.told("Stream Wait Event", wait, COMPUTE, 46, wait_on_stream=SIDE,
+                     wait_on_cuda_event_record_corr_id=record)  # fmt: skip
+    job.launch("adam", 50, 633, 300)
+    job.call("cudaDeviceSynchronize", 60, 880)
+    return job
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_bound_by_another_stream(tmp_path: Path, told: bool) -> None:
+    """A stream that was let wait waits for the collective, whether CUPTI tells it or the calls."""
+    path = exchange(told=told, asked=True).path(tmp_path)
+    assert parts(path) == {
+        "host": 20 + 60, "launches": 10, "communication": 600, "kernels": 300,
+        "between kernels": 3, "return to the host": 7,
+    }  # fmt: skip
+    assert path.told is told
+    # Without the collective the last kernel comes after the first one, on its own stream.
+    assert without(path)["communication"] == 120 + 300 + 7 + 60
+
+
+def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
+    """At the same times, without an event: what held the kernel is not known, and not guessed."""
+    path = exchange(told=False, asked=False).path(tmp_path)
+    found = parts(path)
+    assert "communication" not in found
+    assert found["unknown wait"] == 633 - 120
+    assert found["kernels"] == 400
+
+
+def test_bound_by_the_backward_pass(tmp_path: Path) -> None:
+    """The main thread stands still while autograd's goes backward: the path leads through that."""
+    job = Job()
+    job.step()
+    job.host("aten::mm", 10, 190)
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    job.host(node, 210, 500, thread=ENGINE)
+    job.host("aten::mm", 250, 400, thread=ENGINE)
+    job.host("aten::add_", 800, 100)
+    path = job.path(tmp_path)
+    assert parts(path) == {"host": STEP}
+    names = path.times.name.tolist()
+    trace = MeasuredTrace(tmp_path / "a.trace.json").trace
+    by_name: dict[str, float] = {}
+    for name, time in zip(names, path.times.time.tolist(), strict=True):
+        shown = trace.tables["name"][name] if name >= 0 else ""
+        by_name[shown] = by_name.get(shown, 0) + time / 1000
+    assert by_name == {"aten::mm": 190 + 400, node: 100, "aten::add_": 100, "": 210}
+    assert path.on_host
+
+
+def test_a_step_that_waits_for_its_device(tmp_path: Path) -> None:
+    """Each step ends where its mark does."""
+    job = Job()
+    for number in range(2):
+        begin = number * STEP
+        job.step(number)
+        job.launch("gemm", begin + 10, begin + 20, 900)
+        job.call("cudaDeviceSynchronize", begin + 20, 910)
+    path = job.path(tmp_path)
+    assert (path.lengths / 1000).tolist() == [STEP, STEP]
+    assert parts(path) == {
+        "host": 80, "launches": 10, "kernels": 900, "return to the host": 10
+    }  # fmt: skip
+
+
+def test_a_device_that_is_behind(tmp_path: Path) -> None:
+    """Without a synchronisation a step ends when its work is done, which the host does not see."""
+    job = Job()
+    for number in range(2):
+        job.host(f"ProfilerStep#{number}", number * 100, 100, "user_annotation")
+        job.launch("gemm", number * 100 + 10, 20 + number * 900, 900)
+    path = job.path(tmp_path)
+    assert (path.lengths / 1000).tolist() == [920, 900]
+    assert parts(path) == {"host": 5, "launches": 5, "kernels": 900}
+    assert without(path)["gemm"] == 200 / 2
+
+
+@pytest.mark.parametrize(("gap", "part"), [(10, "between kernels"), (11, "unknown wait")])
+def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: str) -> None:
+    """A stream goes on at once; where it does not, something else held it."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 400)
+    job.launch("add", 20, 420 + gap, 400)
+    job.call("cudaDeviceSynchronize", 30, 900)
+    assert parts(job.path(tmp_path))[part] == gap
+
+
+@pytest.mark.parametrize("name", ["aten::to", ""])
+def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
+    """What a loader's thread waits for before its copy is unknown; its operators are its work."""
+    job = Job()
+    job.step()
+    job.host("aten::mm", 0, 100)
+    if name:
+        job.host(name, 0, 500, thread=ENGINE)
+    copy = job.call("cudaMemcpyAsync", 500, 5, thread=ENGINE)
+    job.work("Memcpy HtoD (Pinned -> Device)", copy, 510, 400)
+    job.call("cudaDeviceSynchronize", 600, 320)
+    found = parts(job.path(tmp_path))
+    assert found["copies"] == 400
+    assert found.get("unknown wait", 0) == (0 if name else 500)
+    assert found["host"] == 80 + (500 if name else 0)
+
+
+@pytest.mark.parametrize("length", [0, 5e15, 9.2e15])
+def test_a_step_that_no_clock_gives(tmp_path: Path, length: float) -> None:
+    """It has no path, and nothing breaks."""
+    job = Job()
+    job.launch("gemm", 10, 20, 9.2e15)
+    job.step(length=length)
+    assert job.measured(tmp_path).critical_path is None
+
+
+def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
+    """There is nothing to wait for."""
+    trace = tmp_path / "a.trace.json"
+    trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": []}))
+    assert MeasuredTrace(trace).critical_path is None

@@ -1,0 +1,297 @@
+"""Elementwise kernels in a row, as plain loops over the raw events find them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import random
+import re
+from collections import defaultdict
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.efficiency.sequences import computed
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.output.sequence_tables import sequence_tables
+from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.report.contents import contents
+from tests.real_traces import on_each, raw_events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+Found = dict[tuple[str, ...], list[float]]
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+
+
+def begin(event: Event) -> int:
+    """Return when an event begins, in ns."""
+    return round(Decimal(str(event["ts"])) * 1000)
+
+
+def end(event: Event) -> int:
+    """Return when it ends."""
+    return begin(event) + round(Decimal(str(event["dur"])) * 1000)
+
+
+def kind(name: str) -> str:
+    """Return what is left of a kernel's name without how it is laid out."""
+    for one in ("vectorized_", "unrolled_", "legacy_", "gpu_kernel_impl_nocast<"):
+        name = name.replace(one, "")
+    name = re.sub(r"(kernel<)(\d+, )+", r"\1", name.replace("at::native::gpu_kernel_impl<", ""))
+    return re.split(r", at::detail|, TrivialOffset| ?>\(at::| ?>\(int", name)[0]
+
+
+def runs_of(events: list[Event]) -> list[list[Event]]:
+    """Return the kernels that directly follow one another on a stream, all elementwise."""
+    streams = defaultdict(list)
+    for event in events:
+        if str(event.get("cat")).lower() in ON_DEVICE:
+            streams[event["args"]["device"], event["args"]["stream"]].append(event)
+    found: list[list[Event]] = []
+    for work in streams.values():
+        run: list[Event] = []
+        for event in sorted(work, key=lambda e: (begin(e), begin(e) - end(e))):
+            kernel = str(event["cat"]).lower() == "kernel"
+            fits = kernel and any(m in event["name"].lower() for m in ("elementwise", "pointwise"))
+            near = run and begin(event) - end(run[-1]) <= 100_000
+            if not (fits and near):
+                found.append(run)
+                run = []
+            if fits:
+                run.append(event)
+        found.append(run)
+    return [run for run in found if len(run) > 1]
+
+
+def split(run: list[Event]) -> list[list[Event]]:
+    """Return what a run repeats, as often as it does, and what is left of it."""
+    names = [event["name"] for event in run]
+    if len(set(names)) == 1:
+        return [run]
+    for period in range(2, len(run) // 2 + 1):
+        if all(names[i] == names[i - period] for i in range(period, len(run))):
+            pieces = [run[i : i + period] for i in range(0, len(run), period)]
+            return [piece for piece in pieces if len(piece) > 1]
+    return [run]
+
+
+def plain(events: list[Event]) -> Found:
+    """Return count, kernel time, gaps and what is saved at most, in us, of each sequence."""
+    found: Found = defaultdict(lambda: [0, 0.0, 0.0, 0.0])
+    for run in runs_of(events):
+        for piece in split(run):
+            names = tuple(event["name"] for event in piece)
+            times = [event["dur"] for event in piece]
+            gaps = [max(0, begin(b) - end(a)) / 1000 for a, b in itertools.pairwise(piece)]
+            saved = sum(times) - max(times) if len(set(map(kind, names))) > 1 else 0
+            for place, value in enumerate((1, sum(times), sum(gaps), saved)):
+                found[names][place] += value
+    return dict(found)
+
+
+def ours(measured: MeasuredTrace) -> Found:
+    """Return the same as dynprof has it."""
+    return {
+        one.names: [
+            one.count, one.busy_ns.sum() / 1000, one.gaps_ns.sum() / 1000, one.saved_ns / 1000
+        ]
+        for one in measured.sequences
+    }  # fmt: skip
+
+
+def check(path: Path) -> MeasuredTrace:
+    """Compare a trace's sequences with a plain count; no kernel is in two of them."""
+    measured = MeasuredTrace(path)
+    expected, found = plain(raw_events(path)), ours(measured)
+    assert set(found) == set(expected)
+    for names, numbers in expected.items():
+        assert found[names] == pytest.approx(numbers, abs=0.01 * max(1, numbers[0])), names
+    places = [place for one in measured.sequences for place in one.kernels.ravel().tolist()]
+    assert len(places) == len(set(places))
+    assert [one.saved_ns for one in measured.sequences] == sorted(
+        (one.saved_ns for one in measured.sequences), reverse=True
+    )
+    return measured
+
+
+@on_each
+def test_on_real_traces(path: Path) -> None:
+    """Of several makers and versions; each sequence has a source for each of its kernels."""
+    measured = check(path)
+    found = sources(measured, measured.sequences)
+    for one, source in zip(measured.sequences, found, strict=True):
+        assert len(source.operators) == len(one.names)
+
+
+KERNELS = ("elementwise<Add>", "elementwise<Mul>", "vectorized_elementwise<Relu>", "gemm")
+
+
+def random_kernels(folder: Path, seed: int) -> Path:
+    """Write kernels on three streams of two devices, with gaps about as long as is allowed."""
+    generator = random.Random(seed)  # noqa: S311 - nothing is secret here
+    events: list[Event] = []
+    for device, stream in ((0, 7), (0, 8), (1, 8)):
+        now = 0.0
+        for _ in range(generator.randint(1, 80)):
+            now = round(now + generator.choice([0, 0.5, 2, 99.999, 100, 100.001]), 3)
+            copied = generator.random() < 0.05
+            events.append(
+                {"ph": "X", "pid": device, "tid": stream, "ts": now,
+                 "cat": "gpu_memcpy" if copied else "kernel",
+                 "name": generator.choices(KERNELS, weights=[5, 5, 2, 1])[0],
+                 "dur": generator.randint(1, 9000) / 1000,
+                 "args": {"device": device, "stream": stream}}
+            )  # fmt: skip
+            now = end(events[-1]) / 1000
+    generator.shuffle(events)
+    path = folder / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_on_random_traces(tmp_path: Path, seed: int) -> None:
+    """With runs that repeat themselves, break off, change the stream and are interrupted."""
+    check(random_kernels(tmp_path, seed))
+
+
+def job(names: list[str], *, gap: float, copy_between: bool = False) -> list[Event]:
+    """Return four steps of 1 ms in which a line of the user's launches kernels of 100 us."""
+    found: list[Event] = []
+    host = {"ph": "X", "pid": 9, "tid": 9}
+    for step in range(4):
+        start, now = 1000.0 * step, 1000.0 * step + 20
+        label = {"cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+        found.append({**host, **label, "ts": start, "dur": 1000})
+        frame = {"cat": "python_function", "name": "train.py(12): activation"}
+        found.append({**host, **frame, "ts": start + 1, "dur": 900})
+        for place, name in enumerate(names):
+            launched, number = start + 2 + place, 100 * step + place + 1
+            operator = {"cat": "cpu_op", "name": f"aten::{name.split('<')[1][:3].lower()}"}
+            call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+            at = {"device": 0, "stream": 7}
+            device = {"ph": "X", "pid": 0, "tid": 7}
+            found += [
+                {**host, **operator, "ts": launched, "dur": 0.9},
+                {**host, **call, "ts": launched + 0.1, "dur": 0.5, "args": {"correlation": number}},
+                {**device, "cat": "kernel", "name": name, "ts": now, "dur": 100,
+                 "args": {**at, "correlation": number}},
+            ]  # fmt: skip
+            if copy_between:
+                copied = {"cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)"}
+                found.append({**device, **copied, "ts": now + 100, "dur": 0.5, "args": at})
+            now += 100 + gap
+    return found
+
+
+def measured(folder: Path, events: list[Event]) -> MeasuredTrace:
+    """Write events, and read them."""
+    path = folder / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    return MeasuredTrace(path)
+
+
+CHAIN = ["elementwise<Mul>", "elementwise<Mul>", "elementwise<Add>", "elementwise<Relu>"]
+TITLE = "Kernels that could be one"
+
+
+def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
+    """With what it saves at most, its operators and its line; in table and page too."""
+    found = measured(tmp_path, job(CHAIN, gap=1))
+    (one,) = (f for f in findings(found, found.breakdown) if f.title == TITLE)
+    assert one.share == pytest.approx(0.3)
+    assert one.detail == (
+        "4 elementwise kernels of a step directly follow one another; fused, they would save "
+        "0.3 ms at most. Most of it: 2 x aten::mul; aten::add; aten::rel, 1 time at train.py:12 "
+        "(activation)."
+    )
+    (path,) = write_tables(sequence_tables(found), tmp_path)
+    with path.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row == {
+        "Operators": "2 x aten::mul; aten::add; aten::rel",
+        "Source Line": "train.py:12 (activation)",
+        "Count": "4",
+        "Kernels in Each": "4",
+        "Kernel Time(us)": "1600.000",
+        "Gaps Between(us)": "12.000",
+        "Kernel Time Saved at Most(us)": "1200.000",
+        "Kernels": in_a_row(CHAIN),
+    }
+    assert contents(found)["sequences"]["rows"] == [
+        [row["Operators"], row["Source Line"], 4, 4, 1.6, 0.012, 1.2]
+    ]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param(job(CHAIN, gap=1, copy_between=True), id="values are read between them"),
+        pytest.param(job(CHAIN, gap=101), id="the host did something else between them"),
+        pytest.param(job(["gemm<Mul>"] * 2 + ["gemm<Add>"] * 2, gap=1), id="no elementwise ones"),
+        pytest.param(job(["elementwise<Mul>"] * 4, gap=1), id="one kind for many tensors"),
+        pytest.param(
+            job(
+                [
+                    "vectorized_elementwise_kernel<4, Mul<float>, A<3> >(int)",
+                    "unrolled_elementwise_kernel<Mul<float>, A<3> >(int)",
+                ]
+                * 2,
+                gap=1,
+            ),
+            id="one kind, laid out in two ways",
+        ),
+    ],
+)
+def test_what_looks_like_one_is_none(tmp_path: Path, events: list[Event]) -> None:
+    """As many kernels, as long, that no fusion could take together."""
+    found = measured(tmp_path, events)
+    assert not any(f.title == TITLE for f in findings(found, found.breakdown))
+    assert not sum(one.saved_ns for one in found.sequences)
+
+
+def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
+    """It is not guessed."""
+    events = [e for e in job(CHAIN, gap=1) if e["cat"] != "cuda_runtime"]
+    found = measured(tmp_path, events)
+    (source,) = sources(found, found.sequences)
+    assert (source.operators, source.line) == (("", "", "", ""), "")
+    assert in_a_row(source.operators) == "4 x ?"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("void at::vectorized_elementwise_kernel<4, F<float>, A<char*, 3> >(int)", "F<float>"),
+        ("void at::unrolled_elementwise_kernel<F<float>, A<char*, 3>, L>(int)", "F<float>"),
+        (
+            "void at::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<F<float> >(x)>",
+            "F<float>",
+        ),
+        (
+            "at::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<f(B&)::{lambda()#2}"
+            "::operator()() const::{lambda(float, int)#1}>(B&)::{lambda(int)#1}>(int)",
+            "f(B&)::{lambda()#2}::operator()() const::{lambda(float, int)#1}",
+        ),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("elementwise_kernel<", ""),
+    ],
+)
+def test_what_a_kernel_computes(name: str, what: str) -> None:
+    """Without how it is laid out."""
+    assert computed(name) == what
+
+
+def test_names_in_a_row() -> None:
+    """Those that are the same are counted; of many the first."""
+    assert in_a_row("aabca") == "2 x a; b; c; a"
+    assert in_a_row("aabca", 3) == "2 x a; b; c; ..."
+    assert in_a_row("aabca", 4) == "2 x a; b; c; a"

@@ -1,0 +1,122 @@
+"""What a profiler does itself in a recorded step is told from what the job does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.breakdown import RECORDING
+from dynprof.analysis.measures.timeline.own_work import DYNPROF, TORCH, whose
+from dynprof.analysis.output.stacks import folded
+from dynprof.analysis.report.contents import contents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+
+OWN = [
+    ("dynprof/wall.py(48): attempt", DYNPROF),
+    ("dynprof/windows/loop.py(98): <lambda>", DYNPROF),
+    ("/venv/lib/python3.11/site-packages/dynprof/dynamic_profile.py(42): step", DYNPROF),
+    ("step (/venv/lib/site-packages/dynprof/dynamic_profile.py:42)", DYNPROF),
+    ("torch/profiler/profiler.py(800): step", TORCH),
+    ("/site-packages/torch/profiler/profiler.py(700): _transit_action", TORCH),
+]
+JOBS = [
+    "dynprof/demo/torch_job.py(9): train",
+    "dynprof/train.py(3): main",
+    "my_dynprof/wall.py(3): main",
+    "dynprof.py(3): step",
+    "wall.py(3): attempt",
+    "torch/autograd/profiler.py(918): __enter__",
+    "/home/me/dynprof/experiment/train.py(8): step",
+    "aten::dynprof",
+]
+
+
+@pytest.mark.parametrize(("name", "owner"), [*OWN, *((name, "") for name in JOBS)])
+def test_whose_a_frame_is(name: str, owner: str) -> None:
+    """By the package's own modules; a job in a folder of that name is a job."""
+    assert whose(name) == owner
+
+
+def job(frame: str, *, device: bool) -> list[Event]:
+    """Return four steps of 1 ms: 300 us of operators, then a frame of 500 us with one inside."""
+    found: list[Event] = []
+    for step in range(4):
+        begin = 1000 * step
+        found += [
+            {"name": f"ProfilerStep#{step}", "cat": "user_annotation", "ts": begin, "dur": 1000},
+            {"name": "aten::mm", "cat": "cpu_op", "ts": begin + 5, "dur": 300},
+            {"name": frame, "cat": "python_function", "ts": begin + 400, "dur": 500},
+            {"name": "time.py(1): now", "cat": "python_function", "ts": begin + 500, "dur": 100},
+        ]
+        if device:
+            at = {"device": 0, "stream": 7, "correlation": step + 1}
+            found += [
+                {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": begin + 6, "dur": 2,
+                 "args": {"correlation": step + 1}},
+                {"name": "gemm", "cat": "kernel", "pid": 0, "tid": 7, "ts": begin + 10, "dur": 390,
+                 "args": at},
+            ]  # fmt: skip
+    # dynprof's own threads wait all the time; they are none of the job's.
+    found.append({"name": OWN[0][0], "cat": "python_function", "tid": 5, "ts": 0, "dur": 4000})
+    return found
+
+
+def measured(folder: Path, frame: str, *, device: bool) -> MeasuredTrace:
+    """Return what is measured of such a job."""
+    events = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in job(frame, device=device)]
+    path = folder / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    return MeasuredTrace(path)
+
+
+IDLE = {True: "The device waits for the host", False: "Python between the operators"}
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_findings_leave_it_out(tmp_path: Path, device: bool) -> None:
+    """The same gap is charged to the job where the job makes it, and not where the profiler does.
+
+    The frame lasts half of the step; what else is idle is found either way.
+    """
+    shares = []
+    for frame in (OWN[1][0], JOBS[1]):
+        found = measured(tmp_path, frame, device=device)
+        (share,) = (f.share for f in findings(found, found.breakdown) if f.title == IDLE[device])
+        shares.append(share)
+        own = found.breakdown.time_in(found.breakdown.causes[RECORDING])
+        assert own == (500_000 if frame == OWN[1][0] else 0)
+    assert shares[1] - shares[0] == pytest.approx(0.5)
+    others = 1 - 0.39 - 0.5 if device else 1 - 0.3 - 0.5
+    assert shares[0] == pytest.approx(others, abs=0.01)
+
+
+def test_the_verdict_names_it(tmp_path: Path) -> None:
+    """Beside Python or waiting; together they are what no operator covers."""
+    assert (
+        "Operators of the host run for 30% of it, and 20% is Python or waiting; "
+        "50% is the profiler itself." in str(measured(tmp_path, OWN[0][0], device=False).breakdown)
+    )
+    said = str(measured(tmp_path, JOBS[0], device=False).breakdown)
+    assert "70% is Python or waiting." in said
+
+
+@pytest.mark.parametrize(("name", "owner"), OWN)
+def test_the_flame_graph_has_one_node(tmp_path: Path, name: str, owner: str) -> None:
+    """Under the profiler's name, with all that lies in it, and without losing time."""
+    found = measured(tmp_path, name, device=False)
+    lines = dict(folded(found))
+    assert lines == {"aten::mm": 4 * 300, owner: 4 * 500}
+    flame = contents(found)["flame"]
+    names = [flame["names"][place] for place in flame["name"]]
+    assert sorted(names) == sorted(["aten::mm", owner])
+    assert flame["all"] == 4 * 800
+    other = dict(folded(measured(tmp_path, JOBS[0], device=False)))
+    assert other[f"{JOBS[0].replace(' ', '_')};time.py(1):_now"] == 4 * 100

@@ -1,0 +1,79 @@
+"""Each nanosecond in which a device is idle has one cause, as plain loops over the events find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.breakdown import IDLE
+from dynprof.analysis.measures.waiting.gaps import gaps, streams
+from dynprof.analysis.measures.waiting.idle import QUEUED, idle
+from dynprof.analysis.measures.waiting.queue_waits import queued_while
+from dynprof.analysis.reading.categories import ON_DEVICE
+from tests.real_traces import on_each
+from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
+from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_waits import random_waits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def check(path: Path) -> MeasuredTrace:
+    """Compare why a device was idle with a plain count; the causes make the whole."""
+    measured = MeasuredTrace(path)
+    steps, found = measured.breakdown, measured.idle
+    if found is None:
+        assert steps.on_host
+        return measured
+    whole = round(steps.parts[IDLE] * steps.count)
+    assert sum(found.by_cause().values()) == sum(found.by_kind().values()) == whole
+    assert (found.start[1:] >= found.end[:-1]).all()
+    if not steps.behind:
+        causes, kinds = Oracle(path).idle(steps.device)
+        assert {name: time for name, time in found.by_cause().items() if time} == {
+            name: time for name, time in causes.items() if time
+        }
+        assert {name: time for name, time in found.by_kind().items() if time} == {
+            name: time for name, time in kinds.items() if time
+        }
+    check_streams(measured)
+    return measured
+
+
+def check_streams(measured: MeasuredTrace) -> None:
+    """Of each stream, what it ran and its gaps make the whole time, and gaps have one cause."""
+    trace, started = measured.trace, measured.launches
+    spans, work = trace.spans, trace.category(ON_DEVICE)
+    for device, stream in streams(trace, started):
+        found = gaps(trace, started, measured.marked, device, stream)
+        why = idle(trace, started, measured.host_waits, found)
+        ran = work & (spans["device"] == device) & (spans["stream"] == stream)
+        busy = trace.when(ran)
+        begin = min(int(busy[0][0]), measured.marked[0][1])
+        end = max(int(busy[1][-1]), max(step[1] + step[2] for step in measured.marked))
+        whole = end - begin - int((busy[1] - busy[0]).sum())
+        assert int((found.end - found.start).sum()) == whole
+        assert sum(why.by_cause().values()) == sum(why.by_kind().values()) == whole
+        beside = queued_while(trace, started, found, why, device, stream)
+        assert sum(beside.values()) == why.by_kind()[QUEUED]
+
+
+@on_each
+def test_on_real_traces(path: Path) -> None:
+    """Of several versions of torch and makers of devices."""
+    check(path)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_on_random_traces(tmp_path: Path, seed: int) -> None:
+    """With two threads, two streams, graphs, and launches that were not recorded."""
+    check(random_trace(tmp_path, seed))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_on_random_traces_of_jobs_that_wait(tmp_path: Path, seed: int) -> None:
+    """With everything that keeps a host from launching, also on a thread that nobody waits for."""
+    check(random_waits(tmp_path, seed))
