@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LABELS = ("dataloader", "checkpoint", "## optimizer ##", "Optimizer.step#Adam.step", "forward")
+_OWN = ("dynprof/wall.py(48): attempt", "python_function")
+_HELD_UP = (("collection", "gc"), ("x (dynamo_timed)", "cpu_op"), _OWN)
 
 
 class WaitingJob(RandomJob):
@@ -32,7 +34,7 @@ class WaitingJob(RandomJob):
             self._add(name, "user_annotation", thread, began, self._now[thread])
         elif kind < 0.36:
             self._pass(thread, 60)
-            what = self._random.choice([("collection", "gc"), ("x (dynamo_timed)", "cpu_op")])
+            what = self._random.choice(_HELD_UP)
             self._add(*what, thread, began, self._now[thread])
         elif kind < 0.5:
             self._pass(thread, 200)
@@ -53,11 +55,12 @@ class WaitingJob(RandomJob):
         self._add(name, "gpu_memcpy", stream, start, self._free[stream], args, pid=0)
 
     def aside(self) -> None:
-        """Let the other thread wait and load, which keeps nobody waiting."""
+        """Let the other thread wait, load and watch, which keeps nobody waiting."""
         began = self._now[MAIN]
         told = {"correlation": 0}
         self._add("cudaEventSynchronize", "cuda_runtime", BACKWARD, began, began + 70, told)
         self._add("dataloader", "user_annotation", BACKWARD, began + 80, began + 150)
+        self._add(*_OWN, BACKWARD, began, began + 160)
 
 
 def random_waits(folder: Path, seed: int, steps: int = 4) -> Path:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 DYNPROF, TORCH = "dynprof", "torch.profiler"
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[3]
 _OF_USERS = {"demo"}
 """What lies there stands for a user's own script."""
 _MODULES = "|".join(sorted({path.stem for path in _PACKAGE.iterdir()} - _OF_USERS))

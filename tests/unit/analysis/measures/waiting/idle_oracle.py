@@ -22,6 +22,8 @@ CALLS = ("cuda_runtime", "cuda_driver", "runtime")
 WORKING = (*CALLS, "cpu_op", "operator", "python_function")
 ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree")
 FAST = 100_000
+OWN = "dynprof/wall.py"
+"""In the names of frames that are the profiler's own."""
 
 
 def category(event: Event) -> str:
@@ -158,6 +160,7 @@ class Oracle:
             return category(event) in label and (plain == "dataloader" or inner)
 
         return {
+            "recording": lambda e: OWN in e["name"],
             "checkpoint": lambda e: labelled(e, "checkpoint"),
             "data loading": loads,
             "allocating device memory": lambda e: category(e) in CALLS and e["name"] in ALLOCATES,
@@ -265,7 +268,7 @@ class Oracle:
         self, thread: Thread | None, moment: int, blocked: Any, waited: Any, call: Event | None
     ) -> str:
         """Return why a thread of the host launched nothing at a moment."""
-        for name in ("compiling", "checkpoint", "data loading", "collecting garbage"):
+        for name in ("recording", "compiling", "checkpoint", "data loading", "collecting garbage"):
             spans = self.everywhere.get(name)
             if spans.at(moment) if spans else self.at(name, thread, moment):
                 return name
