@@ -162,6 +162,7 @@ def test_training_notices_nothing(tmp_path: Path, script: str) -> None:
     assert len(whole_captures(tmp_path / "on")) >= 3
 
 
+@pytest.mark.timeout(400)
 def test_compiled_steps(tmp_path: Path) -> None:
     """Compiled code runs, and is compiled anew, inside windows."""
     compiler = "inductor" if shutil.which("g++") else "aot_eager"
@@ -172,6 +173,7 @@ def test_compiled_steps(tmp_path: Path) -> None:
     assert len(whole_captures(tmp_path / "on")) >= 3
 
 
+@pytest.mark.timeout(400)
 def test_four_ranks_close_together(tmp_path: Path) -> None:
     """Four processes under torchrun, joined by gloo in every step, each with its own windows."""
     options = ["--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
