@@ -252,16 +252,21 @@ class KinetoSession:
         self._left.append((taken, profiler))
         self._drop_left()
 
-    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> None:
+    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> bool:
         """Do as :meth:`leave` where torch has to end it, on the thread that it lies on.
 
-        That takes a session, so where the script has it the recording goes on, unread.
+        Returns:
+            Whether it has ended. That takes a session: where the script has it, it goes on, unread.
         """
         from torch.autograd import _profiler_enabled
 
-        if _profiler_enabled() and self._is_free:
+        if not _profiler_enabled():
+            return True
+        if self._is_free:
             self._call(profiler._prepare_trace)
             self._call(stop_trace)
+            return True
+        return False
 
     def _drop_left(self) -> None:
         if self._left and self._is_free:

@@ -6,17 +6,18 @@ import contextlib
 import ctypes
 import functools
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing_end import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
 from dynprof.backends.forks import no_fork
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, unseen
 from dynprof.backends.quiescence import let_others_leave
+from dynprof.backends.torch_features import waited_for
 from dynprof.backends.trace_check import is_whole
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
@@ -70,6 +71,7 @@ class TorchRecording:
         self.companions = companions
         self._profiler, self._session = profiler, session
         self._traces_calls = bool(profiler.with_stack)
+        self._code: KeptCode | None = None
         self._rank_facts = rank_facts
         self._functions = functions
         self._held: Taken | None = None
@@ -103,10 +105,12 @@ class TorchRecording:
         self._insist()
         self.arrived = True
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
+        self._code = KeptCode() if self._traces_calls else None
         with no_fork():
             self._session.start(self._profiler.start_trace)
             if self._functions and self.bound_to_thread:
                 self._held = self._functions.hold()
+                self._held.needs = self._code
         ANNOTATIONS.follow()
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
@@ -129,7 +133,7 @@ class TorchRecording:
         self._end_step()
         ANNOTATIONS.end()
         if self._functions:
-            self._synchronise()
+            self.closing += waited_for(self._profiler.use_device)
             self._take_off(self._functions)
         else:
             self._stop_in_place(self._profiler)
@@ -215,13 +219,15 @@ class TorchRecording:
             elif self._traces_calls:
                 let_others_leave()
             self._session.stop(profiler.stop_trace)
+            self._code = None
 
     def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
         if self._traces_calls:
             stop_tracing_calls()
-        if self.bound_to_thread:
-            return functions.take_off()
-        return functions.take_off_all(at_once=at_once)
+        bound = self.bound_to_thread
+        taken = functions.take_off() if bound else functions.take_off_all(at_once=at_once)
+        taken.needs, self._code = self._code, None
+        return taken
 
     def _take_off(self, functions: DetachedClose) -> None:
         """Take the state off the threads; another thread gathers the events from here on."""
@@ -267,17 +273,8 @@ class TorchRecording:
             KINETO.leave(taken, profiler.profiler)
         elif running:
             self._abandon_step()
-            KINETO.drop(profiler.profiler, profiler.stop_trace)
-
-    def _synchronise(self) -> None:
-        """Wait for the device, as the ordinary close does, so that its last kernels are kept."""
-        if self._profiler.use_device:
-            import torch
-
-            began_s = time.perf_counter()
-            getattr(torch, self._profiler.use_device).synchronize()
-            waited_ms = (time.perf_counter() - began_s) * 1e3
-            self.closing += f", {waited_ms:.1f} ms of it waiting for the device"
+            if not KINETO.drop(profiler.profiler, profiler.stop_trace):
+                _going_on.append(self._code)
 
     @property
     def _is_lost(self) -> bool:
@@ -300,6 +297,10 @@ class TorchRecording:
         if step is not None:
             with unseen():
                 step.__exit__(None, None, None)
+
+
+_going_on: list[KeptCode | None] = []
+"""What recordings need that nobody could end."""
 
 
 def _collect(taken: Taken) -> None:

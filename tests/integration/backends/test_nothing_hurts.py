@@ -31,7 +31,7 @@ def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: b
         threads = [threading.Thread(target=busy) for _ in range(4)]
         for thread in threads:
             thread.start()
-        for _ in range(25):
+        for _ in range(12):
             window(active=1, with_stack={with_stack})
             time.sleep(0.002)
             while dp.status().state != "idle":

@@ -25,7 +25,8 @@ def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
             window(active=1)
             dp.step()
             idle()
-        assert threading.active_count() <= threads
+        while threading.active_count() > threads:  # those of the last window end in a moment
+            time.sleep(0.01)
         assert len(os.listdir("/proc/self/fd")) <= files + 2
         """,
     )
