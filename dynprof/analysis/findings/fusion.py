@@ -38,10 +38,10 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "Kernels that could be one",
         steps.share(time),
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
-        f"one another; fused, they would save {ms(time)} at most. Most of it: {operators}, "
-        f"{each}{where}.",
+        f"one another. Most of it: {operators}, {each}{where}.",
         "torch.compile fuses them; without it, one operator may do for several, such as "
         "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
+        saves=f"Fused, they would save {ms(time)} at most.",
     )
 
 

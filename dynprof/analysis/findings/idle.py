@@ -14,7 +14,7 @@ from dynprof.analysis.findings.culprits import (
     times_named,
 )
 from dynprof.analysis.findings.finding import Finding, how_many
-from dynprof.analysis.measures.timeline.breakdown import COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.waiting.cut_spans import by_first
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
+PAGEABLE_MEMORY = "Pageable"
+"""Stands in the names of copies from or to memory that is not pinned."""
 _SHORT_NS = 10_000
 """From one kernel that is queued to the next a device needs less than this."""
 
@@ -56,8 +58,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
     return Finding(
         "The host waits for the device",
         steps.share(time),
-        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}. Without "
-        "them it would be that much shorter at most.",
+        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         "Keep values on the device and read them every so many steps; look for .item(), .cpu(), "
         "print(loss) and conditions on tensors in the loop, copy with non_blocking=True.",
     )
@@ -68,9 +69,9 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     if steps.on_host:
         return None
     trace = measured.trace
-    chosen = trace.category(COPIES) & trace.named(lambda name: "Pageable" in name)
+    chosen = trace.category(COPIES) & trace.named(lambda name: PAGEABLE_MEMORY in name)
     chosen &= trace.spans["device"] == steps.device
-    others = united(*(where for name, where in steps.covers.items() if name == COMPUTING))
+    others = united(steps.covers[COMPUTING], steps.covers[COMMUNICATION])
     alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
     pieces = of_cause(measured, PAGEABLE)
     waiting = mean(steps, pieces) if pieces else 0.0
@@ -189,7 +190,7 @@ def _when_launched(ahead: float, time: float) -> str:
     """Return which part of a time in the queue begins with a launch that was late itself."""
     if not ahead:
         return "All of it passes between a late launch and its start."
-    if ahead >= time:
+    if ms(ahead) == ms(time):  # else the rest would be less than is shown
         return "All of it was launched before the device was free."
     return (
         f"For {ms(ahead)} that was launched before the device was free; the rest passes between a "

@@ -33,6 +33,8 @@ NOT_MEASURABLE = "not measurable"
 """Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
+SHOWN = ("title", "share", "of", "detail", "saves", "advice")
+"""What the page says of each."""
 MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
 THINNEST = 1 / 5000
 """What takes less of the time is left out of the flame graph."""
@@ -53,10 +55,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
-        "findings": [
-            {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
-            for f in found
-        ],
+        "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),

@@ -27,6 +27,7 @@ function drawFindings() {
     const share = element("div", "share", `${Math.round(100 * finding.share)}%`);
     share.append(element("small", "", ` of ${finding.of}`));
     card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
+      ...(finding.saves ? [element("p", "", finding.saves)] : []),
       element("p", "advice", finding.advice));
     part("findings", "ol").append(card);
   }
