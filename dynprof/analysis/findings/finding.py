@@ -33,7 +33,8 @@ class Finding:
         of: What it takes that share of.
         weight: How bad it is; the share of a step that is as bad.
         on_path: What the critical path calls it, which knows what else takes as long.
-        saves: What a step would save at most, in a sentence; empty where that is said already.
+        without: How a sentence on what a step would save begins.
+        saves: What a step would save at most, in a sentence; empty where it is not of a step.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Finding:
     of: str = OF_A_STEP
     weight: float = -1
     on_path: str = ""
+    without: str = "Without it"
     saves: str = ""
 
     @property

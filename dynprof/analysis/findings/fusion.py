@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.finding import Finding
+from dynprof.analysis.measures.critical_path.critical_path import ALL_KERNELS
 from dynprof.analysis.measures.efficiency.sequences import MOST
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
-from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"one another. Most of it: {operators}, {each}{where}.",
         "torch.compile fuses them; without it, one operator may do for several, such as "
         "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
-        saves=f"Fused, they would save {ms(time)} at most.",
+        on_path=ALL_KERNELS,
+        without="Fused,",
     )
 
 

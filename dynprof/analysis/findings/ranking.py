@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, fusion, host
 from dynprof.analysis.findings.finding import LEAST, OF_A_STEP
 from dynprof.analysis.findings.idle import IDLE_RULES
+from dynprof.analysis.measures.critical_path.critical_path import (
+    ALL_COMMUNICATION,
+    ALL_COPIES,
+    ALL_KERNELS,
+)
 from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
 
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
@@ -34,13 +41,21 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
 
 def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Return a finding that says what a step, or the trace, would save at most."""
-    saves = finding.saves or _saves(finding, measured, steps)
+    time = min(finding.share * steps.length, _on_path(finding.on_path, measured))
+    less = f"{ms(time)} shorter at most"
+    if time < 1:
+        less = "no shorter, as something else lasts as long"
+    saves = f"{finding.without} {steps.a_step} would be {less}."
     return replace(finding, saves=saves, of=steps.a_step)
 
 
-def _saves(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -> str:
-    time, path = finding.share * steps.length, measured.critical_path
-    if finding.on_path and path and not path.on_host:
-        less = [path.length - one.step for one in path.what_ifs if one.what == finding.on_path]
-        time = min([time, *less])
-    return f"Without it {steps.a_step} would be {ms(time)} shorter at most."
+def _on_path(what: str, measured: MeasuredTrace) -> float:
+    """Return what the critical path has a step save without a thing; infinite if it cannot tell."""
+    path = measured.critical_path
+    if not what or path is None or path.on_host:
+        return math.inf
+    saved = {one.what: path.length - one.step for one in path.what_ifs}
+    if what not in saved and what not in (ALL_COMMUNICATION, ALL_COPIES):
+        what = ALL_KERNELS  # only the longest kernels are tried one by one
+    told = (measured.launches.call != UNKNOWN).all()
+    return saved.get(what, 0.0 if told else math.inf)

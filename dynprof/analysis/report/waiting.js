@@ -23,7 +23,7 @@ function drawWaiting() {
   drawStreams(found);
   drawOverTime(".depth", found.depth.ms, found.depth.depth, "in the queue",
     "in the queue, all streams", { paths: uPlot.paths.stepped({ align: 1 }) });
-  drawOverTime(".delays", found.delays.ms, found.delays.us, "us from launch to start",
+  drawOverTime(".delays", found.delays.ms, found.delays.us, "us to start",
     "us from launch to start, the longest at a time", {});
 }
 
