@@ -90,7 +90,7 @@ function drawOperators() {
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
     "Times in ms, over the whole capture; own is without what lies inside.";
   const columns = [["Name", text], ["Where", text], ["Count", whole], ["Own", time], ["Total", time]];
-  if (devices) columns.push(["On device", time]);
+  if (devices) columns.push(["On device", time], ["On device, its backward", time]);
   new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
 }
 
