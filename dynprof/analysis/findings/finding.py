@@ -16,6 +16,8 @@ LEAST = 0.03
 """A finding is worth a line from this share of a step on."""
 LARGE = 0.25
 """From this share of a step on, one operator or one phase is worth naming."""
+DELAYS = "delays of the device"
+"""Stands for what a device could begin and does not, as a thing on the critical path."""
 OF_A_STEP = "a step"
 SMALL_NS = 10_000
 """Starting an operator or a kernel takes the host about this long."""

@@ -13,7 +13,8 @@ from dynprof.analysis.findings.culprits import (
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import Finding, how_many
+from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
+from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.waiting.cut_spans import by_first
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
@@ -136,6 +137,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{pace:.1f} us{work} (medians).",
         "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
         "optimizer, or a larger batch.",
+        on_path=ALL_HOST,
     )
 
 
@@ -160,6 +162,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if stacks
         else "Record with_stack to see which lines that is; loops over tensors, logging and work "
         "on the host between operators are the usual ones.",
+        on_path=ALL_HOST,
     )
 
 
@@ -183,6 +186,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if short < _SHORT_NS
         else "Look with dynprof view for what it waits for: an event of another stream, a function "
         "on the host in the stream, another process on the same device.",
+        on_path=DELAYS,
     )
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, fusion, host
-from dynprof.analysis.findings.finding import LEAST, OF_A_STEP
+from dynprof.analysis.findings.finding import DELAYS, LEAST, OF_A_STEP
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_COMMUNICATION,
     ALL_COPIES,
+    ALL_HOST,
     ALL_KERNELS,
 )
+from dynprof.analysis.measures.critical_path.parts import BETWEEN, LAUNCHING, PARTS, WAITING
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 
@@ -28,6 +30,8 @@ _RULES = (
     device.exposed_copies, device.memory, fusion.fusible_kernels, *IDLE_RULES,
 )  # fmt: skip
 """Each looks for one thing."""
+_DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
+"""The parts of the critical path in which a device could begin and does not."""
 
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
@@ -54,8 +58,10 @@ def _on_path(what: str, measured: MeasuredTrace) -> float:
     path = measured.critical_path
     if not what or path is None or path.on_host:
         return math.inf
+    if what == DELAYS:
+        return sum(time for part, time in path.parts().items() if part in _DELAYS)
     saved = {one.what: path.length - one.step for one in path.what_ifs}
-    if what not in saved and what not in (ALL_COMMUNICATION, ALL_COPIES):
+    if what not in saved and what not in (ALL_COMMUNICATION, ALL_COPIES, ALL_HOST):
         what = ALL_KERNELS  # only the longest kernels are tried one by one
     told = (measured.launches.call != UNKNOWN).all()
     return saved.get(what, 0.0 if told else math.inf)
