@@ -190,7 +190,7 @@ def _scenarios(
     part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
     part[done] = work_parts(trace, work)[graph.work[done]]
     name[done] = trace.spans["name"][work.place[graph.work[done]]]
-    host = _without(graph, graph.host)
+    host = _without(graph, graph.host + graph.calling)
     if done.any():  # else there is nothing beside it
         yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
     loading = times.time[times.phase == PHASES.index(LOADING)].sum()
@@ -213,7 +213,7 @@ def _scenarios(
 
 def _without(graph: Graph, free: Numbers) -> Numbers:
     """Return how long each edge takes without some of the host's work."""
-    return np.where(graph.host > 0, graph.delay - free, graph.delay)
+    return np.where(free > 0, graph.delay - free, graph.delay)
 
 
 def _covered_until(where: Cover, time: Numbers) -> Numbers:
