@@ -16,12 +16,12 @@ from dynprof.analysis.findings.culprits import (
 from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.reading.intervals import cover, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 PAGEABLE_MEMORY = "Pageable"
 """Stands in the names of copies from or to memory that is not pinned."""
+_LONG = 0.1
+"""From this share of a time on, calls to launch are worth naming."""
 _SHORT_NS = 10_000
 """From one kernel that is queued to the next a device needs less than this."""
 
@@ -153,17 +155,29 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     gap = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces))
     within = f" That is {phase}." if phase else ""
+    does, slow = "does something else than launch", _in_calls(measured, steps, pieces)
+    if slow >= _LONG * time:
+        does = f"does something else than launch, or is long in a call to ({ms(slow)})"
+        within += " A first launch loads the kernel: record later steps, to see whether it stays."
     return Finding(
         "The device waits for the host",
         steps.share(time),
-        f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host does something else "
-        f"than launch{_lines(measured, steps, pieces)}.{within}",
+        f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
+        f"{_lines(measured, steps, pieces)}.{within}",
         "Take that out of the loop, do it less often, or in another thread or process."
         if stacks
         else "Record with_stack to see which lines that is; loops over tensors, logging and work "
         "on the host between operators are the usual ones.",
         on_path=ALL_HOST,
     )
+
+
+def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
+    """Return for how long the host was in the calls that launched what ran next."""
+    spans, asked = measured.trace.spans, _gaps(measured, steps).asked[np.unique(pieces.gap)]
+    calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
+    start, end, of, first = by_first(pieces.start, pieces.end, [calls])
+    return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
 
 
 def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.analysis.findings.planted import BUSY, FREE, OTHER, STEP, Planted
 from tests.unit.analysis.findings.test_findings import HEALTHY, Span, found, measured
-from tests.unit.analysis.findings.test_idle_findings import EARLY, LATE, QUEUE, only
+from tests.unit.analysis.findings.test_idle_findings import EARLY, HOST, LATE, QUEUE, only
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,6 +137,18 @@ def test_a_copy_exposed_or_hidden(tmp_path: Path) -> None:
     )
     job.kernel("gemm", FREE, BUSY - FREE, launched=EARLY, stream=9)
     assert job.found(tmp_path) == {}
+
+
+def test_long_in_a_call_to_launch_or_elsewhere(tmp_path: Path) -> None:
+    """The host comes as late; a first launch, which loads the kernel, is no work of the user's."""
+    job = Planted(launched=FREE + 1)
+    for event in job.events:
+        if event["ts"] % 100_000 == 61_000:
+            event["dur"] = 18_990.0
+    detail = only(job, tmp_path, HOST)
+    assert "does something else than launch, or is long in a call to (19 ms)" in detail
+    assert "A first launch loads the kernel" in detail
+    assert "or is long" not in only(Planted(launched=LATE), tmp_path, HOST)
 
 
 @pytest.mark.parametrize(
