@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.code.user_code import place_of, users_frames, where
+from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
 from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.intervals import clipped
 from dynprof.plural import number
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.measures.timeline.steps import Marked
     from dynprof.analysis.measures.waiting.idle import Idle
+    from dynprof.analysis.reading.intervals import Cover
 
     Numbers = NDArray[np.int64]
     Chosen = NDArray[np.bool_]
@@ -115,6 +118,22 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
     found = where(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
     nobody = np.full(len(place), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody, found.frame, spans["length"][place])
+
+
+def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
+    """Return where the thread of the steps was while nothing of a cover ran, the longest first."""
+    trace, spans = measured.trace, measured.trace.spans
+    edges = [[begin, begin + length] for _, begin, length in steps.steps]
+    clips = [clipped(busy, *edge) for edge in edges]
+    start = np.array([t for (b, _), one in zip(edges, clips, strict=True) for t in (b, *one[1])])
+    end = np.array([t for (_, e), one in zip(edges, clips, strict=True) for t in (*one[0], e)])
+    frames = users_frames(trace)
+    of_frames = np.concatenate([spans["start"][frames], (spans["start"] + spans["length"])[frames]])
+    start, end, _ = cut(start[end > start], end[end > start], of_frames)
+    thread = np.full(len(start), main_thread(trace))
+    found = where(trace, measured.calls, thread, start)
+    nobody = np.full(len(start), UNKNOWN, np.int64)
+    return _grouped(measured, steps, nobody, found.frame, end - start)
 
 
 def _in_steps(moments: Numbers, steps: list[Marked]) -> Chosen:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.culprits import (
+    between,
     lines_named,
     openers,
     places,
@@ -134,13 +135,15 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     """Look for time in which Python runs and no operator does, for no other reason."""
     if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
-    time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
+    causes = united(*steps.causes.values())
+    time = steps.parts[IDLE] - steps.idle_in(causes)
+    lines = lines_named(between(measured, steps, united(steps.busy, causes)))
     stacks = measured.trace.category(FRAMES).any()
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
         steps.share(time),
-        f"No operator and no collective runs for {ms(time)} of {steps.a_step}.",
+        f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
         f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
     )
 

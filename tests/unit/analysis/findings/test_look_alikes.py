@@ -51,6 +51,22 @@ def test_on_the_host(tmp_path: Path, pair: str) -> None:
     assert title not in found(measured(tmp_path, other))
 
 
+def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
+    """Where the thread of the steps was, without the operators that it called there."""
+    spans: list[Span] = [
+        ("train.py(8): main", "python_function", 0, 100),
+        ("data.py(40): augment", "python_function", 10, 60),
+        ("numpy/random.py(3): shuffle", "python_function", 12, 20),
+        ("aten::mm", "cpu_op", 40, 10),
+        ("aten::mm", "cpu_op", 80, 15),
+    ]
+    detail = found(measured(tmp_path, spans))[BETWEEN].detail
+    assert detail == (
+        "No operator and no collective runs for 75 ms of a step, 50 ms at data.py:40 (augment); "
+        "25 ms at train.py:8 (main)."
+    )
+
+
 def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
     """The time that no operator takes has one cause."""
     said = found(measured(tmp_path, PAIRS["Python or the loader"][1]))
