@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
@@ -17,6 +19,10 @@ MAIN, OTHER, DEVICE = 1, 2, 0
 STEP = 100.0
 FREE, BUSY = 60.0, 80.0
 """The device has nothing to run between these times of a step; the next step begins at once."""
+
+EARLY, LATE = 30.0, BUSY - 0.015
+"""When the next kernel is launched: long before the device is free, or when it is to begin."""
+HOST, QUEUE = "The device waits for the host", "Work in the queue does not start"
 
 
 class Planted:
@@ -91,3 +97,12 @@ class Planted:
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
         measured = MeasuredTrace(path)
         return findings(measured, measured.breakdown)
+
+
+def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:
+    """Return the figures of the one finding that there is, which takes a share of the step."""
+    found = job.found(folder)
+    assert list(found) == [title]
+    assert found[title].share == pytest.approx(share, abs=0.003)
+    assert str(found[title]).endswith(".")
+    return found[title].detail

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.analysis.findings.planted import BUSY, FREE, OTHER, STEP, Planted
-from tests.unit.analysis.findings.test_findings import HEALTHY, Span, found, measured
-from tests.unit.analysis.findings.test_idle_findings import EARLY, HOST, LATE, QUEUE, only
+from tests.unit.analysis.findings.given_spans import HEALTHY, Span, found, measured
+from tests.unit.analysis.findings.planted import (
+    BUSY,
+    EARLY,
+    FREE,
+    HOST,
+    LATE,
+    OTHER,
+    QUEUE,
+    STEP,
+    Planted,
+    only,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,11 @@ from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.test_modules import GRAPH, ON_DEVICE, operator, write
+from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-Event = dict[str, Any]
 
 
 def innermost(spans: list[Event], when: int) -> Event | None:
