@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.code.user_code import place_of, users_frames, where
+from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
 from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.intervals import clipped
 from dynprof.plural import number
 
 if TYPE_CHECKING:
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.measures.timeline.steps import Marked
     from dynprof.analysis.measures.waiting.idle import Idle
+    from dynprof.analysis.reading.intervals import Cover
 
     Numbers = NDArray[np.int64]
+    Chosen = NDArray[np.bool_]
 
 _MOST = 2
 """So many are named."""
@@ -57,7 +62,7 @@ class Culprit:
     @property
     def called(self) -> str:
         """What it is, as calls are counted."""
-        return f"{self.what} at {self.place}" if self.place else self.what
+        return " at ".join(filter(None, (self.what, self.place)))
 
     @property
     def at(self) -> str:
@@ -92,6 +97,50 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     found = where(trace, measured.calls, pieces.thread, pieces.start)
     nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
+
+
+def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+    """Return who started some of what the device did, the longest first."""
+    trace, started = measured.trace, measured.launches
+    mine = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
+    work, call = started.work[mine], started.call[mine]
+    inside = _in_steps(trace.spans["start"][work], steps.steps) & (call != UNKNOWN)
+    call, time = call[inside], trace.spans["length"][work[inside]]
+    found = where(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
+    return _grouped(measured, steps, found.operator, found.frame, time)
+
+
+def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+    """Return where in the user's code some spans of the host were opened, the longest first."""
+    spans = measured.trace.spans
+    place = np.flatnonzero(chosen)
+    place = place[_in_steps(spans["start"][place], measured.marked)]
+    found = where(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
+    nobody = np.full(len(place), UNKNOWN, np.int64)
+    return _grouped(measured, steps, nobody, found.frame, spans["length"][place])
+
+
+def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
+    """Return where the thread of the steps was while nothing of a cover ran, the longest first."""
+    trace, spans = measured.trace, measured.trace.spans
+    edges = [[begin, begin + length] for _, begin, length in steps.steps]
+    clips = [clipped(busy, *edge) for edge in edges]
+    start = np.array([t for (b, _), one in zip(edges, clips, strict=True) for t in (b, *one[1])])
+    end = np.array([t for (_, e), one in zip(edges, clips, strict=True) for t in (*one[0], e)])
+    frames = users_frames(trace)
+    of_frames = np.concatenate([spans["start"][frames], (spans["start"] + spans["length"])[frames]])
+    start, end, _ = cut(start[end > start], end[end > start], of_frames)
+    thread = np.full(len(start), main_thread(trace))
+    found = where(trace, measured.calls, thread, start)
+    nobody = np.full(len(start), UNKNOWN, np.int64)
+    return _grouped(measured, steps, nobody, found.frame, end - start)
+
+
+def _in_steps(moments: Numbers, steps: list[Marked]) -> Chosen:
+    inside = np.zeros(len(moments), bool)
+    for _, begin, length in steps:
+        inside |= (moments >= begin) & (moments < begin + length)
+    return inside
 
 
 def _grouped(
@@ -139,6 +188,24 @@ def calls_named(found: list[Culprit]) -> str:
 def times_named(found: list[Culprit]) -> str:
     """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty."""
     return "; ".join(f"{ms(one.time)} {one.at}" for one in _worst(found))
+
+
+def lines_named(found: list[Culprit]) -> str:
+    """Return the worst for the end of a sentence: ``, 41 ms at train.py:22 (main)``.
+
+    Empty where the trace does not tell the place.
+    """
+    known = [one for one in _worst(found) if one.place]
+    return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
+
+
+def starters_named(found: list[Culprit]) -> str:
+    """Return the worst as a sentence: ``Most comes from aten::mm at model.py:7 (forward), 4 ms.``.
+
+    Begins with a space. Empty where the trace does not tell who started anything.
+    """
+    worst = [f"{one.called or 'elsewhere'}, {ms(one.time)}" for one in _worst(found)]
+    return f" Most comes from {'; '.join(worst)}." if worst else ""
 
 
 def _worst(found: list[Culprit]) -> list[Culprit]:

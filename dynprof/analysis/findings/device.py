@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.findings.finding import LEAST, Finding
+from dynprof.analysis.findings.culprits import starters, starters_named
+from dynprof.analysis.findings.finding import LEAST, Finding, how_many
+from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
+from dynprof.analysis.measures.critical_path.critical_path import ALL_COMMUNICATION, ALL_COPIES
 from dynprof.analysis.measures.memory.memory_timeline import device_label
-from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, Breakdown, ms
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.reading.categories import COPIES, KERNELS
+from dynprof.analysis.reading.intervals import united
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -15,17 +22,44 @@ NEAR = 0.9
 """Memory is near its limit from this share on."""
 
 
-def exposed_communication(_: MeasuredTrace, steps: Breakdown) -> Finding:
+def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for collectives that run while nothing computes."""
+    trace = measured.trace
+    chosen = trace.category(KERNELS) & trace.named(is_collective)
+    who = "" if steps.on_host else starters_named(starters(measured, steps, chosen))
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
     alone = "all of it" if time > 0.995 * whole else ms(time)
     return Finding(
         "Communication is exposed",
         steps.share(time),
-        f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes.",
+        f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes.{who}",
         "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
         "gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or sharding "
         "that overlaps with the backward pass.",
+        on_path=ALL_COMMUNICATION,
+    )
+
+
+def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Look for copies that run alone, without those of pageable memory, which have their own."""
+    if steps.on_host:
+        return None
+    trace = measured.trace
+    copies = trace.category(COPIES) & (trace.spans["device"] == steps.device)
+    chosen = copies & ~trace.named(lambda name: PAGEABLE_MEMORY in name)
+    work = (steps.covers[COMPUTING], steps.covers[COMMUNICATION], trace.when(copies & ~chosen))
+    time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
+    whole = steps.time_in(trace.when(chosen))
+    count = counted(how_many(measured, steps, chosen), "copy runs", "copies run")
+    return Finding(
+        "Copies are exposed",
+        steps.share(time),
+        f"{count} in {steps.a_step} for {ms(whole)}, {ms(time)} while the device does nothing "
+        "else."
+        f"{starters_named(starters(measured, steps, chosen))}",
+        "Copy the next batch in a stream of its own while this one is computed; within the device "
+        "look for .contiguous(), .clone() and .to() of what is there already.",
+        on_path=ALL_COPIES,
     )
 
 

@@ -16,6 +16,9 @@ LEAST = 0.03
 """A finding is worth a line from this share of a step on."""
 LARGE = 0.25
 """From this share of a step on, one operator or one phase is worth naming."""
+DELAYS = "delays of the device"
+"""Stands for what a device could begin and does not, as a thing on the critical path."""
+OF_A_STEP = "a step"
 SMALL_NS = 10_000
 """Starting an operator or a kernel takes the host about this long."""
 
@@ -31,14 +34,20 @@ class Finding:
         advice: What to try.
         of: What it takes that share of.
         weight: How bad it is; the share of a step that is as bad.
+        on_path: What the critical path calls it, which knows what else takes as long.
+        without: How a sentence on what a step would save begins.
+        saves: What a step would save at most, in a sentence; empty where it is not of a step.
     """
 
     title: str
     share: float
     detail: str
     advice: str
-    of: str = "a step"
+    of: str = OF_A_STEP
     weight: float = -1
+    on_path: str = ""
+    without: str = "Without it"
+    saves: str = ""
 
     @property
     def badness(self) -> float:
@@ -46,7 +55,7 @@ class Finding:
         return self.share if self.weight < 0 else self.weight
 
     def __str__(self) -> str:
-        return f"{self.title}: {self.detail} {self.advice}"
+        return " ".join(filter(None, (f"{self.title}:", self.detail, self.saves, self.advice)))
 
 
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.finding import Finding
+from dynprof.analysis.measures.critical_path.critical_path import ALL_KERNELS
 from dynprof.analysis.measures.efficiency.sequences import MOST
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
-from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "Kernels that could be one",
         steps.share(time),
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
-        f"one another; fused, they would save {ms(time)} at most. Most of it: {operators}, "
-        f"{each}{where}.",
+        f"one another. Most of it: {operators}, {each}{where}.",
         "torch.compile fuses them; without it, one operator may do for several, such as "
         "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
+        on_path=ALL_KERNELS,
+        without="Fused,",
     )
 
 

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.findings.culprits import (
+    between,
+    lines_named,
+    openers,
+    places,
+    starters,
+    starters_named,
+)
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
+from dynprof.analysis.measures.code.user_code import place_of
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -20,12 +29,20 @@ from dynprof.analysis.measures.timeline.breakdown import (
     ms,
 )
 from dynprof.analysis.measures.timeline.nesting import own_time
-from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, where_phase
+from dynprof.analysis.measures.timeline.phases import (
+    CHECKPOINT,
+    LOADING,
+    OPTIMIZER,
+    phase_spans,
+    where_phase,
+)
 from dynprof.analysis.reading.categories import COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
 
@@ -39,6 +56,14 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
         return steps.time_in(where)
     pieces = of_cause(measured, cause)
     return mean(steps, pieces) if pieces else 0.0
+
+
+def _lines(measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]) -> str:
+    """Return where in the user's code a thing the host does costs time; may be empty."""
+    if measured.idle is None:
+        return lines_named(openers(measured, steps, chosen))
+    pieces = of_cause(measured, cause)
+    return lines_named(places(measured, steps, pieces)) if pieces else ""
 
 
 def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
@@ -71,17 +96,21 @@ def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
     own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
     times = np.bincount(trace.spans["name"][calls.span[inside]], weights=own)
     worst = int(times.argmax())
-    return f", {times[worst] / max(1, times.sum()):.0%} of it in {trace.tables['name'][worst]}"
+    share, name = times[worst] / max(1, times.sum()), trace.tables["name"][worst]
+    return f", {share:.0%} of it in {place_of(name)}"
 
 
 def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
     time = cost(measured, steps, COLLECTING, steps.causes[COLLECTING])
-    count = how_many(measured, steps, measured.trace.category(COLLECTIONS))
+    collections = measured.trace.category(COLLECTIONS)
+    count = how_many(measured, steps, collections)
+    lines = _lines(measured, steps, COLLECTING, collections)
     return Finding(
         "Garbage collection",
         steps.share(time),
-        f"Python collects garbage {counted(count, 'time')} in {steps.a_step}, for {ms(time)}.",
+        f"Python collects garbage {counted(count, 'time')} in {steps.a_step}, for {ms(time)}"
+        f"{lines}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every so many steps, on all ranks in the same one.",
     )
@@ -90,10 +119,13 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
 def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
     time = cost(measured, steps, COMPILING, steps.causes[COMPILING])
+    compiles = measured.trace.named(lambda name: COMPILERS in name)
+    lines = _lines(measured, steps, COMPILING, compiles)
     return Finding(
         "Recompilation",
         steps.share(time),
-        f"torch.compile compiles inside the recorded steps, for {ms(time)} of {steps.a_step}.",
+        f"torch.compile compiles inside the recorded steps, for {ms(time)} of "
+        f"{steps.a_step}{lines}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled in.",
     )
@@ -103,13 +135,15 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     """Look for time in which Python runs and no operator does, for no other reason."""
     if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
-    time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
+    causes = united(*steps.causes.values())
+    time = steps.parts[IDLE] - steps.idle_in(causes)
+    lines = lines_named(between(measured, steps, united(steps.busy, causes)))
     stacks = measured.trace.category(FRAMES).any()
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
         steps.share(time),
-        f"No operator and no collective runs for {ms(time)} of {steps.a_step}.",
+        f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
         f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
     )
 
@@ -139,12 +173,18 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     of_them = f"of them in {steps.a_step}"
+    chosen = measured.trace.named(lambda name: name == kind.name)
+    if steps.on_host:
+        who = lines_named(openers(measured, steps, chosen)) + "."
+    else:
+        who = "." + starters_named(starters(measured, steps, chosen))
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
         f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
-        f"{ms(kind.total / count)}.",
+        f"{ms(kind.total / count)}{who}",
         _advice_on(kind.name, shapes=len(measured.trace.tables["dims"]) > 1),
+        on_path=kind.name,
     )
 
 
@@ -164,10 +204,11 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host and steps.share(time) < LARGE:
         return None
     idle = "" if steps.on_host else "leaves the device idle for "
+    lines = _lines(measured, steps, OPTIMIZER, phase_spans(measured.trace, OPTIMIZER))
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}.",
+        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
     )
 
@@ -175,9 +216,10 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
     time = cost(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT])
+    lines = _lines(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),
-        f"Saving takes {ms(time)} of {steps.a_step} in the mean.",
+        f"Saving takes {ms(time)} of {steps.a_step} in the mean{lines}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
     )

@@ -13,14 +13,15 @@ from dynprof.analysis.findings.culprits import (
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import Finding, how_many
-from dynprof.analysis.measures.timeline.breakdown import COMPUTING, Breakdown, ms
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
+from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.reading.intervals import cover, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
+PAGEABLE_MEMORY = "Pageable"
+"""Stands in the names of copies from or to memory that is not pinned."""
+_LONG = 0.1
+"""From this share of a time on, calls to launch are worth naming."""
 _SHORT_NS = 10_000
 """From one kernel that is queued to the next a device needs less than this."""
 
@@ -56,8 +61,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
     return Finding(
         "The host waits for the device",
         steps.share(time),
-        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}. Without "
-        "them it would be that much shorter at most.",
+        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         "Keep values on the device and read them every so many steps; look for .item(), .cpu(), "
         "print(loss) and conditions on tensors in the loop, copy with non_blocking=True.",
     )
@@ -68,9 +72,9 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     if steps.on_host:
         return None
     trace = measured.trace
-    chosen = trace.category(COPIES) & trace.named(lambda name: "Pageable" in name)
+    chosen = trace.category(COPIES) & trace.named(lambda name: PAGEABLE_MEMORY in name)
     chosen &= trace.spans["device"] == steps.device
-    others = united(*(where for name, where in steps.covers.items() if name == COMPUTING))
+    others = united(steps.covers[COMPUTING], steps.covers[COMMUNICATION])
     alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
     pieces = of_cause(measured, PAGEABLE)
     waiting = mean(steps, pieces) if pieces else 0.0
@@ -135,6 +139,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{pace:.1f} us{work} (medians).",
         "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
         "optimizer, or a larger batch.",
+        on_path=ALL_HOST,
     )
 
 
@@ -150,16 +155,29 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     gap = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces))
     within = f" That is {phase}." if phase else ""
+    does, slow = "does something else than launch", _in_calls(measured, steps, pieces)
+    if slow >= _LONG * time:
+        does = f"does something else than launch, or is long in a call to ({ms(slow)})"
+        within += " A first launch loads the kernel: record later steps, to see whether it stays."
     return Finding(
         "The device waits for the host",
         steps.share(time),
-        f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host does something else "
-        f"than launch{_lines(measured, steps, pieces)}.{within}",
+        f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
+        f"{_lines(measured, steps, pieces)}.{within}",
         "Take that out of the loop, do it less often, or in another thread or process."
         if stacks
         else "Record with_stack to see which lines that is; loops over tensors, logging and work "
         "on the host between operators are the usual ones.",
+        on_path=ALL_HOST,
     )
+
+
+def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
+    """Return for how long the host was in the calls that launched what ran next."""
+    spans, asked = measured.trace.spans, _gaps(measured, steps).asked[np.unique(pieces.gap)]
+    calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
+    start, end, of, first = by_first(pieces.start, pieces.end, [calls])
+    return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
 
 
 def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -182,6 +200,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if short < _SHORT_NS
         else "Look with dynprof view for what it waits for: an event of another stream, a function "
         "on the host in the stream, another process on the same device.",
+        on_path=DELAYS,
     )
 
 
@@ -189,7 +208,7 @@ def _when_launched(ahead: float, time: float) -> str:
     """Return which part of a time in the queue begins with a launch that was late itself."""
     if not ahead:
         return "All of it passes between a late launch and its start."
-    if ahead >= time:
+    if ms(ahead) == ms(time):  # else the rest would be less than is shown
         return "All of it was launched before the device was free."
     return (
         f"For {ms(ahead)} that was launched before the device was free; the rest passes between a "

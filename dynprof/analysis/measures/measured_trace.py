@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.code.backward import passes
 from dynprof.analysis.measures.code.call_stacks import call_stacks
 from dynprof.analysis.measures.code.call_tree import call_tree
 from dynprof.analysis.measures.code.marks import marks
@@ -37,6 +38,7 @@ from dynprof.analysis.measures.waiting.idle import idle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.analysis.measures.code.backward import Pass
     from dynprof.analysis.measures.code.call_tree import CallTree
     from dynprof.analysis.measures.code.marks import Marks
     from dynprof.analysis.measures.code.modules import Modules
@@ -177,6 +179,11 @@ class MeasuredTrace(ReadTrace):
     def modules(self) -> Modules:
         """What was spent along the tree of modules."""
         return modules(self.trace, self.operators, self.launches, self.efforts)
+
+    @cached_property
+    def passes(self) -> list[Pass]:
+        """Backward passes by the operator that went forward."""
+        return passes(self.trace, self.launches)
 
     @cached_property
     def kernel_shapes(self) -> list[KernelShape]:

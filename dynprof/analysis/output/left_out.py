@@ -50,6 +50,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             "no module and no label was recorded; with_stack and with_modules do",
         ),
         "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
+        "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),

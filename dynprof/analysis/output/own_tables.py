@@ -1,4 +1,4 @@
-"""Tables that the vendor does not have: by module, how good operators are, how kernels run."""
+"""Tables that the vendor does not have: modules, backward passes, operators' work, kernels."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ OPERATOR_FLOPS = (
     "Device Total Duration(us)", "FLOPs Of One", "Bytes Of One", "TFLOP/s", "GB/s",
     "FLOPs Per Byte", "Peak TFLOP/s", "Peak GB/s", "Bound", "Of Roofline(%)", "Tensor Cores(%)",
 )  # fmt: skip
+BACKWARD_OPERATORS = (
+    "Forward Operator", "Backward", "Count", "Host Self Duration(us)", "Device Duration(us)",
+)  # fmt: skip
 KERNEL_SHAPES = (
     "Name", "Tensor Cores", "Grid", "Block", "Blocks", "Registers Per Thread",
     "Shared Memory(B)", "Estimated Occupancy(%)", "Count", "Total Time(us)", "Avg Time(us)",
 )  # fmt: skip
 OUTSIDE, UNKNOWN = "(in none of these)", "(launch not recorded)"
+NOT_TOLD = "(not known)"
 _KB = 1024
 
 
@@ -42,6 +46,7 @@ def own_tables(measured: MeasuredTrace) -> Tables:
     return {
         "module_details.csv": (MODULE_DETAILS, _module_details(measured)),
         "operator_flops.csv": (OPERATOR_FLOPS, _operator_flops(measured)),
+        "backward_operators.csv": (BACKWARD_OPERATORS, _backward_operators(measured)),
         "kernel_shapes.csv": (KERNEL_SHAPES, _kernel_shapes(measured)),
     }
 
@@ -95,6 +100,11 @@ def _operator_flops(measured: MeasuredTrace) -> Iterator[Row]:
             _percent(place.share),
             _percent(work.on_tensor_cores),
         )
+
+
+def _backward_operators(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.passes:
+        yield one.operator or NOT_TOLD, one.node, one.count, us(one.host), us(one.device)
 
 
 def _kernel_shapes(measured: MeasuredTrace) -> Iterator[Row]:

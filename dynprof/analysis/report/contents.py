@@ -14,6 +14,7 @@ from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
+from dynprof.analysis.report.operators import operators_data
 from dynprof.analysis.report.roofline import roofline_data
 from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
@@ -33,7 +34,9 @@ NOT_MEASURABLE = "not measurable"
 """Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
-MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
+SHOWN = ("title", "share", "of", "detail", "saves", "advice")
+"""What the page says of each."""
+MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 1500, 64, 40
 THINNEST = 1 / 5000
 """What takes less of the time is left out of the flame graph."""
 
@@ -53,10 +56,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
-        "findings": [
-            {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
-            for f in found
-        ],
+        "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
@@ -65,7 +65,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         else None,
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
-        "operators": _operators(measured),
+        "operators": operators_data(measured),
         "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "marks": marks(measured),
@@ -154,22 +154,6 @@ def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
         "all": sum(tree.own_ns) // 1000,
         "hidden": len(total) - len(nodes),
     }
-
-
-def _operators(measured: MeasuredTrace) -> Data:
-    """Return counts and times by operator and by kernel, in ms."""
-    devices = any(kind.core != "HOST" for kind in measured.kinds)
-    rows: list[list[Any]] = [
-        [row.name, "host", row.count, row.own / 1e6, row.total / 1e6, row.device_own / 1e6]
-        for row in measured.work
-    ]
-    rows += [
-        [kind.name, kind.core.lower(), kind.count, kind.total / 1e6, kind.total / 1e6, None]
-        for kind in measured.kinds
-        if kind.core != "HOST"
-    ]
-    rows.sort(key=lambda row: -row[3])
-    return {"rows": rows[:MOST_OPERATORS], "count": len(rows), "devices": devices}
 
 
 def _memory(measured: MeasuredTrace) -> list[Data]:

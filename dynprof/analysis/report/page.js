@@ -27,6 +27,7 @@ function drawFindings() {
     const share = element("div", "share", `${Math.round(100 * finding.share)}%`);
     share.append(element("small", "", ` of ${finding.of}`));
     card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
+      ...(finding.saves ? [element("p", "", finding.saves)] : []),
       element("p", "advice", finding.advice));
     part("findings", "ol").append(card);
   }
@@ -89,7 +90,7 @@ function drawOperators() {
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
     "Times in ms, over the whole capture; own is without what lies inside.";
   const columns = [["Name", text], ["Where", text], ["Count", whole], ["Own", time], ["Total", time]];
-  if (devices) columns.push(["On device", time]);
+  if (devices) columns.push(["On device", time], ["On device, its backward", time]);
   new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
 }
 

@@ -21,7 +21,10 @@ function drawWaiting() {
     new SortedTable(part("waiting", ".causes"), [["Cause, of several the first", text], ["ms", time], ["%", percent]],
       found.causes.map(([name, ms]) => [name, ms, 100 * ms / idle]), 1, "causes");
   drawStreams(found);
-  drawDepth(found.depth);
+  drawOverTime(".depth", found.depth.ms, found.depth.depth, "in the queue",
+    "in the queue, all streams", { paths: uPlot.paths.stepped({ align: 1 }) });
+  drawOverTime(".delays", found.delays.ms, found.delays.us, "us to start",
+    "us from launch to start, the longest at a time", {});
 }
 
 const percent = (value) => `${value.toFixed(1)}`;
@@ -45,19 +48,18 @@ function drawStreams({ streams, count, percentiles, behind, delay }) {
   ]), 1, "streams");
 }
 
-function drawDepth(depth) {
-  if (depth.ms.length < 2) return;
-  const target = part("waiting", ".chart");
+function drawOverTime(name, ms, values, axisLabel, label, paths) {
+  if (ms.length < 2) return;
+  const target = part("waiting", name);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   const options = {
     width: target.clientWidth, height: 180, scales: { x: { time: false } },
-    axes: [{ ...axis, label: "ms since the first launch" }, { ...axis, label: "in the queue", size: 60 }],
-    series: [{ label: "ms" }, { label: "in the queue, all streams", stroke: colour("--accent"),
-      paths: uPlot.paths.stepped({ align: 1 }) }],
+    axes: [{ ...axis, label: "ms since the first launch" }, { ...axis, label: axisLabel, size: 70 }],
+    series: [{ label: "ms" }, { label, stroke: colour("--accent"), ...paths }],
   };
-  const plot = new uPlot(options, [depth.ms, depth.depth], target);
+  const plot = new uPlot(options, [ms, values], target);
   new ResizeObserver(() => plot.setSize({ width: target.clientWidth, height: 180 })).observe(target);
 }
 

@@ -15,8 +15,12 @@ from dynprof.analysis.measures.waiting.queue_waits import queued_while
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.queue import Queue
+
+    Numbers = NDArray[np.int64]
 
 MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
 
@@ -44,6 +48,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         "delay": _delays(whole),
         "behind": _behind(measured, queues.values()),
         "depth": _depth(whole),
+        "delays": _delays_over_time(whole),
     }
 
 
@@ -81,11 +86,25 @@ def _delays(found: Queue) -> list[float] | None:
 
 def _depth(found: Queue) -> Data:
     """Return the depth of the queue over time, of each slice of it the most, in ms."""
-    times, depth = found.times, found.depth
-    if len(times) > MOST_POINTS:
-        slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
-        ranked = np.lexsort((depth, slices))
-        last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
-        kept = np.sort(ranked[last])
-        times, depth = times[kept], depth[kept]
-    return {"ms": ((times - times[:1]) / 1e6).tolist(), "depth": depth.tolist()}
+    kept = _highest(found.times, found.depth)
+    times = found.times[kept] - found.times[:1]
+    return {"ms": (times / 1e6).tolist(), "depth": found.depth[kept].tolist()}
+
+
+def _delays_over_time(found: Queue) -> Data:
+    """Return the delays of launches over time, of each slice of it the longest, in ms and us."""
+    order = np.argsort(found.launched, kind="stable")
+    times, delays = found.launched[order], found.delay[order]
+    kept = _highest(times, delays)
+    times = times[kept] - found.times[:1]  # on the axis of the depth
+    return {"ms": (times / 1e6).tolist(), "us": (delays[kept] / 1e3).tolist()}
+
+
+def _highest(times: Numbers, values: Numbers) -> Numbers:
+    """Return the places to be drawn: of each slice of time the highest, where there are many."""
+    if len(times) <= MOST_POINTS:
+        return np.arange(len(times))
+    slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
+    ranked = np.lexsort((values, slices))
+    last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
+    return np.sort(ranked[last])

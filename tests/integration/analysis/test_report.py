@@ -364,6 +364,8 @@ def test_a_device_has_a_roofline_and_a_flame_graph(tmp_path: Path, opened: Any, 
         text.rstrip(":-\n ") for text in texts(page, "#roofline .u-label")
     }
     assert page.locator("#roofline canvas").bounding_box()["height"] > 200
+    for chart in ("depth", "delays"):
+        assert page.locator(f"#waiting .{chart} canvas").bounding_box()["height"] > 100
     assert {"% of roofline", "Held by"} <= set(texts(page, "#roofline th"))
     assert "aten::addmm" in page.inner_text("#roofline tbody")
     assert "Device, forward" in texts(page, "#modules th")

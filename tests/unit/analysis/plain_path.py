@@ -172,6 +172,11 @@ class PlainPath(PlainTrace):
             reached = max(reached, over)
         return found
 
+    def _slow_call(self, work: Work, begin: int) -> int:
+        """Return for how long a call lasts after the quickest launch would have been done."""
+        quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
+        return int(max(0, min(end(work["call"]), begin) - quick))
+
     def length(
         self,
         *,
@@ -181,6 +186,7 @@ class PlainPath(PlainTrace):
     ) -> int:
         """Return how long everything takes if the host, or some works, cost nothing."""
         works = {work["point"]: work["event"] for work in self.works}
+        self.by_point = {work["point"]: work for work in self.works}
         reached = {self.origin: 0}
         for point in self.order:
             ways, bound = [], self.binding(point)
@@ -188,6 +194,8 @@ class PlainPath(PlainTrace):
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
                 takes -= 0 if host else reason.host
+                if not host and reason is bound and reason.kind == "launches":
+                    takes -= self._slow_call(self.by_point[point], point.begin)
                 takes -= 0 if loading else self.loading_in(since, since + reason.host)
                 ways.append(reached[reason.after] + takes)
             free = point in works and without(works[point])

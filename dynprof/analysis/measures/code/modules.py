@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.code.backward import GRAPH, went_forward
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MODULE = "nn.Module: "
 """Kineto's names of modules' frames begin so."""
-_GRAPH = "autograd::engine::evaluate_function"
 _COMMUNICATION = ("nccl:", "c10d::")
 FORWARD, BACKWARD = 0, 1
 
@@ -158,12 +158,12 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
 
 def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     """Return whose time it is while modules, or labels, and backward passes of operators run."""
-    graph = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
+    graph = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(GRAPH))
     graph &= trace.spans["sequence"] >= 0
     span = np.flatnonzero(frames | graph)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)
-    went = _went_forward(trace, np.flatnonzero(graph))
+    went = went_forward(trace, np.flatnonzero(graph))
     seen = went != UNKNOWN
     at = np.full(len(went), ROOT, np.int64)
     at[seen] = open_at(
@@ -191,34 +191,6 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
         phase=np.array(phase, np.int64),
         tree=[(name, above) for above, name in tree],
     )
-
-
-def _went_forward(trace: Trace, graph: Numbers) -> Numbers:
-    """Return the operator that made the node of each backward pass; -1 where none is seen.
-
-    Operators before it may bear its number too, so it is the last of them. Threads count for
-    themselves: a number that several bear tells nothing.
-    """
-    spans, number = trace.spans, trace.spans["sequence"]
-    chosen = np.flatnonzero(trace.category(OPERATORS) & (number >= 0))
-    chosen = chosen[~np.isin(chosen, graph) & np.isin(number[chosen], number[graph])]
-    columns = (spans[name][graph] for name in ("start", "length", "thread"))
-    inside = open_at(
-        trace, graph, parents(*columns), spans["thread"][chosen], spans["start"][chosen]
-    )
-    own = np.append(number[graph], UNKNOWN)[inside] == number[chosen]
-    chosen = chosen[~own]
-    both = np.concatenate([graph, chosen])
-    is_graph = np.arange(len(both)) < len(graph)
-    order = np.lexsort((~is_graph, spans["start"][both], number[both]))
-    before = np.maximum.accumulate(np.where(is_graph[order], ROOT, np.arange(len(both))))
-    last = np.full(len(both), UNKNOWN, np.int64)
-    last[order] = np.append(both[order], UNKNOWN)[before]
-    result = last[: len(graph)]
-    pairs = np.unique(np.stack([number[chosen], spans["thread"][chosen]]), axis=1)
-    several, times = np.unique(pairs[0], return_counts=True)
-    wrong = np.append(number, UNKNOWN)[result] != number[graph]
-    return np.where(wrong | np.isin(number[graph], several[times > 1]), UNKNOWN, result)
 
 
 def _own_time(trace: Trace, owners: _Owners) -> Numbers:

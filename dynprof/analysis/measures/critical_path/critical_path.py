@@ -128,7 +128,7 @@ def critical_path(
     if end <= begin or not -_LATEST < begin < end < _LATEST:
         return None
     work = work_between(trace, found, begin, end)
-    main = _main_thread(trace)
+    main = main_thread(trace)
     waits = Waits(trace, work, main, begin, end)
     graph = path_graph(trace, work, waits, main, (begin, end))
     ends = _ends(marked, work, int(graph.end.max()))
@@ -152,7 +152,7 @@ def _span(marked: list[Marked]) -> tuple[int, int]:
     return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
-def _main_thread(trace: Trace) -> int:
+def main_thread(trace: Trace) -> int:
     """Return the thread of the steps, else the first that does anything; -1 where none does."""
     steps = trace.category(STEP_LABELS) & trace.named(lambda name: name.startswith(STEP))
     for chosen in (steps, trace.category(OPERATORS), trace.category(LAUNCHES)):
@@ -190,7 +190,7 @@ def _scenarios(
     part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
     part[done] = work_parts(trace, work)[graph.work[done]]
     name[done] = trace.spans["name"][work.place[graph.work[done]]]
-    host = _without(graph, graph.host)
+    host = _without(graph, graph.host + graph.calling)
     if done.any():  # else there is nothing beside it
         yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
     loading = times.time[times.phase == PHASES.index(LOADING)].sum()
@@ -213,7 +213,7 @@ def _scenarios(
 
 def _without(graph: Graph, free: Numbers) -> Numbers:
     """Return how long each edge takes without some of the host's work."""
-    return np.where(graph.host > 0, graph.delay - free, graph.delay)
+    return np.where(free > 0, graph.delay - free, graph.delay)
 
 
 def _covered_until(where: Cover, time: Numbers) -> Numbers:

@@ -47,6 +47,7 @@ class Graph:
         before: From which node each of its edges leads, by kind of edge.
         delay: How long each edge takes.
         host: For how long of that a thread of the host is at work, from the edge's begin on.
+        calling: For how long after that a call lasts that launches, beyond the quickest launch.
         thread: Which thread that is; -1 for none.
         binding: Which of the edges was the last.
     """
@@ -58,6 +59,7 @@ class Graph:
     before: Numbers
     delay: Numbers
     host: Numbers
+    calling: Numbers
     thread: Numbers
     binding: Numbers
 
@@ -185,6 +187,16 @@ class _Builder:
                 self.from_[WAIT, node], self.ready[WAIT, node] = source + 1, ended
                 self.valid[WAIT, node] = True
 
+    def _calling(self, binding: Numbers) -> Numbers:
+        """Return for how long slow calls keep what they launch, where nothing else does."""
+        work, mine = self.work, slice(1, 1 + self.works)
+        soonest = np.maximum(work.launched + work.shortest_launch, self.begin)
+        slow = np.maximum(np.minimum(work.called, work.start) - soonest, 0)
+        found = np.zeros_like(self.host)
+        bound = self.valid[HOST, mine] & (binding[mine] == HOST) & (work.call != UNKNOWN)
+        found[HOST, mine] = np.where(bound, slow, 0)
+        return found
+
     def add_joints(self) -> None:
         """Add the edges to joints: along their thread, from another one, from a device."""
         joints, nodes = self.joints, np.arange(1 + self.works, self.count)
@@ -210,6 +222,7 @@ class _Builder:
         binding, every = ready.argmax(axis=0), np.arange(self.count)
         ready[binding, every] = self.start
         delay = np.where(self.valid, ready - self.over[self.from_], NEVER)
+        calling = self._calling(binding)
         order, kind = self.order, np.arange(self.count)
         is_work = (kind > 0) & (kind <= self.works)
         call = np.full(self.count, UNKNOWN, np.int64)
@@ -222,6 +235,7 @@ class _Builder:
             before=self.rank[np.where(self.valid, self.from_, 0)][:, order],
             delay=delay[:, order],
             host=np.where(self.valid, self.host, 0)[:, order],
+            calling=calling[:, order],
             thread=self.thread[:, order],
             binding=binding[order],
         )

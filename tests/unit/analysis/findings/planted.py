@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
@@ -17,6 +19,10 @@ MAIN, OTHER, DEVICE = 1, 2, 0
 STEP = 100.0
 FREE, BUSY = 60.0, 80.0
 """The device has nothing to run between these times of a step; the next step begins at once."""
+
+EARLY, LATE = 30.0, BUSY - 0.015
+"""When the next kernel is launched: long before the device is free, or when it is to begin."""
+HOST, QUEUE = "The device waits for the host", "Work in the queue does not start"
 
 
 class Planted:
@@ -37,7 +43,13 @@ class Planted:
         self.kernel("gemm", BUSY, STEP - BUSY, launched=launched)
 
     def kernel(
-        self, name: str, at: float, took: float, launched: float | None, call: str = ""
+        self,
+        name: str,
+        at: float,
+        took: float,
+        launched: float | None,
+        call: str = "",
+        stream: int = 7,
     ) -> None:
         """Add a kernel or a copy; its launch takes 10 us, or ends with it where a copy is asked."""
         self._correlation += 2
@@ -47,7 +59,7 @@ class Planted:
                 lasts = at + took - launched + 0.01 if call else 0.01
                 name_of_call = call or "cudaLaunchKernel"
                 self._add(name_of_call, "cuda_runtime", MAIN, begin + launched, lasts, told)
-            args = {**told, "device": 0, "stream": 7}
+            args = {**told, "device": 0, "stream": stream}
             category = "gpu_memcpy" if "Memcpy" in name else "kernel"
             self._add(name, category, DEVICE, begin + at, took, args)
 
@@ -73,8 +85,24 @@ class Planted:
 
     def found(self, folder: Path) -> dict[str, Finding]:
         """Return what is found that is not just the costliest kernel, by title."""
+        return {one.title: one for one in self._all(folder) if "takes the most" not in one.title}
+
+    def costliest(self, folder: Path) -> Finding:
+        """Return what is said of the costliest kernel."""
+        (one,) = (one for one in self._all(folder) if "takes the most" in one.title)
+        return one
+
+    def _all(self, folder: Path) -> list[Finding]:
         path = folder / "a.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
         measured = MeasuredTrace(path)
-        found = findings(measured, measured.breakdown)
-        return {one.title: one for one in found if "takes the most" not in one.title}
+        return findings(measured, measured.breakdown)
+
+
+def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:
+    """Return the figures of the one finding that there is, which takes a share of the step."""
+    found = job.found(folder)
+    assert list(found) == [title]
+    assert found[title].share == pytest.approx(share, abs=0.003)
+    assert str(found[title]).endswith(".")
+    return found[title].detail

@@ -12,28 +12,26 @@ from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.host_waits import PAGEABLE
 from dynprof.analysis.measures.waiting.idle import NOTHING
 from tests.real_traces import on_each
-from tests.unit.analysis.findings.planted import BUSY, FREE, MAIN, OTHER, Planted
+from tests.unit.analysis.findings.planted import (
+    BUSY,
+    EARLY,
+    FREE,
+    HOST,
+    LATE,
+    MAIN,
+    OTHER,
+    QUEUE,
+    Planted,
+    only,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EARLY, LATE = 30.0, BUSY - 0.015
-WAITS, HOST = "The host waits for the device", "The device waits for the host"
-QUEUE, UNKNOWN = (
-    "Work in the queue does not start",
-    "The device is idle, and the trace cannot tell why",
-)
+WAITS = "The host waits for the device"
+UNKNOWN = "The device is idle, and the trace cannot tell why"
 SLOW_LAUNCHES = "The host cannot launch fast enough"
 PINNED = "Copies from memory that is not pinned"
-
-
-def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:
-    """Return the figures of the one finding that there is, which takes a share of the step."""
-    found = job.found(folder)
-    assert list(found) == [title]
-    assert found[title].share == pytest.approx(share, abs=0.003)
-    assert str(found[title]).endswith(".")
-    return found[title].detail
 
 
 def test_late_or_queued(tmp_path: Path) -> None:

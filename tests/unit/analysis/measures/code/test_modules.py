@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,13 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from tests.real_traces import everything, on_each
+from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Event = dict[str, Any]
 Key = tuple[tuple[str, ...], str]
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
-GRAPH = "autograd::engine::evaluate_function"
 NO_LABELS = ("profilerstep#", "nccl", "gloo:")
 OUTSIDE: Key = ((), "forward")
 
@@ -199,19 +196,6 @@ def test_on_random_models(tmp_path: Path, seed: int, *, frames: bool) -> None:
     assert measured.modules.of_labels is not frames
     assert any(row.backward.device for row in measured.modules.rows)
     assert any(row.backward.flops for row in measured.modules.rows)
-
-
-def write(path: Path, events: list[Event]) -> MeasuredTrace:
-    """Return a trace of a few events on thread 1 of process 1."""
-    whole = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in events]
-    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": whole}))
-    return MeasuredTrace(path)
-
-
-def operator(name: str, ts: int, dur: int, sequence: int, thread: int = 1) -> Event:
-    """Return an operator with a sequence number."""
-    event = {"name": name, "cat": "cpu_op", "ts": ts, "dur": dur, "tid": thread}
-    return {**event, "args": {"Sequence number": sequence}}
 
 
 def frame(name: str, ts: int, dur: int) -> Event:

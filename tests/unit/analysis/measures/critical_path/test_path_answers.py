@@ -64,6 +64,26 @@ def test_bound_by_the_host(tmp_path: Path) -> None:
     assert found["the host's work"] == 10 + 700 + 200 + 8  # one kernel after the other
 
 
+@pytest.mark.parametrize(("call", "left", "unknown"), [(600, 20, 0), (5, 610, 600)])
+def test_bound_by_a_slow_call_or_by_a_device(
+    tmp_path: Path, call: float, left: float, unknown: float
+) -> None:
+    """A call that lasts is the host's work, as when it loads a kernel; what follows a call is not.
+
+    The other launch takes 10 us, which any takes at least.
+    """
+    job = Job()
+    job.step()
+    job.launch("add", 5, 15, 5)
+    correlation = job.call("cudaLaunchKernel", 100, call)
+    job.work("gemm", correlation, 710, 200)
+    job.call("cudaDeviceSynchronize", 720, 198)
+    path = job.path(tmp_path)
+    assert parts(path).get("unknown wait", 0) == unknown
+    assert parts(path)["launches"] == 610 - unknown
+    assert without(path)["the host's work"] == left + 200 + 8
+
+
 def test_bound_by_a_copy(tmp_path: Path) -> None:
     """A copy from pageable memory keeps the host waiting, which only then launches."""
     job = Job()

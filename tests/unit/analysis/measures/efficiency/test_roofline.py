@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +80,27 @@ def test_peaks_of_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tf32" not in volta.tflops
     assert peak_of("NVIDIA A100-PG509-200") is None
     assert peak_of("") is None
+
+
+def test_peaks_fit_together_and_name_where_they_are_written() -> None:
+    """Without sparsity, halving a type's bits doubles its rate on the units for matrices."""
+    package = resources.files("dynprof.analysis.measures.efficiency")
+    table = json.loads(package.joinpath("peaks.json").read_text())
+    for one in table:
+        rates = one["tflops"]
+        assert re.search(r"(www|images|resources)\.(nvidia|amd)\.com/\S+", one["source"]), one[
+            "names"
+        ]
+        assert rates.get("bfloat16", rates["float16"]) == rates["float16"]
+        if "tf32" in rates:
+            assert 2 * rates["tf32"] == pytest.approx(rates["float16"], rel=0.02)
+        if "float8" in rates:
+            assert rates["float8"] == pytest.approx(2 * rates["float16"], rel=0.02)
+        if "float64" in rates:
+            assert 2 * rates["float64"] == pytest.approx(rates["float32"], rel=0.02)
+            assert rates.get("float64 matrix", 0) <= rates["float32"] * 1.01
+    names = [name for one in table for name in one["names"]]
+    assert len(names) == len(set(names))
 
 
 def test_a_table_of_ones_own_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,3 +112,24 @@ def test_the_report_shows_causes_and_queues(tmp_path: Path) -> None:
     assert max(said["depth"]["depth"]) == whole.depth.max()
     assert len(said["depth"]["ms"]) <= 600
     assert (np.diff(said["depth"]["ms"]) > 0).all()
+    delays = said["delays"]
+    assert max(delays["us"]) == whole.delay.max() / 1e3
+    assert len(delays["ms"]) == len(delays["us"]) <= 600
+    assert (np.diff(delays["ms"]) > 0).all()
+
+
+def test_delays_over_time_are_those_of_each_launch(tmp_path: Path) -> None:
+    """Few enough to be drawn one by one: each at the end of its call, since the first began."""
+    path = random_waits(tmp_path, 3)
+    measured, oracle = MeasuredTrace(path), Oracle(path)
+    said = waiting(measured)
+    assert said
+    calls = [(work, call) for work in oracle.work if (call := oracle.launch(work))]
+    first = min(oracle.begin(call) for _, call in calls)
+    expected = [
+        ((oracle.end(call) - first) / 1e6, max(0, oracle.begin(work) - oracle.end(call)) / 1e3)
+        for work, call in calls
+    ]
+    found = np.array([said["delays"]["ms"], said["delays"]["us"]]).T
+    assert np.array(sorted(found.tolist())) == pytest.approx(np.array(sorted(expected)))
+    assert found[:, 0].tolist() == sorted(found[:, 0])

@@ -1,0 +1,230 @@
+"""Each finding beside what looks like it and has another cause; where it is, and what it saves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.analysis.findings.given_spans import HEALTHY, Span, found, measured
+from tests.unit.analysis.findings.planted import (
+    BUSY,
+    EARLY,
+    FREE,
+    HOST,
+    LATE,
+    OTHER,
+    QUEUE,
+    STEP,
+    Planted,
+    only,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXPOSED, COPIES = "Communication is exposed", "Copies are exposed"
+PINNED = "Copies from memory that is not pinned"
+WAITS = "The step waits for data"
+BETWEEN, SMALL = "Python between the operators", "Many small operators"
+IN_OPERATOR = "aten::mm takes the most"
+
+PAIRS: dict[str, tuple[list[Span], list[Span], str]] = {
+    "Python or an operator": (
+        [("aten::mm", "cpu_op", 0, 24)], [("aten::mm", "cpu_op", 0, 99)], BETWEEN),
+    "Python or the loader": (
+        [("aten::mm", "cpu_op", 0, 20)],
+        [("aten::mm", "cpu_op", 0, 20), ("dataloader", "user_annotation", 20, 79.5)], BETWEEN),
+    "many small operators or few": (
+        [("aten::add", "cpu_op", n * 0.16, 0.009) for n in range(600)],
+        [("aten::add", "cpu_op", n * 0.2, 0.009) for n in range(499)], SMALL),
+    "small operators or longer ones": (
+        [("aten::add", "cpu_op", n * 0.16, 0.0099) for n in range(600)],
+        [("aten::add", "cpu_op", n * 0.16, 0.0101) for n in range(600)], SMALL),
+    "one operator or as much of several": (
+        [("aten::mm", "cpu_op", 0, 60)],
+        [(f"aten::mm_{n}", "cpu_op", 3 * n, 3) for n in range(20)], IN_OPERATOR),
+    "a collection or a function that is called like one": (
+        [*HEALTHY, ("collection of generation 2", "gc", 50, 20)],
+        [*HEALTHY, ("collection of generation 2", "cpu_op", 50, 11)], "Garbage collection"),
+    "compiling or the compiled graph": (
+        [*HEALTHY, ("backend_compile (dynamo_timed)", "user_annotation", 10, 25)],
+        [*HEALTHY, ("CompiledFunction", "user_annotation", 10, 25)], "Recompilation"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_on_the_host(tmp_path: Path, pair: str) -> None:
+    """Without a device: the first has the flaw, the second as long a step of another kind."""
+    flawed, other, title = PAIRS[pair]
+    assert title in found(measured(tmp_path, flawed))
+    assert title not in found(measured(tmp_path, other))
+
+
+def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
+    """Where the thread of the steps was, without the operators that it called there."""
+    spans: list[Span] = [
+        ("train.py(8): main", "python_function", 0, 100),
+        ("data.py(40): augment", "python_function", 10, 60),
+        ("numpy/random.py(3): shuffle", "python_function", 12, 20),
+        ("aten::mm", "cpu_op", 40, 10),
+        ("aten::mm", "cpu_op", 80, 15),
+    ]
+    detail = found(measured(tmp_path, spans))[BETWEEN].detail
+    assert detail == (
+        "No operator and no collective runs for 75 ms of a step, 50 ms at data.py:40 (augment); "
+        "25 ms at train.py:8 (main)."
+    )
+
+
+def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
+    """The time that no operator takes has one cause."""
+    said = found(measured(tmp_path, PAIRS["Python or the loader"][1]))
+    assert list(said) == [WAITS]
+    assert said[WAITS].saves == "Without it a step would be 79.5 ms shorter at most."
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "title"),
+    [
+        ("collection of generation 2", "gc", "Garbage collection"),
+        ("compile (dynamo_timed)", "cpu_op", "Recompilation"),
+    ],
+)
+def test_what_stops_all_threads_or_a_queue(
+    tmp_path: Path, name: str, category: str, title: str
+) -> None:
+    """The device waits for it where the next kernel was launched after it, and not before."""
+    for launched, expected in ((LATE, title), (EARLY, QUEUE)):
+        job = Planted(launched=launched)
+        job.on_host(name, category, FREE, BUSY - 0.02, OTHER)
+        only(job, tmp_path, expected)
+
+
+def test_communication_exposed_or_hidden(tmp_path: Path) -> None:
+    """The same collective costs nothing beside a kernel that computes."""
+    job = Planted(launched=EARLY)
+    job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY, stream=9)
+    detail = only(job, tmp_path, EXPOSED)
+    assert detail == (
+        "Collectives run for 20 ms of a step, all of it while nothing computes. Most comes from "
+        "train.py:9 (main), 20 ms."
+    )
+    job = Planted(launched=EARLY)
+    job.kernel("gemm", FREE, BUSY - FREE, launched=EARLY)
+    job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY, stream=9)
+    assert job.found(tmp_path) == {}
+
+
+def test_a_kernel_that_is_slow_or_one_that_waits_for_a_rank(tmp_path: Path) -> None:
+    """A long kernel takes the most, and who started it is named; a collective waits for others."""
+    spans: list[Span] = [*((f"gemm_{n}", "kernel", n * 3.0, 3.0) for n in range(20))]
+    for name, expected in (("slow_gemm", "slow_gemm takes the most"), ("ncclAllReduce", EXPOSED)):
+        said = found(measured(tmp_path, [*spans, (name, "kernel", 60, 40)]))
+        assert list(said) == [expected]
+        assert said[expected].share == pytest.approx(0.4)
+        assert said[expected].saves == "Without it a step would be 40 ms shorter at most."
+    job = Planted(launched=EARLY)
+    assert job.costliest(tmp_path).detail == (
+        "2 of them in a step take 80 ms. Most comes from train.py:9 (main), 50 ms; "
+        "elsewhere, 30 ms."
+    )
+
+
+def test_a_copy_pinned_or_pageable(tmp_path: Path) -> None:
+    """Each run alone has a name of its own, and nothing is charged to both."""
+    for memory, title, other in (("Pinned", COPIES, PINNED), ("Pageable", PINNED, COPIES)):
+        job = Planted(launched=EARLY)
+        name = f"Memcpy HtoD ({memory} -> Device)"
+        job.on_host("aten::copy_", "cpu_op", EARLY - 0.5, EARLY + 0.5)
+        job.kernel(name, FREE, BUSY - FREE, launched=EARLY)
+        said = job.found(tmp_path)
+        assert said[title].share == pytest.approx(0.2, abs=0.001)
+        assert other not in said
+
+
+def test_a_copy_beside_a_collective_is_charged_once(tmp_path: Path) -> None:
+    """Nothing computes meanwhile: that is the collective's, whatever memory the copy is of."""
+    for memory in ("Pinned", "Pageable"):
+        job = Planted(launched=EARLY)
+        job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY, stream=9)
+        job.kernel(f"Memcpy HtoD ({memory} -> Device)", FREE, BUSY - FREE, launched=EARLY)
+        only(job, tmp_path, EXPOSED)
+
+
+def test_a_copy_exposed_or_hidden(tmp_path: Path) -> None:
+    """Beside a kernel it costs nothing; alone, it names who asked for it."""
+    job = Planted(launched=EARLY)
+    job.on_host("aten::clone", "cpu_op", EARLY - 0.5, EARLY + 0.5)
+    job.kernel("Memcpy DtoD (Device -> Device)", FREE, BUSY - FREE, launched=EARLY)
+    assert only(job, tmp_path, COPIES) == (
+        "1 copy runs in a step for 20 ms, 20 ms while the device does nothing else. Most comes "
+        "from aten::clone at train.py:9 (main), 20 ms."
+    )
+    job.kernel("gemm", FREE, BUSY - FREE, launched=EARLY, stream=9)
+    assert job.found(tmp_path) == {}
+
+
+def test_long_in_a_call_to_launch_or_elsewhere(tmp_path: Path) -> None:
+    """The host comes as late; a first launch, which loads the kernel, is no work of the user's."""
+    job = Planted(launched=FREE + 1)
+    for event in job.events:
+        if event["ts"] % 100_000 == 61_000:
+            event["dur"] = 18_990.0
+    detail = only(job, tmp_path, HOST)
+    assert "does something else than launch, or is long in a call to (19 ms)" in detail
+    assert "A first launch loads the kernel" in detail
+    assert "or is long" not in only(Planted(launched=LATE), tmp_path, HOST)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("Optimizer.step#Adam.step", "The optimizer takes long"),
+        ("checkpoint", "Checkpoints hold the step up"),
+        ("compile (dynamo_timed)", "Recompilation"),
+    ],
+)
+def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, title: str) -> None:
+    """The innermost function of the user's own that it happens in."""
+    job = Planted(launched=LATE)
+    job.on_host("train.py(31): update", "python_function", FREE - 0.1, BUSY - 0.02)
+    job.on_host("torch/optim/adam.py(7): step", "python_function", FREE - 0.05, BUSY - 0.021)
+    job.on_host(name, "user_annotation", FREE - 0.04, BUSY - 0.022)
+    assert "20 ms at train.py:31 (update)" in only(job, tmp_path, title)
+    spans: list[Span] = [
+        ("train.py(31): update", "python_function", 40, 50),
+        ("torch/optim/adam.py(7): step", "python_function", 40.1, 49.8),
+        (name, "user_annotation", 41, 40),
+    ]
+    assert "40 ms at train.py:31 (update)" in found(measured(tmp_path, spans))[title].detail
+
+
+def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
+    """Of a step, or of the trace where none is marked; of memory nothing is saved."""
+    job = Planted(launched=LATE)
+    (one,) = job.found(tmp_path).values()
+    assert one.saves == "Without it a step would be 20 ms shorter at most."
+    assert str(one).count("at most") == 1
+    assert one.of == "a step"
+    job.events = [e for e in job.events if "ProfilerStep" not in e["name"]]
+    (one,) = job.found(tmp_path).values()
+    assert one.of == "the trace"
+    assert one.saves == "Without it the trace would be 40 ms shorter at most."
+
+
+@pytest.mark.parametrize(
+    ("host", "less"),
+    [(15, "4.98 ms shorter at most"), (20, "no shorter, as something else lasts as long")],
+)
+def test_nothing_is_saved_that_something_else_takes_as_long_as(
+    tmp_path: Path, host: float, less: str
+) -> None:
+    """A collective runs alone for 20 ms, while the host needs so many of them to launch on."""
+    job = Planted(launched=FREE + host - 0.02 * (host == 20))
+    job.events[-1]["dur"] = job.events[-3]["dur"] = 19_900.0
+    job.on_host("cudaDeviceSynchronize", "cuda_runtime", BUSY + 1, STEP - 0.05)
+    job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY)
+    one = job.found(tmp_path)[EXPOSED]
+    assert one.share == pytest.approx(0.2)
+    assert one.saves == f"Without it a step would be {less}."
