@@ -38,8 +38,8 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "Kernels that could be one",
         steps.share(time),
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
-        f"one another; fused, they would save {ms(time)} at most. Most of it: {operators}, "
-        f"{each}{where}.",
+        f"one another; fused, they would save {ms(time)} at most. Of that "
+        f"{ms(max(saved) / steps.count)} in one sequence, {each}{where}: {operators}.",
         "torch.compile fuses them; without it, one operator may do for several, such as "
         "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
     )
