@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.findings.finding import LEAST, Finding
+from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, Breakdown, ms
 
@@ -23,9 +23,8 @@ def exposed_communication(_: MeasuredTrace, steps: Breakdown) -> Finding:
         "Communication is exposed",
         steps.share(time),
         f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes.",
-        "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
-        "gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or sharding "
-        "that overlaps with the backward pass.",
+        f"{RANKS_FIRST}gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or "
+        "sharding that overlaps with the backward pass.",
     )
 
 

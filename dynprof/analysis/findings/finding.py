@@ -18,6 +18,10 @@ LARGE = 0.25
 """From this share of a step on, one operator or one phase is worth naming."""
 SMALL_NS = 10_000
 """Starting an operator or a kernel takes the host about this long."""
+RANKS_FIRST = (
+    "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
+)
+"""Advice where no other rank is known."""
 
 
 @dataclass(frozen=True)

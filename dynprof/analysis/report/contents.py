@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
@@ -48,7 +48,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         ranks: The ranks of its window, where several are to be compared.
     """
     steps = measured.breakdown
-    found = findings(measured, steps)[:WORST]
+    found = findings_among(measured, ranks)[:WORST]
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
@@ -84,7 +84,7 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(measured: MeasuredTrace) -> list[str]:
+def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
@@ -93,7 +93,7 @@ def verdict(measured: MeasuredTrace) -> list[str]:
         *measured.tear.words(),
         *path_sentence(measured),
         *slowed,
-        *map(str, findings(measured, steps)[:WORST]),
+        *map(str, findings_among(measured, ranks)[:WORST]),
     ]
 
 
