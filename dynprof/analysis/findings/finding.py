@@ -33,7 +33,7 @@ class Finding:
         share: What it takes, from 0 to 1.
         detail: The figures, in a sentence.
         advice: What to try.
-        of: What it takes that share of.
+        of: What it takes that share of; empty where that is a step, or the trace without any.
         weight: How bad it is; the share of a step that is as bad.
     """
 
@@ -41,7 +41,7 @@ class Finding:
     share: float
     detail: str
     advice: str
-    of: str = "a step"
+    of: str = ""
     weight: float = -1
 
     @property

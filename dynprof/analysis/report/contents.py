@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.report.about import about
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
@@ -17,7 +19,7 @@ from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.roofline import roofline_data
 from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
-from dynprof.plural import number, sentence, spanned
+from dynprof.plural import sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -25,12 +27,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.ranks.comparison import Ranks
-    from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15
 """Recording that makes a step so many times as long is worth a warning."""
-NOT_MEASURABLE = "not measurable"
-"""Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
 MOST_STEPS, MOST_OPERATORS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 2000, 1500, 64, 40
@@ -52,11 +51,8 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
-        "findings": [
-            {"title": f.title, "share": f.share, "of": f.of, "detail": f.detail, "advice": f.advice}
-            for f in found
-        ],
+        "verdict": " ".join([*_of_ranks(ranks)[:1], str(steps), *path_sentence(measured)]),
+        "findings": [{**asdict(one), "of": one.of or steps.a_step} for one in found],
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
@@ -72,9 +68,14 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "ranks": _ranks(ranks) if ranks else None,
         "waiting": waiting(measured),
         "bandwidth": bandwidth(measured, ranks),
-        "about": _about(measured),
+        "about": about(measured),
         "warnings": _warnings(measured),
     }
+
+
+def _of_ranks(ranks: Ranks | None) -> list[str]:
+    """Return what is said of the ranks, in sentences."""
+    return [sentence(one) for one in ranks.words()] if ranks else []
 
 
 def _title(measured: MeasuredTrace) -> str:
@@ -209,7 +210,7 @@ def _ranks(ranks: Ranks) -> Data:
     rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
     return {
         "count": len(ranks),
-        "verdicts": ranks.words(),
+        "verdicts": _of_ranks(ranks),
         "slowest": slowest,
         "median": median,
         "rows": [
@@ -231,48 +232,6 @@ def _ranks(ranks: Ranks) -> Data:
             ]
         ],
     }
-
-
-def _about(measured: MeasuredTrace) -> list[tuple[str, str]]:
-    """Return facts about the capture: what it is of, and what it cost."""
-    found = [
-        ("file", measured.path.name),
-        ("rank", str(measured.rank)),
-        ("host", measured.host),
-        ("events", f"{len(measured.trace.spans['start']):,}"),
-        ("trace", f"{measured.trace.size / 1e6:,.1f} MB uncompressed"),
-    ]
-    if measured.manifest:
-        found += _recorded(measured.manifest)
-    return [(name, value) for name, value in found if value]
-
-
-def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
-    steps, cost = manifest.steps, manifest.cost
-    measured = {
-        "opening": cost.open_ms,
-        "closing": cost.close_ms,
-        "saving, beside the training": cost.save_ms,
-        "a step before": cost.step_before_ms,
-        "a step while recording": cost.step_during_ms,
-        "a step after": cost.step_after_ms,
-    }
-    return [
-        ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
-        ("by", ", ".join((manifest.backend, *manifest.activities))),
-        ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
-        ("from", manifest.opened_at),
-        ("to", manifest.closed_at),
-        *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
-        ("lost by the job in all", _lost(manifest.cost)),
-    ]
-
-
-def _lost(cost: Cost) -> str:
-    """Return what a capture cost in all; nothing where that has not been counted yet."""
-    if cost.is_hidden:
-        return NOT_MEASURABLE
-    return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)
 
 
 def _of_nobody(measured: MeasuredTrace) -> str:

@@ -232,6 +232,8 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
     assert page.inner_text("#verdict").startswith("Rank 2 comes last to 5 of 5 collectives")
     assert page.inner_text("#ranks .marked") == "rank 2"
+    assert texts(page, "#ranks .verdicts li")[0].startswith("Rank 2 comes last")
+    assert texts(page, "#ranks .verdicts li")[0].endswith(" ms.")
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")
     assert (first[0], first[4:]) == ("aten::mm", ["40.000", "10.000", "30.000"])
