@@ -9,7 +9,7 @@ function drawBandwidth() {
   section("bandwidth").hidden = !copies.length && !collectives.length;
   if (section("bandwidth").hidden) return;
   part("bandwidth", ".hint").textContent =
-    "Empty where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
+    "Times are of the whole capture. Empty or unknown where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
   const target = part("bandwidth", ".tables");
   if (links) drawLinks(target, links);
   if (collectives.length) {

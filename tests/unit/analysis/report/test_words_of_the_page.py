@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.report.contents import contents
-from tests.unit.analysis.made_jobs import Job
+from dynprof.analysis.report.waiting import waiting
+from tests.unit.analysis.made_jobs import COMPUTE, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,3 +34,16 @@ def test_a_small_trace_has_a_size(tmp_path: Path) -> None:
     measured = late(marked=True).measured(tmp_path)
     size = measured.path.stat().st_size
     assert ("trace", f"{size / 1000:,.1f} kB uncompressed") in contents(measured)["about"]
+
+
+def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> None:
+    """Without CUDA's synchronisations there is no 0 of them; with them there is a time."""
+    job = late(marked=True)
+    silent = waiting(job.measured(tmp_path))
+    job.told("Stream Wait Event", job.call("cudaStreamWaitEvent", 500, 5), COMPUTE, 501)
+    told = waiting(job.measured(tmp_path))
+    assert silent
+    assert told
+    assert "queued for an event" not in silent["streams"][0]["kinds"]
+    assert "queued for an event" in told["streams"][0]["kinds"]
+    assert "queued alone" in silent["streams"][0]["kinds"]
