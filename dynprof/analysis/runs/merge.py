@@ -17,11 +17,11 @@ from dynprof.analysis.runs.window import joined_words, window_below
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
-from dynprof.plural import counted
+from dynprof.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from dynprof.analysis.ranks.comparison import Ranks
@@ -106,18 +106,6 @@ def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
         else:
             raise CaptureError(f"{word!r} names no rank: write slowest, median, 3 or 0-7")
     return sorted(found or there)
-
-
-def listed_ranks(ranks: Collection[int]) -> str:
-    """Return ``rank 3``, or ``ranks 0 to 3, 7``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    said = ", ".join(" to ".join(map(str, span)) for span in spans)
-    return f"rank{'' if len(ranks) == 1 else 's'} {said}"
 
 
 def _written(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
+from dynprof.analysis.runs.window_report import report_on
 from dynprof.cli import app
 from dynprof.errors import CaptureError
 from tests.rank_traces import events, write
@@ -235,3 +237,23 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
     words = merge(tmp_path).words
     assert words[0].endswith("with arrows at 0 collectives that they share")
     assert words[1].startswith("ranks 0 to 1 shared no collective with the others")
+
+
+def test_a_report_on_a_merged_trace_says_what_it_is(tmp_path: Path) -> None:
+    """Steps of several ranks are not those of one; on the ranks themselves nothing is said."""
+    for rank in range(2):
+        write(tmp_path, rank)
+    made = report_on(merge(tmp_path).path)
+    told = "This is one trace of ranks 0 to 1, for Perfetto: "
+    assert any(words.startswith(told) for words in made.words)
+    assert told in made.path.read_text()
+    assert not any(words.startswith(told) for words in report_on(tmp_path).words)
+
+
+@pytest.mark.parametrize("said", [7, {"ranks": 7}, {"ranks": [None, "a", {}]}, {}])
+def test_other_members_of_that_name_mean_nothing(tmp_path: Path, said: Any) -> None:
+    """A trace of anybody's may have them."""
+    path = tmp_path / "a.trace.json"
+    trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}
+    path.write_text(json.dumps(trace))
+    assert MeasuredTrace(path).merged_ranks == []
