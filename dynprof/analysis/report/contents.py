@@ -213,6 +213,7 @@ def _ranks(ranks: Ranks) -> Data:
         "count": len(ranks),
         "verdicts": _of_ranks(ranks),
         "slowest": slowest,
+        "chosen": ranks.chosen(),
         "median": median,
         "rows": [
             {

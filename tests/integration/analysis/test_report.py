@@ -235,6 +235,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert page.inner_text("#ranks .marked") == "rank 2"
     assert texts(page, "#ranks .verdicts li")[0].startswith("Rank 2 comes last")
     assert texts(page, "#ranks .verdicts li")[0].endswith(" ms.")
+    assert "about rank 2, which others wait for." in page.inner_text("#ranks .hint")
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")
     assert (first[0], first[4:]) == ("aten::mm", ["40.000", "10.000", "30.000"])
