@@ -1,8 +1,8 @@
 "use strict";
 // How fast data moved: copies, collectives, and a matrix of the links between ranks.
 
-const inGigabytes = (value) => value === null ? "" : `${Number(value.toPrecision(3)).toLocaleString("en")}`;
-const inMegabytes = (value) => value === null ? "unknown" : `${Number(value.toPrecision(4)).toLocaleString("en")}`;
+const inGigabytes = (value) => value === null ? "" : value.toLocaleString("en", { maximumSignificantDigits: 3 });
+const inMegabytes = (value) => value === null ? "unknown" : value.toLocaleString("en", { maximumSignificantDigits: 4 });
 
 function drawBandwidth() {
   const { copies, collectives, split, links } = data.bandwidth;

@@ -426,3 +426,6 @@ def test_where_no_step_is_marked_the_page_is_of_the_trace(tmp_path: Path, opened
     )
     assert "of a stream are those of the whole capture" in page.inner_text("#waiting .queued")
     assert not page.locator("#waiting .causes input").is_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.locator("#waiting .streams th").first.bounding_box()["height"] < 40
+    assert page.evaluate("[inGigabytes(0.0000756), inGigabytes(1384)]") == ["0.0000756", "1,380"]
