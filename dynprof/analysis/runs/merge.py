@@ -131,8 +131,8 @@ def _written(
         if origin is None:
             raise CaptureError(f"{listed_ranks(chosen)} have no event")
         sink.write(b"\n]}\n")
-    met = counted(arrows, "collective")
-    return [f"merged: {listed_ranks(chosen)}, with arrows at {met} that they share", *words]
+    met = f", with arrows at {counted(arrows, 'collective')} that they share" if arrows else ""
+    return [f"merged: {listed_ranks(chosen)}{met}", *words]
 
 
 def _head(origin: int, chosen: list[int]) -> bytes:
@@ -162,9 +162,9 @@ def _clock_words(chosen: list[int], clocks: Mapping[int, tuple[int, int]]) -> li
         taken = "its clock is taken as it stands"
         if len(alone) > 1:
             taken = "their clocks are taken as they stand"
+        whom = "the others" if met else "each other"
         said.append(
-            f"{listed_ranks(alone)} shared no collective with the others that could be matched: "
-            f"{taken}"
+            f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {taken}"
         )
     return said
 

@@ -216,6 +216,19 @@ def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     assert words[2].startswith("rank 3 shared no collective with the others")
 
 
+def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
+    """Of all ranks it is said of each other, and no arrows are counted."""
+    for rank in range(2):
+        write(tmp_path, rank)
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        path.write_text(path.read_text().replace("gloo:", ""))
+    assert merge(tmp_path).words == [
+        "merged: ranks 0 to 1",
+        "ranks 0 to 1 shared no collective with each other that could be matched: their clocks are "
+        "taken as they stand",
+    ]
+
+
 def test_the_command(whole: Path, tmp_path: Path) -> None:
     """Prints the path, and says the rest on standard error; one rank alone is refused."""
     target = tmp_path / "out" / "all.json.gz"
@@ -235,8 +248,8 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
         source = REAL / f"sampled_rank-{rank}.json.gz"
         (tmp_path / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
     words = merge(tmp_path).words
-    assert words[0].endswith("with arrows at 0 collectives that they share")
-    assert words[1].startswith("ranks 0 to 1 shared no collective with the others")
+    assert words[0] == "merged: ranks 0 to 1"
+    assert words[1].startswith("ranks 0 to 1 shared no collective with each other")
 
 
 def test_a_report_on_a_merged_trace_says_what_it_is(tmp_path: Path) -> None:
