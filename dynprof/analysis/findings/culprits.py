@@ -12,7 +12,9 @@ from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.idle import Idle
 from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.intervals import clipped
 from dynprof.plural import number
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.measures.waiting.idle import Idle
+    from dynprof.analysis.reading.intervals import Cover
 
     Numbers = NDArray[np.int64]
 
@@ -91,6 +93,18 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     found = where(trace, measured.calls, pieces.thread, pieces.start)
     nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
+
+
+def places_beside(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
+    """Return where the thread of the steps was while nothing of a cover ran, the worst first."""
+    spans = [(begin, begin + length) for _, begin, length in steps.steps]
+    clips = [(clipped(busy, begin, end), begin, end) for begin, end in spans]
+    start = np.concatenate([np.append(begin, ends) for (_, ends), begin, _ in clips])
+    end = np.concatenate([np.append(begins, end) for (begins, _), _, end in clips])
+    none, one = np.zeros(len(start), np.int64), np.ones(len(start), np.int64)
+    thread = one * measured.host_waits.main
+    pieces = Idle(start, end, none, none, none, thread, -one, one)
+    return places(measured, steps, pieces.picked(end > start))
 
 
 def _grouped(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.findings.culprits import places_beside, times_named
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.timeline.breakdown import (
@@ -103,13 +104,17 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     """Look for time in which Python runs and no operator does, for no other reason."""
     if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
-    time = steps.parts[IDLE] - steps.idle_in(united(*steps.causes.values()))
+    causes = united(*steps.causes.values())
+    time = steps.parts[IDLE] - steps.idle_in(causes)
     stacks = measured.trace.category(FRAMES).any()
+    found = places_beside(measured, steps, united(steps.busy, causes)) if stacks else []
+    said = times_named(found, "outside of your own code")
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
         steps.share(time),
-        f"No operator and no collective runs for {ms(time)} of {steps.a_step}.",
+        f"No operator and no collective runs for {ms(time)} of {steps.a_step}"
+        f"{f': {said}' if said else ''}.",
         f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
     )
 
