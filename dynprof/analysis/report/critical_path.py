@@ -110,7 +110,7 @@ _NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 def path_sentence(measured: MeasuredTrace) -> list[str]:
     """Return what the path says beyond the shares of the verdict: a sentence, or none."""
     path, steps = measured.critical_path, measured.breakdown
-    if path is None or path.on_host or not path.length:
+    if path is None or path.on_host or steps.on_host or not path.length:
         return []
     parts = path.parts()
     beside = {

@@ -78,3 +78,20 @@ def test_a_trace_without_a_device(tmp_path: Path) -> None:
     job.host("gloo:all_reduce", 850, 100, "user_annotation", thread=5)
     found = contents(job.measured(tmp_path))["critical_path"]
     assert found["about"][0].endswith(" Waiting for a collective counts as its work.")
+
+
+def test_a_device_that_only_copied(tmp_path: Path) -> None:
+    """The path knows its copies, the verdict is of the host: they are not held against each other.
+
+    Page and terminal are made all the same.
+    """
+    job = Job()
+    job.step()
+    job.host("aten::copy_", 10, 400)
+    job.work("Memcpy HtoD (Pinned -> Device)", job.call("cudaMemcpyAsync", 20, 5), 30, 900)
+    measured = job.measured(tmp_path)
+    assert measured.breakdown.on_host
+    assert measured.critical_path
+    assert not measured.critical_path.on_host
+    assert not any("critical path" in one for one in verdict(measured))
+    assert contents(measured)["critical_path"]["steps"]
