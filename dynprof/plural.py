@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 def counted(count: float, noun: str, nouns: str = "") -> str:
@@ -23,6 +23,18 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
 def listed(noun: str, which: Sequence[object]) -> str:
     """Return ``rank 7`` or ``ranks 0, 7``."""
     return f"{noun}{'' if len(which) == 1 else 's'} {', '.join(map(str, which))}"
+
+
+def listed_ranks(ranks: Collection[int]) -> str:
+    """Return ``rank 3``, or ``ranks 0 to 3, 7``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    said = ", ".join(" to ".join(map(str, span)) for span in spans)
+    return f"rank{'' if len(ranks) == 1 else 's'} {said}"
 
 
 def number(value: float) -> str:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.kernel_names import brief
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
-from dynprof.cli.terminal_tables import Column, console, sentence, table
+from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.difference import Growth
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 COLUMNS = (
     Column("name", 0, least=22, left=True),
@@ -62,19 +64,38 @@ def diff(
     phases, rows = phase_growths(one, other), growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
     shown = console()
-    title = f"a step: {before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
-    shown.print(sentence(title, shown.width, style="italic"))
-    shown.print(table(COLUMNS, [_cells(row) for row in (*phases, *rows)], shown.width))
-    for measured in (one, other):
-        for words in measured.tear.words():
-            say(f"{measured.path}: {words}", err=True)
+    title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
+    shown.print(sentence(f"{_of(one, other)}: {title}", shown.width, style="italic"))
+    if phases or rows:
+        cells = [_cells(row, narrow=shown.width < ANY) for row in (*phases, *rows)]
+        shown.print(table(COLUMNS, cells, shown.width))
+    else:
+        say("nothing in it changed")
+    for remark in _remarks(one, other):
+        say(remark, err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
             say(f"not the same: {reason}", err=True)
         raise typer.Exit(INVALID)
 
 
-def _cells(row: Growth) -> list[str]:
+def _remarks(one: MeasuredTrace, other: MeasuredTrace) -> list[str]:
+    """Return what is to be known of the two, though their numbers mean the same."""
+    found = [f"{each.path}: {words}" for each in (one, other) for words in each.tear.words()]
+    first, second = one.device_name, other.device_name
+    if first and second and first != second:
+        found.append(f"1 ran on {first}, 2 on {second}: kernels may bear other names")
+    return found
+
+
+def _of(one: MeasuredTrace, other: MeasuredTrace) -> str:
+    """Return what times are of; where only one trace has marked steps, that is said elsewhere."""
+    wholes = {measured.breakdown.a_step for measured in (one, other)}
+    return " or ".join(sorted(wholes))
+
+
+def _cells(row: Growth, *, narrow: bool) -> list[str]:
     counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-    return [row.name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
+    name = brief(row.name) if narrow and row.where == "device" else row.name
+    return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]

@@ -64,12 +64,11 @@ class Culprit:
         """What it is, as calls are counted."""
         return " at ".join(filter(None, (self.what, self.place)))
 
-    @property
-    def at(self) -> str:
-        """Where it is, as time is told."""
+    def at(self, outside: str) -> str:
+        """Return where it is, as time is told; ``outside`` stands for what has no name."""
         if self.place:
             return f"at {self.place}"
-        return f"in {self.what}" if self.what else "elsewhere"
+        return f"in {self.what}" if self.what else outside
 
 
 def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
@@ -185,9 +184,14 @@ def calls_named(found: list[Culprit]) -> str:
     return "; ".join(f"{number(one.count)} x {one.called}, {ms(one.time)}" for one in _worst(found))
 
 
-def times_named(found: list[Culprit]) -> str:
-    """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty."""
-    return "; ".join(f"{ms(one.time)} {one.at}" for one in _worst(found))
+def times_named(found: list[Culprit], outside: str) -> str:
+    """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty.
+
+    Args:
+        found: Who is to be named.
+        outside: Where the time is that is nobody's: ``outside of operators``.
+    """
+    return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
 
 def lines_named(found: list[Culprit]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings.culprits import starters, starters_named
-from dynprof.analysis.findings.finding import LEAST, Finding, how_many
+from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import ALL_COMMUNICATION, ALL_COPIES
 from dynprof.analysis.measures.memory.memory_timeline import device_label
@@ -33,9 +33,8 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "Communication is exposed",
         steps.share(time),
         f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes.{who}",
-        "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
-        "gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or sharding "
-        "that overlaps with the backward pass.",
+        f"{RANKS_FIRST}gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or "
+        "sharding that overlaps with the backward pass.",
         on_path=ALL_COMMUNICATION,
     )
 

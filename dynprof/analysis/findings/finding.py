@@ -21,6 +21,10 @@ DELAYS = "delays of the device"
 OF_A_STEP = "a step"
 SMALL_NS = 10_000
 """Starting an operator or a kernel takes the host about this long."""
+RANKS_FIRST = (
+    "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
+)
+"""Advice where no other rank is known."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Finding:
         share: What it takes, from 0 to 1.
         detail: The figures, in a sentence.
         advice: What to try.
-        of: What it takes that share of.
+        of: What it takes that share of; empty where that is a step, or the trace without any.
         weight: How bad it is; the share of a step that is as bad.
         on_path: What the critical path calls it, which knows what else takes as long.
         without: How a sentence on what a step would save begins.

@@ -10,6 +10,7 @@ from dynprof.analysis.findings.finding import Finding
 from dynprof.analysis.measures.critical_path.critical_path import ALL_KERNELS
 from dynprof.analysis.measures.efficiency.sequences import MOST
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "Kernels that could be one",
         steps.share(time),
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
-        f"one another. Most of it: {operators}, {each}{where}.",
+        f"one another, for {ms(time)} beyond the longest of each sequence. Of that "
+        f"{ms(max(saved) / steps.count)} in one sequence, {each}{where}: {operators}.",
         "torch.compile fuses them; without it, one operator may do for several, such as "
         "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
         on_path=ALL_KERNELS,

@@ -112,7 +112,9 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 
 def _lines(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
-    said = times_named(places(measured, steps, pieces))
+    stacks = measured.trace.category(FRAMES).any()
+    outside = "outside of your own code" if stacks else "outside of operators"
+    said = times_named(places(measured, steps, pieces), outside)
     return f": {said}" if said else ""
 
 
@@ -153,7 +155,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     time, stacks = mean(steps, pieces), measured.trace.category(FRAMES).any()
     gap = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "gap")
-    phase = times_named(phases(measured, steps, pieces))
+    phase = times_named(phases(measured, steps, pieces), "outside of phases")
     within = f" That is {phase}." if phase else ""
     does, slow = "does something else than launch", _in_calls(measured, steps, pieces)
     if slow >= _LONG * time:
@@ -208,11 +210,11 @@ def _when_launched(ahead: float, time: float) -> str:
     """Return which part of a time in the queue begins with a launch that was late itself."""
     if not ahead:
         return "All of it passes between a late launch and its start."
-    if ms(ahead) == ms(time):  # else the rest would be less than is shown
+    if ms(ahead) == ms(time):
         return "All of it was launched before the device was free."
     return (
-        f"For {ms(ahead)} that was launched before the device was free; the rest passes between a "
-        "late launch and its start."
+        f"For {ms(ahead)} of that it had been launched before the device was free; the rest passes "
+        "between a late launch and its start."
     )
 
 

@@ -66,12 +66,12 @@ def _most(trace: Trace, spans: Numbers) -> str:
 
 
 def in_a_row(names: Iterable[str], most: int | None = None) -> str:
-    """Return names in order, ``2 x a; b``; what is not known is a question mark.
+    """Return names in order, ``2 x a; b``; what is not known is called so.
 
     Args:
         names: The names.
         most: So many are named, and three dots stand for the others.
     """
-    runs = [(name or "?", len(list(same))) for name, same in groupby(names)]
+    runs = [(name or "unknown", len(list(same))) for name, same in groupby(names)]
     shown = [name if count == 1 else f"{count} x {name}" for name, count in runs[:most]]
     return "; ".join([*shown, "..."] if len(shown) < len(runs) else shown)

@@ -167,6 +167,11 @@ class Ranks:
         query = "SELECT rank FROM own ORDER BY own_ns DESC, rank LIMIT 1"
         return int(self._rows(query)[0][0])
 
+    def chosen(self) -> str:
+        """Return which rank :meth:`slowest` is, and why it is that one."""
+        why = "which others wait for" if self.stragglers() else "which has the most work of its own"
+        return f"rank {self.slowest()}, {why}"
+
     def place_of(self, rank: int) -> int:
         """Return the place among the files of the one that holds a rank."""
         return self._places[rank]

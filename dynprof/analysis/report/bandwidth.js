@@ -1,15 +1,15 @@
 "use strict";
 // How fast data moved: copies, collectives, and a matrix of the links between ranks.
 
-const inGigabytes = (value) => value === null ? "" : `${Number(value.toPrecision(3)).toLocaleString("en")}`;
-const inMegabytes = (value) => value === null ? "unknown" : `${Number(value.toPrecision(4)).toLocaleString("en")}`;
+const inGigabytes = (value) => value === null ? "" : value.toLocaleString("en", { maximumSignificantDigits: 3 });
+const inMegabytes = (value) => value === null ? "unknown" : value.toLocaleString("en", { maximumSignificantDigits: 4 });
 
 function drawBandwidth() {
   const { copies, collectives, split, links } = data.bandwidth;
   section("bandwidth").hidden = !copies.length && !collectives.length;
   if (section("bandwidth").hidden) return;
   part("bandwidth", ".hint").textContent =
-    "Empty where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
+    "Times are of the whole capture. Empty or unknown where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
   const target = part("bandwidth", ".tables");
   if (links) drawLinks(target, links);
   if (collectives.length) {

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.report.about import about
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
 from dynprof.analysis.report.marks import marks
@@ -18,7 +19,7 @@ from dynprof.analysis.report.operators import operators_data
 from dynprof.analysis.report.roofline import roofline_data
 from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
-from dynprof.plural import number, sentence, spanned
+from dynprof.plural import listed_ranks, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.ranks.comparison import Ranks
-    from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15
 """Recording that makes a step so many times as long is worth a warning."""
-NOT_MEASURABLE = "not measurable"
-"""Stands for a cost that the scatter of the steps hides."""
 WORST = 3
 """So many findings are shown."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
@@ -51,11 +49,11 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         ranks: The ranks of its window, where several are to be compared.
     """
     steps = measured.breakdown
-    found = findings(measured, steps)[:WORST]
+    found = findings_among(measured, ranks)[:WORST]
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*map(sentence, ranks.words()[:1] if ranks else ()), str(steps)]),
+        "verdict": " ".join([*_of_ranks(ranks)[:1], str(steps), *path_sentence(measured)]),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
@@ -72,9 +70,14 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "ranks": _ranks(ranks) if ranks else None,
         "waiting": waiting(measured),
         "bandwidth": bandwidth(measured, ranks),
-        "about": _about(measured),
+        "about": about(measured),
         "warnings": _warnings(measured),
     }
+
+
+def _of_ranks(ranks: Ranks | None) -> list[str]:
+    """Return what is said of the ranks, in sentences."""
+    return [sentence(one) for one in ranks.words()] if ranks else []
 
 
 def _title(measured: MeasuredTrace) -> str:
@@ -84,16 +87,17 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(measured: MeasuredTrace) -> list[str]:
+def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
         str(steps),
+        *_of_merged(measured),
         *measured.tear.words(),
         *path_sentence(measured),
         *slowed,
-        *map(str, findings(measured, steps)[:WORST]),
+        *map(str, findings_among(measured, ranks)[:WORST]),
     ]
 
 
@@ -193,8 +197,9 @@ def _ranks(ranks: Ranks) -> Data:
     rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
     return {
         "count": len(ranks),
-        "verdicts": ranks.words(),
+        "verdicts": _of_ranks(ranks),
         "slowest": slowest,
+        "chosen": ranks.chosen(),
         "median": median,
         "rows": [
             {
@@ -217,48 +222,6 @@ def _ranks(ranks: Ranks) -> Data:
     }
 
 
-def _about(measured: MeasuredTrace) -> list[tuple[str, str]]:
-    """Return facts about the capture: what it is of, and what it cost."""
-    found = [
-        ("file", measured.path.name),
-        ("rank", str(measured.rank)),
-        ("host", measured.host),
-        ("events", f"{len(measured.trace.spans['start']):,}"),
-        ("trace", f"{measured.trace.size / 1e6:,.1f} MB uncompressed"),
-    ]
-    if measured.manifest:
-        found += _recorded(measured.manifest)
-    return [(name, value) for name, value in found if value]
-
-
-def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
-    steps, cost = manifest.steps, manifest.cost
-    measured = {
-        "opening": cost.open_ms,
-        "closing": cost.close_ms,
-        "saving, beside the training": cost.save_ms,
-        "a step before": cost.step_before_ms,
-        "a step while recording": cost.step_during_ms,
-        "a step after": cost.step_after_ms,
-    }
-    return [
-        ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
-        ("by", ", ".join((manifest.backend, *manifest.activities))),
-        ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
-        ("from", manifest.opened_at),
-        ("to", manifest.closed_at),
-        *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
-        ("lost by the job in all", _lost(manifest.cost)),
-    ]
-
-
-def _lost(cost: Cost) -> str:
-    """Return what a capture cost in all; nothing where that has not been counted yet."""
-    if cost.is_hidden:
-        return NOT_MEASURABLE
-    return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)
-
-
 def _of_nobody(measured: MeasuredTrace) -> str:
     """Return how much of a device's work cannot be given to an operator."""
     unknown = measured.operators.device_unknown
@@ -271,9 +234,20 @@ def _of_nobody(measured: MeasuredTrace) -> str:
     )
 
 
+def _of_merged(measured: MeasuredTrace) -> list[str]:
+    """Return that a trace is not of one rank, and where to look instead."""
+    if not measured.merged_ranks:
+        return []
+    return [
+        f"This is one trace of {listed_ranks(measured.merged_ranks)}, for Perfetto: steps and "
+        "operators of all of them are counted here as those of one. For what a rank does, take the "
+        "traces that it was merged from."
+    ]
+
+
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [*measured.tear.words(), _of_nobody(measured)]
+    found = [*_of_merged(measured), *measured.tear.words(), _of_nobody(measured)]
     if measured.manifest:
         found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
         found.append(_slowed(measured))

@@ -20,8 +20,8 @@ function drawCriticalPath() {
   drawLegend(part("critical-path", ".legend"), drawn);
   if (whatIfs.length) {
     const target = part("critical-path", ".what-ifs");
-    const head = count > 1 ? `The mean step of ${inMs(length)}` : `What takes ${inMs(length)}`;
-    target.append(element("h3", "", `${head}, if something cost nothing`));
+    const whole = count > 1 ? "mean step" : steps[0].number === null ? "trace" : "step";
+    target.append(element("h3", "", `The ${whole} of ${inMs(length)}, if something cost nothing`));
     new SortedTable(target, [["What costs nothing", text], ["Then it takes, ms", time], ["Saved, ms", time],
       ["On the path, ms", time]], whatIfs, 2, "what would cost nothing");
   }

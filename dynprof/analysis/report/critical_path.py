@@ -18,6 +18,7 @@ from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTIN
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 MOST_STEPS, MOST_ROWS = 40, 100
 _SHOWN = 0.005
@@ -40,7 +41,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
         )
     ]
     return {
-        "about": _about(path),
+        "about": _about(path, measured.breakdown),
         "steps": rows,
         "count": len(path.steps),
         "length": path.length / 1e6,
@@ -56,12 +57,15 @@ def _in_ms(times: dict[str, float]) -> dict[str, float]:
     return {name: time / 1e6 for name, time in times.items()}
 
 
-def _about(path: CriticalPath) -> list[str]:
+def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
     """Return how the path is to be read, in sentences."""
     if path.on_host:
+        waits = (
+            " Waiting for a collective counts as its work." if steps.parts[COMMUNICATION] else ""
+        )
         return [
             "No device worked: the path is the thread of the steps itself, and autograd's where "
-            "it waits for that one."
+            f"it waits for that one.{waits}"
         ]
     found = [
         "What a step had to wait for, from the end of the one before until host and devices were "
@@ -106,7 +110,7 @@ _NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 def path_sentence(measured: MeasuredTrace) -> list[str]:
     """Return what the path says beyond the shares of the verdict: a sentence, or none."""
     path, steps = measured.critical_path, measured.breakdown
-    if path is None or path.on_host or not path.length:
+    if path is None or path.on_host or steps.on_host or not path.length:
         return []
     parts = path.parts()
     beside = {

@@ -49,10 +49,10 @@ function drawSteps() {
 
 function drawRanks() {
   if (!data.ranks) return;
-  const { rows, count, verdicts, slowest, median, beside } = data.ranks;
+  const { rows, count, verdicts, slowest, chosen, median, beside } = data.ranks;
   section("ranks").hidden = false;
   const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${counted(count, "rank")}.`;
-  part("ranks", ".hint").textContent = `The mean step of each. ${shown}`;
+  part("ranks", ".hint").textContent = `The mean step of each. ${shown} The rest of the page is about ${chosen}.`;
   part("ranks", ".verdicts").append(...verdicts.map((one) => element("li", "", one)));
   const drawn = rows.map((row) => ({
     name: `rank ${row.rank}`, value: row.length, bars: [row.parts], marked: row.rank === slowest,

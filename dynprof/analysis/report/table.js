@@ -2,6 +2,7 @@
 // A table that can be searched, and sorted by any column.
 
 const FIRST_ROWS = 25;
+const FEW_ROWS = 8;  // are seen at a glance, and not searched
 
 class SortedTable {
   /** `columns`: [title, how to show a value]; `rows` of values, sorted by column `by`. */
@@ -13,6 +14,7 @@ class SortedTable {
     this.count = element("output");
     const tools = element("div", "tools");
     tools.append(this.search, this.count);
+    tools.hidden = rows.length <= FEW_ROWS;
     const table = element("table"), head = element("thead"), line = element("tr");
     this.heads = columns.map(([title], place) => {
       const cell = element("th"), button = element("button", "", title);

@@ -13,7 +13,7 @@ function drawWaiting() {
   const idle = Object.values(found.kinds).reduce((sum, one) => sum + one, 0);
   part("waiting", ".hint").textContent =
     `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}: until the next launch the host is blocked in a call or late, ` +
-    "from then on the work is queued.";
+    `from then on the work is queued.${found.kinds["nothing to do"] ? " Before the first launch and after the last there is nothing to do." : ""}`;
   const rows = [{ name: `device ${found.device}`, value: idle, bars: [found.kinds] }];
   drawBars(part("waiting", ".bars"), rows);
   drawLegend(part("waiting", ".legend"), rows);
@@ -33,9 +33,10 @@ const micro = (value) => value === null ? "" : value.toLocaleString("en", { maxi
 function drawStreams({ streams, count, percentiles, behind, delay }) {
   const half = delay ? `Half of the work starts within ${micro(delay[0])} us after the call that launched it has ended. ` : "";
   const shown = streams.length < count ? `The first ${streams.length} of ${count} streams.` : "";
-  part("waiting", ".queued").textContent = half + shown;
+  part("waiting", ".queued").textContent =
+    `${half}Idle times of a stream are those of the whole capture; before its first launch and after its last it had nothing to do. ${shown}`;
   if (behind.length)
-    new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, all together", time]],
+    new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, of all that waited", time]],
       behind, 2, "kernels");
   const named = percentiles.map((one) => one === 100 ? "most" : `${one}%`);
   const kinds = Object.keys(streams[0].kinds);

@@ -10,7 +10,8 @@ import numpy as np
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import PERCENTILES, held_up, queue
-from dynprof.analysis.measures.waiting.queue_waits import queued_while
+from dynprof.analysis.measures.waiting.queue_waits import EVENT, queued_while
+from dynprof.analysis.reading.categories import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,10 +69,12 @@ def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
     found = gaps(trace, started, measured.marked, device, stream)
     why = idle(trace, started, measured.host_waits, found)
     kinds = why.by_kind() | queued_while(trace, started, found, why, device, stream)
+    told = trace.category(SYNCHRONISATIONS).any()
+    left_out = {QUEUED} if told else {QUEUED, EVENT}
     return {
         "stream": stream,
         "count": len(mine.work),
-        "kinds": {name: time / 1e6 for name, time in kinds.items() if name != QUEUED},
+        "kinds": {name: time / 1e6 for name, time in kinds.items() if name not in left_out},
         "delay": _delays(mine),
         "depth": mine.depth_percentiles(),
     }

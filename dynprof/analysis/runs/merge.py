@@ -17,11 +17,11 @@ from dynprof.analysis.runs.window import joined_words, window_below
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
-from dynprof.plural import counted
+from dynprof.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from dynprof.analysis.ranks.comparison import Ranks
@@ -108,18 +108,6 @@ def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
     return sorted(found or there)
 
 
-def listed_ranks(ranks: Collection[int]) -> str:
-    """Return ``rank 3``, or ``ranks 0 to 3, 7``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    said = ", ".join(" to ".join(map(str, span)) for span in spans)
-    return f"rank{'' if len(ranks) == 1 else 's'} {said}"
-
-
 def _written(
     target: Path, parts: Iterable[MergedRank], chosen: list[int], on_rank: Callable[[object], None]
 ) -> list[str]:
@@ -143,8 +131,8 @@ def _written(
         if origin is None:
             raise CaptureError(f"{listed_ranks(chosen)} have no event")
         sink.write(b"\n]}\n")
-    met = counted(arrows, "collective")
-    return [f"merged: {listed_ranks(chosen)}, with arrows at {met} that they share", *words]
+    met = f", with arrows at {counted(arrows, 'collective')} that they share" if arrows else ""
+    return [f"merged: {listed_ranks(chosen)}{met}", *words]
 
 
 def _head(origin: int, chosen: list[int]) -> bytes:
@@ -174,9 +162,9 @@ def _clock_words(chosen: list[int], clocks: Mapping[int, tuple[int, int]]) -> li
         taken = "its clock is taken as it stands"
         if len(alone) > 1:
             taken = "their clocks are taken as they stand"
+        whom = "the others" if met else "each other"
         said.append(
-            f"{listed_ranks(alone)} shared no collective with the others that could be matched: "
-            f"{taken}"
+            f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {taken}"
         )
     return said
 

@@ -70,7 +70,8 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
         return _on_one(MeasuredTrace(ready[-1]), output, problems)
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
-    words = [*ranks.words(), *joined_words(ready), *verdict(measured)]
+    about = f"what follows is of {ranks.chosen()}"
+    words = [*ranks.words(), *joined_words(ready), about, *verdict(measured, ranks)]
     return Report(write_report(measured, target, ranks), words, problems)
 
 

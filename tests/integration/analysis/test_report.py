@@ -14,6 +14,7 @@ from tests.link_traces import ring
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 from tests.real_traces import on_each
+from tests.unit.analysis.made_jobs import Job
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
     assert page.inner_text("#verdict").startswith("Rank 2 comes last to 5 of 5 collectives")
     assert page.inner_text("#ranks .marked") == "rank 2"
+    assert texts(page, "#ranks .verdicts li")[0].startswith("Rank 2 comes last")
+    assert texts(page, "#ranks .verdicts li")[0].endswith(" ms.")
+    assert "about rank 2, which others wait for." in page.inner_text("#ranks .hint")
     assert texts(page, "#ranks .name") == [f"rank {rank}" for rank in range(5)]
     first = texts(page, "#ranks tbody tr:first-child td")
     assert (first[0], first[4:]) == ("aten::mm", ["40.000", "10.000", "30.000"])
@@ -406,3 +410,24 @@ def test_bandwidths_of_real_traces_are_shown(opened: Any, tmp_path: Path, path: 
         page.evaluate(f"data.bandwidth.{name}.length") for name in ("copies", "collectives")
     )
     assert page.locator("#bandwidth tbody tr").count() == min(copies, 25) + min(collectives, 25)
+
+
+@needs_browser
+def test_where_no_step_is_marked_the_page_is_of_the_trace(tmp_path: Path, opened: Any) -> None:
+    """Cards and heads say so; what is of the whole capture does; few rows need no search."""
+    job = Job()
+    job.launch("gemm", 10, 20, 100)
+    job.launch("gemm", 880, 890, 100)
+    job.host("aten::slow", 1210, 300)
+    path = job.measured(tmp_path).path
+    page = opened(report(str(path)).stdout.strip())
+    assert texts(page, "#findings .share small") == [" of the trace"]
+    assert texts(page, "#critical-path h3")[0].startswith("The trace of 1.5 ms, if")
+    assert "Before the first launch and after the last there is nothing to do" in page.inner_text(
+        "#waiting .hint >> nth=0"
+    )
+    assert "of a stream are those of the whole capture" in page.inner_text("#waiting .queued")
+    assert not page.locator("#waiting .causes input").is_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.locator("#waiting .streams th").first.bounding_box()["height"] < 40
+    assert page.evaluate("[inGigabytes(0.0000756), inGigabytes(1384)]") == ["0.0000756", "1,380"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -68,3 +69,31 @@ def test_the_command(tmp_path: Path) -> None:
             assert "+30.000" in done.stdout
             assert "only the second has the host's Python frames" in done.stderr
     assert codes == [0, 1, 2]
+
+
+def test_without_marked_steps_the_whole_is_compared(tmp_path: Path) -> None:
+    """It is called the trace, not a step; two that are the same have no empty table."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5}
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    done = run([*DYNPROF, "diff", str(path), str(path)])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "the trace: 0.005 ms in 1, 0.005 ms in 2 (+0.000 ms)",
+        "nothing in it changed",
+    ]
+
+
+def test_other_devices_are_said(tmp_path: Path) -> None:
+    """Their kernels have other names, which the numbers do not tell; that is no error."""
+    paths = []
+    for name in ("NVIDIA A100", "NVIDIA H100"):
+        args = {"device": 0, "stream": 7}
+        path = write(tmp_path / f"{name}.trace.json", 1, 1, 10, cat="kernel", args=args)
+        said = json.loads(path.read_text())
+        path.write_text(json.dumps({**said, "deviceProperties": [{"id": 0, "name": name}]}))
+        paths.append(str(path))
+    same, other = (run([*DYNPROF, "diff", paths[0], path]) for path in paths)
+    assert (same.returncode, same.stderr) == (0, "")
+    assert other.returncode == 0
+    assert other.stderr == "1 ran on NVIDIA A100, 2 on NVIDIA H100: kernels may bear other names\n"

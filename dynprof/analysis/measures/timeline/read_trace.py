@@ -71,6 +71,14 @@ class ReadTrace:
         return _whole(said.get(name)) if isinstance(said, dict) else None
 
     @property
+    def merged_ranks(self) -> list[int]:
+        """Which ranks ``dynprof merge`` made it of; none where it is as a profiler wrote it."""
+        said = self.trace.members.get("dynprof")
+        ranks = said.get("ranks") if isinstance(said, dict) else None
+        found = map(_whole, ranks) if isinstance(ranks, list) else ()
+        return [rank for rank in found if rank is not None]
+
+    @property
     def host(self) -> str:
         """The name of the machine that recorded it, as far as it is known."""
         named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")

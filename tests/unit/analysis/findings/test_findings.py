@@ -56,6 +56,22 @@ def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
         assert title not in found(measured(tmp_path, before))
 
 
+def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
+    """With stacks, the innermost lines of the user's own; what lies outside is called so."""
+    frames: list[Span] = [
+        ("train.py(9): main", "python_function", 0, 90),
+        ("data.py(40): augment", "python_function", 40, 15),
+        ("numpy/random.py(3): shuffle", "python_function", 42, 10),
+    ]
+    spans: list[Span] = [("aten::mm", "cpu_op", 0, 24), *frames]
+    assert found(measured(tmp_path, spans))["Python between the operators"].detail == (
+        "No operator and no collective runs for 76 ms of a step, 51 ms at train.py:9 (main); "
+        "15 ms at data.py:40 (augment)."
+    )
+    outer = found(measured(tmp_path, [spans[0], spans[2]]))["Python between the operators"].detail
+    assert outer.endswith(": 61 ms outside of your own code; 15 ms at data.py:40 (augment).")
+
+
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]
 
 

@@ -42,6 +42,27 @@ def test_late_or_queued(tmp_path: Path) -> None:
     assert "All of it was launched before the device was free" in queued
 
 
+def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
+    """What lies outside of operators, code and phases is called so, not as if it were the rest."""
+    job = Planted(launched=LATE)
+    job.on_host("aten::add", "cpu_op", FREE, 70)
+    job.on_host("forward", "user_annotation", FREE, 75)
+    said = only(job, tmp_path, HOST)
+    assert "15 ms in forward; 5 ms outside of phases" in said
+    job.events = [one for one in job.events if one["cat"] != "python_function"]
+    assert "10 ms in aten::add; 9.99 ms outside of operators" in only(job, tmp_path, HOST)
+    job.on_host("train.py(22): evaluate", "python_function", FREE, 70)
+    said = only(job, tmp_path, HOST)
+    assert "10 ms at train.py:22 (evaluate); 9.99 ms outside of your own code" in said
+
+
+def test_a_queue_with_no_rest_has_none(tmp_path: Path) -> None:
+    """Where times that are shown are the same, nothing is said of a rest."""
+    job = Planted(launched=EARLY)
+    job.kernel("late", FREE + 0.005, 0.01, launched=FREE - 0.007)
+    assert "All of it was launched before the device was free" in only(job, tmp_path, QUEUE)
+
+
 def test_no_launch_no_cause(tmp_path: Path) -> None:
     """Where the launch was not recorded nobody is blamed, whatever the host did meanwhile."""
     job = Planted(launched=None)

@@ -42,11 +42,13 @@ def test_the_page_has_a_section(tmp_path: Path) -> None:
 
 def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
     """The device computes for half of the step and nothing waits for it: worth a sentence."""
-    said = verdict(busy(hidden=True).measured(tmp_path))
-    assert (
+    measured = busy(hidden=True).measured(tmp_path)
+    sentence = (
         "On its critical path a step is 100% host; if the host's work cost nothing, it would take "
         "0.52 ms, not 1 ms."
-    ) in said
+    )
+    assert sentence in verdict(measured)
+    assert contents(measured)["verdict"].endswith(sentence)
 
 
 def test_a_path_that_says_no_more_is_not_told(tmp_path: Path) -> None:
@@ -71,4 +73,25 @@ def test_a_trace_without_a_device(tmp_path: Path) -> None:
     job.host("aten::mm", 10, 800)
     found = contents(job.measured(tmp_path))["critical_path"]
     assert found["about"][0].startswith("No device worked")
+    assert "collective" not in found["about"][0]
     assert found["what_ifs"] == []
+    job.host("gloo:all_reduce", 850, 100, "user_annotation", thread=5)
+    found = contents(job.measured(tmp_path))["critical_path"]
+    assert found["about"][0].endswith(" Waiting for a collective counts as its work.")
+
+
+def test_a_device_that_only_copied(tmp_path: Path) -> None:
+    """The path knows its copies, the verdict is of the host: they are not held against each other.
+
+    Page and terminal are made all the same.
+    """
+    job = Job()
+    job.step()
+    job.host("aten::copy_", 10, 400)
+    job.work("Memcpy HtoD (Pinned -> Device)", job.call("cudaMemcpyAsync", 20, 5), 30, 900)
+    measured = job.measured(tmp_path)
+    assert measured.breakdown.on_host
+    assert measured.critical_path
+    assert not measured.critical_path.on_host
+    assert not any("critical path" in one for one in verdict(measured))
+    assert contents(measured)["critical_path"]["steps"]

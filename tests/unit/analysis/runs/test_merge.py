@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
+from dynprof.analysis.runs.window_report import report_on
 from dynprof.cli import app
 from dynprof.errors import CaptureError
 from tests.rank_traces import events, write
@@ -214,6 +216,19 @@ def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     assert words[2].startswith("rank 3 shared no collective with the others")
 
 
+def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
+    """Of all ranks it is said of each other, and no arrows are counted."""
+    for rank in range(2):
+        write(tmp_path, rank)
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        path.write_text(path.read_text().replace("gloo:", ""))
+    assert merge(tmp_path).words == [
+        "merged: ranks 0 to 1",
+        "ranks 0 to 1 shared no collective with each other that could be matched: their clocks are "
+        "taken as they stand",
+    ]
+
+
 def test_the_command(whole: Path, tmp_path: Path) -> None:
     """Prints the path, and says the rest on standard error; one rank alone is refused."""
     target = tmp_path / "out" / "all.json.gz"
@@ -233,5 +248,25 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
         source = REAL / f"sampled_rank-{rank}.json.gz"
         (tmp_path / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
     words = merge(tmp_path).words
-    assert words[0].endswith("with arrows at 0 collectives that they share")
-    assert words[1].startswith("ranks 0 to 1 shared no collective with the others")
+    assert words[0] == "merged: ranks 0 to 1"
+    assert words[1].startswith("ranks 0 to 1 shared no collective with each other")
+
+
+def test_a_report_on_a_merged_trace_says_what_it_is(tmp_path: Path) -> None:
+    """Steps of several ranks are not those of one; on the ranks themselves nothing is said."""
+    for rank in range(2):
+        write(tmp_path, rank)
+    made = report_on(merge(tmp_path).path)
+    told = "This is one trace of ranks 0 to 1, for Perfetto: "
+    assert any(words.startswith(told) for words in made.words)
+    assert told in made.path.read_text()
+    assert not any(words.startswith(told) for words in report_on(tmp_path).words)
+
+
+@pytest.mark.parametrize("said", [7, {"ranks": 7}, {"ranks": [None, "a", {}]}, {}])
+def test_other_members_of_that_name_mean_nothing(tmp_path: Path, said: Any) -> None:
+    """A trace of anybody's may have them."""
+    path = tmp_path / "a.trace.json"
+    trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}
+    path.write_text(json.dumps(trace))
+    assert MeasuredTrace(path).merged_ranks == []

@@ -1,0 +1,49 @@
+"""What is found of a rank, where the others are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.runs.window_report import report_on
+from tests.rank_traces import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = "See first whether one rank keeps the others waiting"
+
+
+def said(folder: Path) -> str:
+    """Return all that the report of a window says in the terminal."""
+    return "\n".join(report_on(folder).words)
+
+
+def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
+    """Rank 2 multiplies for 30 ms more, as often as the others."""
+    for rank in range(4):
+        write(tmp_path, rank, work_ms=30.0 * (rank == 2))
+    words = said(tmp_path)
+    assert "Rank 2 keeps the others waiting: Its own work takes " in words
+    assert "It takes longer by 30 ms in aten::mm (1 time on both)." in words
+    assert FIRST not in words
+    assert "what follows is of rank 2, which others wait for" in words
+    assert '"title":"Rank 2 keeps the others waiting"' in report_on(tmp_path).path.read_text()
+
+
+def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
+    """It comes late for nothing that any operator shows: no operator is blamed."""
+    for rank in range(4):
+        write(tmp_path, rank, late_ms=30.0 * (rank == 2))
+    words = said(tmp_path)
+    assert "rank 2 comes last to 5 of 5 collectives" in words
+    assert "aten::mm, " not in words
+
+
+def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:
+    """Communication is exposed on all of them: it is said where to look first."""
+    for rank in range(4):
+        write(tmp_path, rank)
+    words = said(tmp_path)
+    assert FIRST in words
+    assert "what follows is of rank 0, which has the most work of its own" in words
+    assert "keeps the others waiting: Its" not in words

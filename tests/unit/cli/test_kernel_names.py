@@ -1,0 +1,51 @@
+"""Names of kernels in a narrow terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.cli.kernel_names import brief
+from tests.processes import DYNPROF, run
+from tests.step_traces import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BACKWARD = (
+    "void split_embedding_backward_cta_per_row<float, 2ul>(Accessor<float, 1ul, (int)2>, int)"
+)
+FORWARD = "void split_embedding_forward_unweighted<float, 2ul>(Accessor<float, 1ul, (int)2>, int)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (BACKWARD, "split_embedding_backward_cta_per_row"),
+        ("void at::native::reduce<4, at::native::add<float> >(int)",
+         "at::native::reduce<4, at::native::add<float> >"),
+        ("ncclKernel_SendRecv_RING(ncclWorkElem)", "ncclKernel_SendRecv_RING"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("f(a))", "f(a))"),
+        (")", ")"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_what_tells_kernels_apart_is_kept(name: str, shown: str) -> None:
+    """Parameters and templates go, where they are that."""
+    assert brief(name) == shown
+
+
+def test_a_narrow_terminal_tells_kernels_apart(tmp_path: Path) -> None:
+    """Names that begin and end alike are not shown alike; a pipe has them whole."""
+    one = write(tmp_path / "a.trace.json", 1, 1, 10, cat="kernel", name=BACKWARD)
+    other = write(tmp_path / "b.trace.json", 1, 1, 10, cat="kernel", name=FORWARD)
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    narrow = run([*DYNPROF, "diff", one, other], env={**env, "COLUMNS": "40"}).stdout
+    names = {line.split()[0] for line in narrow.splitlines() if line.startswith("split_")}
+    assert len(names) == 2
+    assert FORWARD in run([*DYNPROF, "diff", one, other], env=env).stdout
