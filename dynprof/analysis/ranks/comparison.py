@@ -7,6 +7,7 @@ trace: thousands of ranks fit.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ class Ranks:
             newest = sorted(set(self._places.values()))
             for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
                 chosen = _names([files[name][place] for place in newest or [0]])
-                self._database.read_parquet(chosen).create(name)
+                self._database.read_parquet(_patterns(chosen)).create(name)
             match(self._database)
         except (duckdb.Error, OSError) as error:
             raise CaptureError(
@@ -119,7 +120,7 @@ class Ranks:
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the place of the last file of each rank."""
         names = _names(files)
-        rows = self._database.read_parquet(names, filename=True)
+        rows = self._database.read_parquet(_patterns(names), filename=True)
         found = rows.project("rank, filename").distinct().fetchall()
         places = {name: place for place, name in enumerate(names)}
         ranks = sorted((places[name], rank) for rank, name in found)
@@ -253,3 +254,8 @@ def _names(files: Sequence[Path]) -> list[str]:
     for path in files:
         open_regular(path).close()
     return [str(path) for path in files]
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return what matches these files alone: DuckDB would take ``r[1]`` for ``r1``."""
+    return [re.sub(r"[\[*?]", r"[\g<0>]", name) for name in names]
