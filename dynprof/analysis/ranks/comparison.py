@@ -77,7 +77,9 @@ SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped
 FROM steps ORDER BY rank, step
 """
 _MATCHED = """
-SELECT (SELECT count(*) FROM shared), count(*) FROM kept
+SELECT (SELECT count(*) FROM shared), (SELECT coalesce(sum(times), 0)::BIGINT FROM strayed),
+    count(*)
+FROM kept
 """
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
@@ -139,10 +141,11 @@ class Ranks:
 
     def words(self) -> list[str]:
         """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
-        matched, total = self._rows(_MATCHED)[0]
+        fitting, strayed, total = self._rows(_MATCHED)[0]
+        matched = fitting + strayed
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
         said += self.bandwidth.words()[:MOST_NAMED]
-        if not said and matched:
+        if not said and fitting:
             said = ["no rank keeps the others waiting"]
         if matched < total:
             said.append(
@@ -152,6 +155,11 @@ class Ranks:
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
+        if strayed:
+            said.append(
+                f"{strayed:,} of {counted(total, 'collective')} did not end together, as when a "
+                "clock is set meanwhile: nobody knows who waits for whom there"
+            )
         said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
