@@ -170,11 +170,11 @@ def shapes_text(dims: bytes) -> str:
     """Return shapes as the vendor writes them, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
         shapes = json.loads(dims or b"[]")
-    except ValueError:
-        shapes = None
-    if not isinstance(shapes, list):
-        return dims.decode(errors="replace")
-    return ";".join(_shape_text(shape) for shape in shapes)
+        if isinstance(shapes, list):
+            return ";".join(_shape_text(shape) for shape in shapes)
+    except (ValueError, RecursionError):  # no shapes, or lists in lists in lists
+        pass
+    return dims.decode(errors="replace")
 
 
 def _shape_text(shape: Any) -> str:

@@ -261,6 +261,6 @@ def _tensor_bytes(shape: Any, name: Any) -> int | None:
 def _list(text: bytes) -> list[Any]:
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []

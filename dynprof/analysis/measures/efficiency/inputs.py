@@ -131,7 +131,7 @@ def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
 def _listed(text: bytes) -> list[Any]:
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

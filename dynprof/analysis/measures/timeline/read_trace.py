@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.categories import KERNELS
@@ -47,10 +50,14 @@ class ReadTrace:
         self.trace = load_trace(path, partner)
         self.manifest: Manifest | None = find_manifest(path)[1]
 
-    @property
+    @cached_property
     def base_ns(self) -> int:
-        """What is to be added to its times for ns since the epoch."""
-        return _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        """What is to be added to its times for ns since the epoch; 0 where that makes no time."""
+        found = _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        spans, memory = self.trace.spans, self.trace.memory
+        times = (spans["start"], spans["start"] + spans["length"], memory["time"])
+        most = max(int(np.abs(column).max(initial=0)) for column in times)
+        return found if abs(found) + most < 1 << 63 else 0
 
     @property
     def rank(self) -> int:

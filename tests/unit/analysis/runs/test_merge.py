@@ -200,6 +200,22 @@ def test_a_list_that_looks_like_events_is_read_in_small_pieces(
     assert len(found[3]) == 1 + len([e for e in given[3] if e["ph"] != "M"])
 
 
+@pytest.mark.parametrize("base", [10**18, None])
+def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
+    """As it is where columns are read; the first event of all is one."""
+    given = rich_ranks(tmp_path)
+    path = tmp_path / "rank0.pt.trace.json"
+    trace = json.loads(path.read_text())
+    odd = {"ph": "X", "pid": 5, "tid": 1, "name": "odd", "dur": 1}
+    times = ("x", float("nan"), float("inf"), None, [1])
+    trace["traceEvents"][:0] = [{**odd, "ts": ts} for ts in times]
+    if base is None:
+        del trace["baseTimeNanoseconds"]
+    path.write_text(json.dumps(trace))
+    found = of_rank(merged(merge(tmp_path, "0").path))[0]
+    assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
+
+
 def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     """Rank 3 has no collective: its clock is taken as it stands, and that is said."""
     rich_ranks(tmp_path)
