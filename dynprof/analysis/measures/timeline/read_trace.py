@@ -48,7 +48,15 @@ class ReadTrace:
         if not _is_text(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, partner)
+        if self._is_merged:
+            raise CaptureError(f"{path} is of several ranks, merged: dynprof view opens it")
         self.manifest: Manifest | None = find_manifest(path)[1]
+
+    @property
+    def _is_merged(self) -> bool:
+        """Whether ``dynprof merge`` made it: its devices and steps are those of many processes."""
+        said = self.trace.members.get("dynprof")
+        return isinstance(said, dict) and "ranks" in said
 
     @cached_property
     def base_ns(self) -> int:

@@ -16,7 +16,7 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import both, clipped, covered, united
+from dynprof.analysis.reading.intervals import both, clipped, cover, covered, united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +116,19 @@ def whole_span(trace: Trace) -> list[Marked]:
         return []
     begin = int(spans["start"].min())
     return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
+
+
+def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArray[np.bool_]:
+    """Say which spans begin in steps; of what devices did, what was launched there."""
+    when = trace.spans["start"].copy()
+    called = started.call != UNKNOWN
+    when[started.work[called]] = when[started.call[called]]
+    if not steps or steps[0][0] is None:
+        return np.ones(len(when), bool)
+    begins = np.array([begin for _, begin, _ in steps], np.int64)
+    where = cover(begins, begins + np.array([length for _, _, length in steps], np.int64))
+    place = np.searchsorted(where[0], when, side="right") - 1
+    return np.asarray((place >= 0) & (when < where[1][place]))
 
 
 def collectives(trace: Trace) -> Numbers:

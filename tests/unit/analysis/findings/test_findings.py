@@ -57,6 +57,20 @@ def found(measured: MeasuredTrace) -> dict[str, Finding]:
     return {finding.title: finding for finding in findings(measured, Breakdown(measured))}
 
 
+def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None:
+    """Neither what ran before the steps counts, nor the same kernel on another device."""
+    kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm"}
+    more = [
+        {**kernel, "ts": ts * MS, "dur": 20 * MS, "args": {"device": device, "stream": 7}}
+        for ts, device in ((-50, 0), (-25, 0), (10, 0), (110, 0), (10, 1), (40, 1), (110, 1))
+    ]
+    one = measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more)
+    assert "gemm takes the most" not in found(one)
+    more += [{**more[2], "ts": ts * MS} for ts in (40, 140)]
+    gemm = found(measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more))["gemm takes the most"]
+    assert (gemm.share, gemm.detail) == (0.4, "2 of them in a step take 40 ms.")
+
+
 @pytest.mark.parametrize("spans", [HEALTHY, DEVICE])
 def test_a_busy_step_has_no_findings(tmp_path: Path, spans: list[Span]) -> None:
     """Operators, or a device, that work all the time."""

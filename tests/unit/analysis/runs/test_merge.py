@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
 from dynprof.cli import app
@@ -214,6 +215,13 @@ def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
     path.write_text(json.dumps(trace))
     found = of_rank(merged(merge(tmp_path, "0").path))[0]
     assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
+
+
+def test_a_merged_trace_is_none_of_one_rank(tmp_path: Path) -> None:
+    """Its devices and steps are those of many processes: nothing is measured of it."""
+    rich_ranks(tmp_path)
+    with pytest.raises(CaptureError, match=r"of several ranks, merged: dynprof view opens it$"):
+        MeasuredTrace(merge(tmp_path).path)
 
 
 def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
