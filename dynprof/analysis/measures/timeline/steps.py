@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +37,8 @@ HOST_NAME = "host"
 """The same in tables."""
 _LONGEST = len(STEP) + 19
 """Of the name of a step: more digits may not fit into 64 bits."""
-_COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
+_COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
+"""Not within a word: a kernel that is called ``batchCompute`` has ``hcom`` in it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Receives(NamedTuple):
 def is_collective(name: str) -> bool:
     """Return whether an event is communication."""
     lower = name.lower()
-    return any(mark in lower for mark in _COLLECTIVES) and not lower.startswith("nccl:")
+    return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
 def marked_steps(trace: Trace) -> list[Marked]:
