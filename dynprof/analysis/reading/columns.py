@@ -156,10 +156,15 @@ class _Valued(dict[str, bool]):
         return kept
 
 
-def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes]:
-    """Return shapes, types, and for some operators values of what was given to an operator."""
-    shapes = bytes(args.dims) or bytes(args.dims_in_1_8)
-    return shapes, bytes(args.types), bytes(args.values) if valued else b""
+_EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
+"""The stride of what is one element for many places; other strides tell nothing that is asked."""
+
+
+def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return shapes and types of what was given to an operator; of some values, and strides."""
+    shapes, strides = bytes(args.dims) or bytes(args.dims_in_1_8), bytes(args.strides)
+    values = bytes(args.values) if valued else b""
+    return shapes, bytes(args.types), values, strides if _EXPANDED.search(strides) else b""
 
 
 _ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}

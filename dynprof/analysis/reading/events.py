@@ -23,6 +23,7 @@ class Args(msgspec.Struct, gc=False):
     group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Name")
     members: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Strides")
     values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
     sequence: int = msgspec.field(default=NONE, name="Sequence number")
     bytes: int = msgspec.field(default=0, name="Bytes")

@@ -130,6 +130,16 @@ def test_a_sum_writes_what_is_left() -> None:
         assert (found.flops, found.moved) == (24, 4 * (24 + left))
 
 
+@pytest.mark.parametrize(
+    ("strides", "read"), [([[0, 0], [3, 1]], 1 + 6), ([[3, 1], [3, 1]], 12), ([[0, 1], []], 9)]
+)
+def test_what_is_expanded_is_read_once(tmp_path: Path, strides: list[list[int]], read: int) -> None:
+    """As the gradient of a sum is: one element, whatever its shape; the result is written whole."""
+    told: dict[str, Any] = {"Input Dims": [[2, 3], [2, 3]], "Input Strides": strides}
+    work = one_operator(tmp_path, "aten::mul", "k", **told)
+    assert (work.flops, work.moved) == (6, 4 * (read + 6))
+
+
 def test_an_optimizer_reads_and_writes_its_lists() -> None:
     """Kineto does not tell the type of tensors in a list: their elements are counted."""
     lists = [[[2, 3], [4]]] * 4
