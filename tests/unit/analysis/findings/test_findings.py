@@ -57,6 +57,17 @@ def found(measured: MeasuredTrace) -> dict[str, Finding]:
     return {finding.title: finding for finding in findings(measured, Breakdown(measured))}
 
 
+def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
+    """Of two, it ran something before the steps alone: it is idle in all of them."""
+    kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm", "dur": 20 * MS}
+    more = [{**kernel, "ts": ts * MS, "args": {"device": device, "stream": 7}}
+            for ts, device in ((-50, 0), (10, 1), (110, 1))]  # fmt: skip
+    one = measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more)
+    assert str(one.breakdown).endswith(
+        "Device 0 (of 2) computes for 0% of it, and it is idle for 100%."
+    )
+
+
 def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None:
     """Neither what ran before the steps counts, nor the same kernel on another device."""
     kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm"}
