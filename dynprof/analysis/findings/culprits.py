@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.measures.timeline.steps import Marked
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
 
@@ -103,7 +102,7 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
     trace, started = measured.trace, measured.launches
     mine = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
     work, call = started.work[mine], started.call[mine]
-    inside = _in_steps(trace.spans["start"][work], steps.steps) & (call != UNKNOWN)
+    inside = measured.in_steps[work] & (call != UNKNOWN)
     call, time = call[inside], trace.spans["length"][work[inside]]
     found = where(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
     return _grouped(measured, steps, found.operator, found.frame, time)
@@ -112,8 +111,7 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
 def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
     """Return where in the user's code some spans of the host were opened, the longest first."""
     spans = measured.trace.spans
-    place = np.flatnonzero(chosen)
-    place = place[_in_steps(spans["start"][place], measured.marked)]
+    place = np.flatnonzero(chosen & measured.in_steps)
     found = where(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
     nobody = np.full(len(place), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody, found.frame, spans["length"][place])
@@ -133,13 +131,6 @@ def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culp
     found = where(trace, measured.calls, thread, start)
     nobody = np.full(len(start), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody, found.frame, end - start)
-
-
-def _in_steps(moments: Numbers, steps: list[Marked]) -> Chosen:
-    inside = np.zeros(len(moments), bool)
-    for _, begin, length in steps:
-        inside |= (moments >= begin) & (moments < begin + length)
-    return inside
 
 
 def _grouped(

@@ -28,6 +28,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     Breakdown,
     ms,
 )
+from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.nesting import own_time
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -151,7 +152,7 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
 def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for operators that take hardly longer than their dispatch."""
     trace, found = measured.trace, measured.operators
-    own = found.own[trace.category(OPERATORS)[found.span]]
+    own = found.own[(trace.category(OPERATORS) & measured.in_steps)[found.span]]
     count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
     if not steps.on_host or count < _MANY_OPERATORS or not len(small):
         return None
@@ -167,7 +168,11 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
-    work = (kind for kind in measured.kinds if kind.core != "COMMUNICATION")
+    mine = measured.in_steps
+    if not steps.on_host:
+        mine = mine & (measured.trace.spans["device"] == steps.device)
+    found = kinds(measured.trace, measured.operators, mine)
+    work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:

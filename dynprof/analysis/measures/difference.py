@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.timeline.kernels import kinds
+from dynprof.analysis.measures.timeline.operators import STEPS, averages
 from dynprof.analysis.measures.timeline.phases import mean_phases
 from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS
 
@@ -90,9 +92,10 @@ def phase_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
     """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step."""
-    steps = max(1, len(measured.marked))
-    for average in measured.work:
-        yield average.name, "host", average.count / steps, average.own / steps
-    for kind in measured.kinds:
+    steps, counted = max(1, len(measured.marked)), measured.in_steps
+    for average in averages(measured.trace, measured.operators, counted):
+        if average.name != STEPS:
+            yield average.name, "host", average.count / steps, average.own / steps
+    for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -26,6 +26,7 @@ from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
+    in_steps,
     marked_steps,
     step_times,
     whole_span,
@@ -37,6 +38,9 @@ from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from dynprof.analysis.measures.code.backward import Pass
     from dynprof.analysis.measures.code.call_tree import CallTree
@@ -124,6 +128,11 @@ class MeasuredTrace(ReadTrace):
     def marked(self) -> list[Marked]:
         """The steps as they are marked, as far as they are whole; else one for everything."""
         return self.tear.whole or whole_span(self.trace)
+
+    @cached_property
+    def in_steps(self) -> NDArray[np.bool_]:
+        """Which of its spans belong to the steps."""
+        return in_steps(self.trace, self.marked, self.launches)
 
     @cached_property
     def phases(self) -> list[Phases]:

@@ -135,7 +135,7 @@ def _global_threads(measured: MeasuredTrace) -> list[int]:
 def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Rows:
     trace, base = measured.trace, measured.base_ns
     threads, names = _global_threads(measured), trace.tables["name"]
-    dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t, _ in trace.tables["dims"]]
+    dims = [(strings[shapes_text(t)], strings[shapes_text(d)]) for d, t, *_ in trace.tables["dims"]]
     kinds = [
         _FRAME if c in FRAMES else _MARK if c in LABELS else _OPERATOR
         for c in trace.tables["category"]

@@ -110,9 +110,8 @@ class MergedRank:
     def first_ns(self) -> int | None:
         """Return when the first events begin, on the common clock, since the epoch."""
         for events in self._chunks(TraceFile(self._path)):
-            if found := [
-                self._start(e["ts"]) for e in events if text_of(e, "ph") == b'"X"' and "ts" in e
-            ]:
+            spans = (e["ts"] for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
+            if found := [start for start in map(self._start, spans) if start is not None]:
                 return min(found) + self._base - self._ahead
         return None
 
@@ -155,13 +154,15 @@ class MergedRank:
         if kind == b'"M"':
             self._told.append(event)
             return
+        start = self._start(event["ts"]) if "ts" in event else 0
+        if start is None:  # as the reader of columns has it
+            return
         event["pid"] = self._pid(text_of(event, "pid"))
         for name in _TIED:
             if name in event:
                 event[name] = self._tied(text_of(event, name))
         found.append(event)
         if "ts" in event:
-            start = self._start(event["ts"])
             event["ts"] = exact_us(start + shift, self._path)
             if kind == b'"X"':
                 found += self._drawn(event, start)
@@ -183,12 +184,15 @@ class MergedRank:
             place = {"pid": STEPS_PID, "tid": self._place + 1}
             yield {**event, **{key: msgspec.Raw(to_json(to)) for key, to in place.items()}}
 
-    def _start(self, ts: msgspec.Raw) -> int:
-        """Return a time of the file in ns, as the reader of columns has it."""
+    def _start(self, ts: msgspec.Raw) -> int | None:
+        """Return a time in ns, as the reader of columns has it; None where it is no number."""
         text = bytes(ts).strip(b'"')
-        if self._exact:
-            return int(Decimal(text.decode()) * 1000)
-        return round(float(text) * 1000)
+        try:
+            if self._exact:
+                return int(Decimal(text.decode()) * 1000)
+            return round(float(text) * 1000)
+        except (ValueError, ArithmeticError):  # not a number, infinite
+            return None
 
     def _tied(self, old: bytes) -> msgspec.Raw:
         """Return an id that no other rank has, and none of our own arrows."""

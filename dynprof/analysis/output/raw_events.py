@@ -22,9 +22,10 @@ def decoded(chunk: bytes) -> list[Fields] | None:
     """Return the events of a piece; None where it is none that is whole."""
     text = b"[%b]" % chunk
     try:
-        return _decoder.decode(text)
-    except msgspec.ValidationError:
-        found = msgspec.json.decode(text)
+        try:
+            return _decoder.decode(text)
+        except msgspec.ValidationError:
+            found = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         try:
             found = loosely(text, error)

@@ -14,12 +14,12 @@ import numpy as np
 
 from dynprof.analysis.measures.efficiency.grids import blocks
 from dynprof.analysis.measures.memory.memory_timeline import device_label
-from dynprof.analysis.measures.timeline.kernels import core_of, waits
+from dynprof.analysis.measures.timeline.kernels import core_of, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.whole_files import whole
-from dynprof.analysis.reading.categories import LABELS
+from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -170,11 +170,11 @@ def shapes_text(dims: bytes) -> str:
     """Return shapes as the vendor writes them, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
         shapes = json.loads(dims or b"[]")
-    except ValueError:
-        shapes = None
-    if not isinstance(shapes, list):
-        return dims.decode(errors="replace")
-    return ";".join(_shape_text(shape) for shape in shapes)
+        if isinstance(shapes, list):
+            return ";".join(_shape_text(shape) for shape in shapes)
+    except (ValueError, RecursionError):  # no shapes, or lists in lists in lists
+        pass
+    return dims.decode(errors="replace")
 
 
 def _shape_text(shape: Any) -> str:
@@ -201,8 +201,12 @@ def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
 
 
 def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
-    device = measured.first_device
-    for kind in measured.kinds:
+    trace, device_of = measured.trace, measured.trace.spans["device"]
+    several = np.unique(device_of[trace.category(ON_DEVICE)]).tolist()
+    found = {measured.first_device: measured.kinds}
+    if len(several) > 1:
+        found = {one: kinds(trace, measured.operators, device_of == one) for one in several}
+    for device, kind in ((device, kind) for device, those in found.items() for kind in those):
         average = us(round(kind.total / kind.count))
         times = (us(kind.total), us(kind.shortest), average, us(kind.longest))
         yield device, kind.name, kind.core, kind.count, *times, f"{kind.ratio:.3f}"

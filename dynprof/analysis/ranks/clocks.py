@@ -1,7 +1,8 @@
 """Which collectives of several ranks are the same, and how far the ranks' clocks are apart.
 
 All ranks of a collective leave it together, so that its ends tell how far clocks are apart. They
-are matched by their order in their process group, from the first step on that all ranks have.
+are matched by their order in their process group, from the first step on that all ranks have; a
+name alone is not enough, as all sums of a job have the same: so must be their kind and size.
 """
 
 from __future__ import annotations
@@ -29,16 +30,29 @@ _SHARED = """
 CREATE TEMP TABLE shared AS
 WITH members AS (
     SELECT "group", count(DISTINCT rank) AS ranks FROM kept GROUP BY "group"
+), told AS (
+    SELECT *,
+        CASE WHEN kind IN ('send', 'receive') THEN 'message'
+            WHEN starts_with(kind, 'all to all') THEN 'all to all'
+            ELSE nullif(kind, '') END AS sort,
+        CASE WHEN kind IN ('send', 'receive', 'broadcast', 'reduce', 'all reduce', 'all gather',
+            'reduce scatter') THEN nullif(size, -1) END AS same_size
+    FROM kept
 ), agreeing AS (
-    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1 AS alike
-    FROM kept JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
+    SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1
+        AND count(DISTINCT sort) < 2 AND count(DISTINCT same_size) < 2 AS alike
+    FROM told JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
 ), prefix AS (
     SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
     FROM agreeing GROUP BY "group"
 )
 SELECT c.* FROM kept c JOIN prefix USING ("group") WHERE place < length
 """
-"""The collectives of each process group, from its first on, that are the same on all members."""
+"""The collectives of each process group, from its first on, that are the same on all members.
+
+What a rank does not tell of kind and size agrees with anything. Of the other kinds each rank may
+have a size of its own.
+"""
 _CLOCKS = """
 CREATE TEMP TABLE clocks AS
 WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group"),
@@ -63,6 +77,24 @@ _UNFIT = """
 DELETE FROM {table} WHERE "group" IN (SELECT "group" FROM clocks WHERE NOT fits)
 """
 """Groups in which the ends of what bears the same name and number are not those of one thing."""
+_STRAYED = """
+CREATE TEMP TABLE strayed AS
+WITH ends AS (
+    SELECT *, end_ns - ahead_ns AS went_ns FROM shared JOIN clocks USING ("group", rank)
+    WHERE NOT starts_with("group", 'from rank ')
+)
+SELECT "group", place, count(*) AS times, quantile_disc(went_ns, 0.5) AS middle
+FROM ends GROUP BY "group", place
+HAVING greatest(max(went_ns) - middle, middle - min(went_ns))
+    > greatest($fitting, max(end_ns - begin_ns) / $part)
+"""
+"""Collectives whose ends are apart on what is one clock for the others: a clock was set meanwhile.
+
+Not messages: whoever sends one may leave before it has come.
+"""
+_WITHOUT_STRAYED = """
+DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.place = s.place
+"""
 
 _EDGES = """
 SELECT rank, than, ahead_ns FROM clocks WHERE rank <> than
@@ -102,12 +134,15 @@ class Arrival(NamedTuple):
 
 
 def match(database: DuckDBPyConnection) -> None:
-    """Make the tables ``kept``, ``shared`` and ``clocks`` from ``collectives`` and ``steps``."""
+    """Make the tables ``kept``, ``shared``, ``clocks`` and ``strayed`` from what ranks recorded."""
+    tolerance = {"fitting": FITTING_NS, "part": _PART}
     database.execute(_KEPT)
     database.execute(_SHARED)
-    database.execute(_CLOCKS, {"fitting": FITTING_NS, "part": _PART})
+    database.execute(_CLOCKS, tolerance)
     for table in ("shared", "clocks"):
         database.execute(_UNFIT.format(table=table))
+    database.execute(_STRAYED, tolerance)
+    database.execute(_WITHOUT_STRAYED)
 
 
 def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:

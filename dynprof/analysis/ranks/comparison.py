@@ -7,6 +7,7 @@ trace: thousands of ranks fit.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,9 @@ SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped
 FROM steps ORDER BY rank, step
 """
 _MATCHED = """
-SELECT (SELECT count(*) FROM shared), count(*) FROM kept
+SELECT (SELECT count(*) FROM shared), (SELECT coalesce(sum(times), 0)::BIGINT FROM strayed),
+    count(*)
+FROM kept
 """
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
@@ -106,7 +109,7 @@ class Ranks:
             newest = sorted(set(self._places.values()))
             for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
                 chosen = _names([files[name][place] for place in newest or [0]])
-                self._database.read_parquet(chosen).create(name)
+                self._database.read_parquet(_patterns(chosen)).create(name)
             match(self._database)
         except (duckdb.Error, OSError) as error:
             raise CaptureError(
@@ -119,7 +122,7 @@ class Ranks:
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the place of the last file of each rank."""
         names = _names(files)
-        rows = self._database.read_parquet(names, filename=True)
+        rows = self._database.read_parquet(_patterns(names), filename=True)
         found = rows.project("rank, filename").distinct().fetchall()
         places = {name: place for place, name in enumerate(names)}
         ranks = sorted((places[name], rank) for rank, name in found)
@@ -138,10 +141,11 @@ class Ranks:
 
     def words(self) -> list[str]:
         """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
-        matched, total = self._rows(_MATCHED)[0]
+        fitting, strayed, total = self._rows(_MATCHED)[0]
+        matched = fitting + strayed
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
         said += self.bandwidth.words()[:MOST_NAMED]
-        if not said and matched:
+        if not said and fitting:
             said = ["no rank keeps the others waiting"]
         if matched < total:
             said.append(
@@ -151,6 +155,11 @@ class Ranks:
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
+        if strayed:
+            said.append(
+                f"{strayed:,} of {counted(total, 'collective')} did not end together, as when a "
+                "clock is set meanwhile: nobody knows who waits for whom there"
+            )
         said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         if world_size > len(self):
@@ -258,3 +267,8 @@ def _names(files: Sequence[Path]) -> list[str]:
     for path in files:
         open_regular(path).close()
     return [str(path) for path in files]
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return what matches these files alone: DuckDB would take ``r[1]`` for ``r1``."""
+    return [re.sub(r"[\[*?]", r"[\g<0>]", name) for name in names]

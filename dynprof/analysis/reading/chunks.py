@@ -22,6 +22,8 @@ CHUNK = 16 << 20
 _TAIL = 256 << 10
 """The end of the list of events is looked for in this much of the file's end."""
 _LONGEST_HEAD = 64 << 20
+_LONGEST_EVENT = 256 << 20
+"""Bytes without an end of an event: a small packed file may have any number of them."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
 """A list of events, without anything around it."""
@@ -68,11 +70,13 @@ class TraceFile:
             while True:
                 chunk = self._read(file, CHUNK)
                 rest += chunk
+                if len(rest) > _LONGEST_EVENT and not whole:
+                    raise CaptureError(f"{self._path} is no trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
                     break
                 cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
                 if cut:
-                    yield rest[:cut]
+                    yield _in_utf8(rest[:cut])
                     rest = rest[cut:].lstrip(b", \r\n\t")
             yield from self._ending(rest, whole=whole)
 
@@ -114,7 +118,7 @@ class TraceFile:
                 continue
             try:
                 before = text[: match.start()].rstrip().rstrip(b",")
-                return json.loads(before + b"}", strict=False), text[match.end() :]
+                return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :]
             except ValueError as found:  # it stands inside another member; look on
                 place, error = match.end(), str(found)
 
@@ -122,7 +126,7 @@ class TraceFile:
         """Yield the last events; note what comes after them."""
         cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
         if cut:
-            yield rest[:cut]
+            yield _in_utf8(rest[:cut])
         text = rest[cut:].lstrip(b", \r\n\t").decode("utf-8", "replace")
         decoder, place, end = json.JSONDecoder(strict=False), 0, 0
         while text[place : place + 1] not in ("]", ""):
@@ -159,6 +163,15 @@ def _last_boundary(text: bytes, since: int) -> int:
     if not found and since > 0:
         return _last_boundary(text, 0)
     return found
+
+
+def _in_utf8(text: bytes) -> bytes:
+    """Return the text, with the sign for it where something is no UTF-8; names may be any bytes."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode(errors="replace").encode()
+    return text
 
 
 def _skip(text: str, place: int, characters: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _MARKING = frozenset({"i", "b"})
 """The phases of moments, and of the begin of ranges that end in an event of their own."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
+_LATEST = 1 << 62
+"""In ns; a begin and a duration before it have a sum that 64 bits hold."""
 
 
 class Table(dict[Any, int]):
@@ -60,10 +63,11 @@ def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
         exact: Their times need more digits than a float has.
     """
     events = decode(chunk, ExactEvent if exact else Event)
-    try:
-        return _digested(events)
-    except (ArithmeticError, ValueError):  # a number that 64 bits do not hold
-        return _digested([event for event in events if _fit(event)])
+    with contextlib.suppress(ArithmeticError, ValueError):  # a number that 64 bits do not hold
+        found = _digested(events)
+        if _sums_fit(found):
+            return found
+    return _digested([event for event in events if _fit(event)])
 
 
 def _digested(events: list[Event]) -> ChunkColumns:
@@ -84,6 +88,12 @@ def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
     return np.fromiter(values, np.int64, count)
 
 
+def _sums_fit(found: ChunkColumns) -> bool:
+    """Return whether 64 bits hold sums of the times in columns."""
+    times = (found.spans["start"], found.spans["length"], found.memory["time"])
+    return all(bool(((column > -_LATEST) & (column < _LATEST)).all()) for column in times)
+
+
 def _fit(event: Event) -> bool:
     """Return whether 64 bits hold the times and numbers of an event; mend its arguments if not."""
     try:
@@ -95,7 +105,7 @@ def _fit(event: Event) -> bool:
             value = getattr(event.args, name)
             if isinstance(value, int) and not -_MOST <= value < _MOST:
                 setattr(event.args, name, NONE)
-    return all(-_MOST <= time < _MOST for time in times)
+    return all(-_LATEST < time < _LATEST for time in times)
 
 
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
@@ -146,10 +156,15 @@ class _Valued(dict[str, bool]):
         return kept
 
 
-def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes]:
-    """Return shapes, types, and for some operators values of what was given to an operator."""
-    shapes = bytes(args.dims) or bytes(args.dims_in_1_8)
-    return shapes, bytes(args.types), bytes(args.values) if valued else b""
+_EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
+"""The stride of what is one element for many places; other strides tell nothing that is asked."""
+
+
+def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return shapes and types of what was given to an operator; of some values, and strides."""
+    shapes, strides = bytes(args.dims) or bytes(args.dims_in_1_8), bytes(args.strides)
+    values = bytes(args.values) if valued else b""
+    return shapes, bytes(args.types), values, strides if _EXPANDED.search(strides) else b""
 
 
 _ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}

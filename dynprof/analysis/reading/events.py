@@ -23,6 +23,7 @@ class Args(msgspec.Struct, gc=False):
     group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Name")
     members: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Strides")
     values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
     sequence: int = msgspec.field(default=NONE, name="Sequence number")
     bytes: int = msgspec.field(default=0, name="Bytes")
@@ -126,8 +127,8 @@ class Event(msgspec.Struct, gc=False):
         return round(self.ts * 1000)
 
     def length_ns(self) -> int:
-        """Return its duration in whole nanoseconds."""
-        return round(self.dur * 1000)
+        """Return its duration in whole nanoseconds; 0 where it would end before its begin."""
+        return max(0, round(self.dur * 1000))
 
 
 class ExactEvent(Event, gc=False):
@@ -154,9 +155,10 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     """
     text = b"".join((b"[", chunk, b"]"))
     try:
-        return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
-    except msgspec.ValidationError:
-        return _one_by_one(text, kind)
+        try:
+            return msgspec.json.decode(text, type=list[kind], strict=False)  # type: ignore[valid-type]
+        except msgspec.ValidationError:
+            return _one_by_one(text, kind)
     except msgspec.DecodeError as error:
         found = loosely(text, error)
     return [_lenient(event, kind) for event in found]

@@ -94,6 +94,13 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
     Raises:
         CaptureError: It is none, or cannot be read.
     """
+    try:
+        return _loaded(path, partner)
+    except RecursionError as error:
+        raise CaptureError(f"{path} is damaged: it has lists in lists without end") from error
+
+
+def _loaded(path: Path, partner: Partner | None) -> Trace:
     import msgspec
 
     with partner or contextlib.nullcontext():

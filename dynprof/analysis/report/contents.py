@@ -19,7 +19,7 @@ from dynprof.analysis.report.operators import operators_data
 from dynprof.analysis.report.roofline import roofline_data
 from dynprof.analysis.report.sequences import sequences_section
 from dynprof.analysis.report.waiting import waiting
-from dynprof.plural import listed_ranks, sentence, spanned
+from dynprof.plural import sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
         str(steps),
-        *_of_merged(measured),
         *measured.tear.words(),
         *path_sentence(measured),
         *slowed,
@@ -234,20 +233,9 @@ def _of_nobody(measured: MeasuredTrace) -> str:
     )
 
 
-def _of_merged(measured: MeasuredTrace) -> list[str]:
-    """Return that a trace is not of one rank, and where to look instead."""
-    if not measured.merged_ranks:
-        return []
-    return [
-        f"This is one trace of {listed_ranks(measured.merged_ranks)}, for Perfetto: steps and "
-        "operators of all of them are counted here as those of one. For what a rank does, take the "
-        "traces that it was merged from."
-    ]
-
-
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [*_of_merged(measured), *measured.tear.words(), _of_nobody(measured)]
+    found = [*measured.tear.words(), _of_nobody(measured)]
     if measured.manifest:
         found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
         found.append(_slowed(measured))

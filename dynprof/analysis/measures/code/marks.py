@@ -60,5 +60,8 @@ def marks(trace: Trace) -> Marks:
 
 
 def _text(value: bytes) -> str:
-    found = json.loads(value) if value else ""
-    return found if isinstance(found, str) else str(found)
+    try:
+        found = json.loads(value) if value else ""
+        return found if isinstance(found, str) else str(found)
+    except RecursionError:  # lists in lists in lists
+        return value.decode()

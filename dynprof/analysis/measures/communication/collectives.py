@@ -220,6 +220,8 @@ def _told(said: Details) -> Message:
     kind, each = kind_of(said.collective), _SIZES.get(said.dtype.lower(), 0)
     if said.dtype.lower().startswith("float8"):
         each = 1
+    if kind == "all to all" and said.elements_in != said.elements_out:  # of lists of tensors
+        kind = UNEVEN
     elements = max(said.elements_in, said.elements_out)
     size = elements * each if kind and each and elements > 0 else UNKNOWN
     size = size if size < 1 << 63 else UNKNOWN
@@ -235,6 +237,8 @@ def _labelled(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
         size = size * members if members > 0 and size > 0 else UNKNOWN
     if kind in ("", "scatter", UNEVEN):  # what this rank puts in is not what passes through
         size = UNKNOWN
+    if kind == "all to all":  # an uneven one bears the same label
+        members = UNKNOWN
     return Message(kind, size, members, dtype)
 
 
@@ -261,6 +265,6 @@ def _tensor_bytes(shape: Any, name: Any) -> int | None:
 def _list(text: bytes) -> list[Any]:
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []

@@ -50,7 +50,13 @@ def size_of(details: Details) -> int | None:
 def group_name(trace: Trace, span: int) -> str:
     """Return the name of the group that communicated; ``N/A`` where the trace has none."""
     name, members = trace.tables["group"][trace.spans["group"][span]]
-    found = json.loads(name) if name else None
-    if not found and members:
-        found = json.loads(members)
-    return str(found) if found else NO_GROUP
+    return _text(name) or _text(members) or NO_GROUP
+
+
+def _text(written: bytes) -> str:
+    """Return what is written as JSON; nothing where it says nothing."""
+    try:
+        found = json.loads(written) if written else None
+        return str(found) if found else ""
+    except (ValueError, RecursionError):
+        return written.decode(errors="replace")

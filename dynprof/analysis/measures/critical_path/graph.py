@@ -149,7 +149,8 @@ class _Builder:
         self.host, self.thread = np.zeros(shape, np.int64), np.full(shape, UNKNOWN, np.int64)
         start = np.concatenate([[self.begin], work.start, self.joints.time])
         over = np.concatenate([[self.begin], work.end, self.joints.time])
-        self.start, self.over = start, np.maximum(over, self.begin)
+        # A backward pass may have begun before everything; nothing comes before the first node.
+        self.start, self.over = np.maximum(start, self.begin), np.maximum(over, self.begin)
         # What ends together: what began first, work before the joint that waits for it.
         order = np.lexsort((np.arange(self.count), self.start, self.over))
         self.rank = np.empty(self.count, np.int64)

@@ -205,7 +205,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     rows = []
     for number, one in enumerate(first.tolist()):
         told = taken.known[taken.code[one]]
-        dims, types, _ = trace.tables["dims"][trace.spans["dims"][span[one]]]
+        dims, types, *_ = trace.tables["dims"][trace.spans["dims"][span[one]]]
         dtype = told.dtype or (dtypes.get(number, "") if told.elements else "")
         row_of = Work(
             name=trace.name(int(span[one])),

@@ -130,32 +130,41 @@ class _Rule:
     writes: int | None = 1
 
 
-def _named(kind: int, formula: Callable[[Inputs], Counted], *names: str) -> dict[str, _Rule]:
-    return dict.fromkeys((f"aten::{name}" for name in names), _Rule(kind, formula))
+def _named(
+    kind: int, formula: Callable[[Inputs], Counted], *names: str, operands: int | None = None
+) -> dict[str, _Rule]:
+    """Return the rule of some operators; a tensor behind the operands is given for the result."""
+    reads = None if operands is None else operands.__gt__
+    return dict.fromkeys((f"aten::{name}" for name in names), _Rule(kind, formula, reads))
 
 
-_ONE_OPERATION = (
-    "add", "sub", "rsub", "mul", "div", "pow", "sqrt", "rsqrt", "exp", "log", "neg", "abs",
-    "reciprocal", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "sigmoid",
-    "tanh", "silu", "gelu", "leaky_relu", "hardtanh", "elu", "softplus", "sin", "cos", "erf",
+_UNARY = (
+    "sqrt", "rsqrt", "exp", "log", "neg", "abs", "reciprocal", "relu", "sigmoid", "tanh", "silu",
+    "gelu", "leaky_relu", "hardtanh", "elu", "softplus", "sin", "cos", "erf",
+)  # fmt: skip
+_BINARY = (
+    "add", "sub", "rsub", "mul", "div", "pow", "clamp_min", "clamp_max", "maximum", "minimum",
+)  # fmt: skip
+_BACKWARD = (
     "threshold_backward", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
 )  # fmt: skip
-_IN_PLACE = tuple(f"{name}_" for name in _ONE_OPERATION if not name.endswith("_backward"))
+_OPERANDS = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "clamp": 3}
+"""How many tensors arithmetic element by element is given at most, without that for the result."""
 _FOREACH = {
     "add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "neg": 1, "pow": 1, "exp": 1, "abs": 1,
     "maximum": 1, "minimum": 1, "addcmul": 3, "addcdiv": 3, "lerp": 3,
 }  # fmt: skip
 _RULES: dict[str, _Rule] = {
-    **_named(PRODUCT, product(0, 2), "mm"),
+    **_named(PRODUCT, product(0, 2), "mm", operands=2),
     **dict.fromkeys(("aten::_int_mm", "aten::_scaled_mm"),
                     _Rule(PRODUCT, product(0, 2), writes=None)),
-    **_named(PRODUCT, product(0, 3), "bmm"),
-    **_named(PRODUCT, product(0), "matmul"),
-    **_named(PRODUCT, product(0, 1), "dot", "vdot"),
-    **_named(PRODUCT, matrix_vector(0), "mv"),
-    **_named(PRODUCT, matrix_vector(1), "addmv", "addmv_"),
-    **_named(PRODUCT, product(1, 2), "addmm", "addmm_", "_addmm_activation"),
-    **_named(PRODUCT, product(1, 3), "baddbmm", "baddbmm_"),
+    **_named(PRODUCT, product(0, 3), "bmm", operands=2),
+    **_named(PRODUCT, product(0), "matmul", operands=2),
+    **_named(PRODUCT, product(0, 1), "dot", "vdot", operands=2),
+    **_named(PRODUCT, matrix_vector(0), "mv", operands=2),
+    **_named(PRODUCT, matrix_vector(1), "addmv", "addmv_", operands=3),
+    **_named(PRODUCT, product(1, 2), "addmm", "addmm_", "_addmm_activation", operands=3),
+    **_named(PRODUCT, product(1, 3), "baddbmm", "baddbmm_", operands=3),
     **_named(PRODUCT, linear, "linear"),
     **_named(PRODUCT, convolution, "convolution", "_convolution"),
     **_named(PRODUCT, convolution_backward, "convolution_backward"),
@@ -180,8 +189,11 @@ _RULES: dict[str, _Rule] = {
              "miopen_batch_norm_backward"),
     **_named(NORM, _of_first(5), "_softmax", "_log_softmax"),
     **_named(NORM, _of_first(4), "_softmax_backward_data", "_log_softmax_backward_data"),
-    **_named(ELEMENTWISE, _each(1), *_ONE_OPERATION, *_IN_PLACE),
-    **_named(ELEMENTWISE, _each(3), "addcmul", "addcmul_", "addcdiv", "addcdiv_", "lerp", "lerp_"),
+    **{f"aten::{name}{end}": _Rule(ELEMENTWISE, _each(1), count.__gt__)
+       for name, count in _OPERANDS.items() for end in ("", "_")},
+    **_named(ELEMENTWISE, _each(1), *_BACKWARD, operands=2),
+    **_named(ELEMENTWISE, _each(3), "addcmul", "addcmul_", "addcdiv", "addcdiv_", "lerp", "lerp_",
+             operands=3),
     **_named(ELEMENTWISE, _reduction, "sum", "mean"),
     **{f"aten::_foreach_{name}{end}": _Rule(ELEMENTWISE, _lists(count))
        for name, count in _FOREACH.items() for end in ("", "_")},

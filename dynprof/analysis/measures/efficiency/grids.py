@@ -50,7 +50,7 @@ def directions(written: bytes) -> list[int]:
     """Return a grid's or a block's numbers, as Kineto writes them; empty where it has none."""
     try:
         found = json.loads(written or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     whole = isinstance(found, list) and all(type(one) is int and one > 0 for one in found)
     return found if whole else []

@@ -36,10 +36,12 @@ class Inputs:
         dims: Kineto's shapes, as JSON.
         types: Its types, likewise.
         values: Its values of what is no tensor, likewise; not kept for every operator.
+        strides: How far elements of its tensors are apart, likewise; not kept where none is 0.
     """
 
-    def __init__(self, dims: bytes, types: bytes, values: bytes) -> None:
+    def __init__(self, dims: bytes, types: bytes, values: bytes, strides: bytes = b"") -> None:
         self.dims, self.types, self.values = map(_listed, (dims, types, values))
+        self._strides = _listed(strides)
 
     def is_tensor(self, place: int) -> bool:
         """Return whether an argument is a tensor, as far as is known."""
@@ -73,14 +75,18 @@ class Inputs:
         return [[tuple(one) for one in many] for many in found]
 
     def size(self, place: int) -> int:
-        """Return how many bytes a tensor has.
+        """Return how many bytes a tensor has; one that is expanded has fewer than elements.
 
         Raises:
             UnknownInputError: Its type is not known.
         """
         if self.type(place) not in SIZES:
             raise UnknownInputError
-        return math.prod(self.shape(place)) * SIZES[self.type(place)]
+        shape = self.shape(place)
+        strides = self._strides[place] if place < len(self._strides) else []
+        if isinstance(strides, list) and len(strides) == len(shape) and 0 not in shape:
+            shape = tuple(size for size, apart in zip(shape, strides, strict=True) if apart != 0)
+        return math.prod(shape) * SIZES[self.type(place)]
 
     def number(self, place: int) -> int:
         """Return a whole number that is an argument, or 1 and 0 for what is true or not.
@@ -131,7 +137,7 @@ def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
 def _listed(text: bytes) -> list[Any]:
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

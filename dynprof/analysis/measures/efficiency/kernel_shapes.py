@@ -88,7 +88,7 @@ def _start(told: Details) -> _Start:
 def _sizes(said: bytes) -> tuple[int, ...]:
     try:
         found = json.loads(said or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     whole = isinstance(found, list) and all(isinstance(one, int) for one in found)
     return tuple(found) if whole else ()

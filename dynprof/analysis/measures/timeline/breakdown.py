@@ -105,21 +105,22 @@ class Breakdown:
         self.device = int(worked[0]) if len(worked) else -1
         self.steps: list[Marked] = measured.marked
         self.count = len(self.steps)
-        if self.behind:
+        if self.behind and self._device_span:
             first, last = self._device_span
             self.steps = [(None, first, last - first)]
 
     @cached_property
-    def _device_span(self) -> tuple[int, int]:
-        """From the first to the last of what the marked steps launched."""
+    def _device_span(self) -> tuple[int, int] | None:
+        """From the first to the last of what the marked steps launched there; None for nothing."""
         mine = [s for s in self._measured.steps if s.device == self.device and s.stage]
         begins = [step.begin + step.preparing for step in mine]
-        return min(begins), max(b + s.stage for b, s in zip(begins, mine, strict=True))
+        ends = [begin + step.stage for begin, step in zip(begins, mine, strict=True)]
+        return (min(begins), max(ends)) if mine else None
 
     @cached_property
     def behind(self) -> bool:
         """Whether the device works on long after the host has done its steps."""
-        if self.on_host or not any(step.stage for step in self._measured.steps):
+        if self.on_host or self._device_span is None:
             return False
         first, last = self._device_span
         return last - first > _BEHIND * sum(length for _, _, length in self._measured.marked)

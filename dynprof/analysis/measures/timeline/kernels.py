@@ -72,12 +72,20 @@ def waits(trace: Trace, chosen: Numbers) -> Numbers:
     return result
 
 
-def kinds(trace: Trace, found: Operators) -> list[Kind]:
-    """Return a row for each name, the one with the most time first."""
-    chosen = np.flatnonzero(trace.category(ON_DEVICE))
+def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = None) -> list[Kind]:
+    """Return a row for each name, the one with the most time first.
+
+    Args:
+        trace: The trace.
+        found: Its operators.
+        counted: Which of its spans count; left out, all do.
+    """
+    wanted = np.ones(len(trace.spans["start"]), bool) if counted is None else counted
+    on_device = trace.category(ON_DEVICE)
+    chosen = np.flatnonzero(on_device & wanted)
     times = trace.spans["length"][chosen]
-    if not len(chosen):
-        on_host = trace.category(OPERATORS, CALLS)[found.span]
+    if not on_device.any():
+        on_host = (trace.category(OPERATORS, CALLS) & wanted)[found.span]
         chosen, times = found.span[on_host], found.own[on_host]
     name, category = trace.spans["name"][chosen], trace.spans["category"][chosen]
     key = name * len(trace.tables["category"]) + category

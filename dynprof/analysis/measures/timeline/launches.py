@@ -44,6 +44,7 @@ def launches(trace: Trace) -> Launches:
     spans = trace.spans
     work = np.flatnonzero(trace.category(ON_DEVICE))
     calls = np.flatnonzero(trace.category(LAUNCHES) & (spans["correlation"] >= 0))
+    calls = calls[_of_one_process(trace, calls, spans["correlation"][calls])]
     return Launches(work, _found(spans["correlation"][work], spans["correlation"][calls], calls))
 
 
@@ -65,6 +66,7 @@ def makers(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> N
     named = np.where(named == spans["correlation"][orphans], UNKNOWN, named)
     ids = spans["external_id"][chosen]
     known = np.flatnonzero(ids > 0)
+    known = known[_of_one_process(trace, chosen[known], ids[known])]
     by_id = _found(named, ids[known], known)
     late = by_id != UNKNOWN
     late[late] = spans["start"][chosen[by_id[late]]] > spans["start"][orphans[late]]
@@ -115,6 +117,21 @@ def open_at(
     while (over := (result != ROOT) & (end[result] <= when)).any():
         result[over] = parent[result[over]]
     return result
+
+
+def _of_one_process(trace: Trace, chosen: Numbers, numbers: Numbers) -> NDArray[np.bool_]:
+    """Return which spans have a number that no span of another process has.
+
+    Each process counts for itself, and what a device did does not say which one asked for it.
+    """
+    pids = [pid for pid, _ in trace.tables["thread"]]
+    code = {pid: place for place, pid in enumerate(dict.fromkeys(pids))}
+    process = np.array([code[pid] for pid in pids], np.int64)[trace.spans["thread"][chosen]]
+    if not len(chosen) or (process == process[0]).all():
+        return np.ones(len(chosen), bool)
+    pairs = np.unique(np.stack([numbers, process]), axis=1)
+    number, times = np.unique(pairs[0], return_counts=True)
+    return ~np.isin(numbers, number[times > 1])
 
 
 def _found(wanted: Numbers, keys: Numbers, values: Numbers) -> Numbers:

@@ -160,14 +160,23 @@ def _with_children(own: Numbers, parent: Numbers) -> Numbers:
     return np.array(total, np.int64)
 
 
-def averages(trace: Trace, found: Operators) -> list[Average]:
-    """Return a row for each name, the one with the most time of its own first."""
+def averages(
+    trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = None
+) -> list[Average]:
+    """Return a row for each name, the one with the most time of its own first.
+
+    Args:
+        trace: The trace.
+        found: Its operators.
+        counted: Which of its spans count; left out, all do.
+    """
     shown = [_shown(name) for name in trace.tables["name"]]
     table = {name: number for number, name in enumerate(dict.fromkeys(shown))}
     code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
-    code = code[found.span]
+    mine = slice(None) if counted is None else counted[found.span]
+    code = code[found.span][mine]
     columns = (found.total, found.own, found.device_total, found.device_own)
-    sums = [np.bincount(code, weights=column, minlength=len(table)) for column in columns]
+    sums = [np.bincount(code, weights=column[mine], minlength=len(table)) for column in columns]
     counts = np.bincount(code, minlength=len(table))
     rows = [
         Average(name, int(counts[number]), *(int(total[number]) for total in sums))

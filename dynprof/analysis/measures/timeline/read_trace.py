@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.categories import KERNELS
@@ -45,12 +48,25 @@ class ReadTrace:
         if not _is_text(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, partner)
+        if self._is_merged:
+            raise CaptureError(f"{path} is of several ranks, merged: dynprof view opens it")
         self.manifest: Manifest | None = find_manifest(path)[1]
 
     @property
+    def _is_merged(self) -> bool:
+        """Whether ``dynprof merge`` made it: its devices and steps are those of many processes."""
+        said = self.trace.members.get("dynprof")
+        ranks = said.get("ranks") if isinstance(said, dict) else None
+        return isinstance(ranks, list) and any(_whole(rank) is not None for rank in ranks)
+
+    @cached_property
     def base_ns(self) -> int:
-        """What is to be added to its times for ns since the epoch."""
-        return _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        """What is to be added to its times for ns since the epoch; 0 where that makes no time."""
+        found = _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        spans, memory = self.trace.spans, self.trace.memory
+        times = (spans["start"], spans["start"] + spans["length"], memory["time"])
+        most = max(int(np.abs(column).max(initial=0)) for column in times)
+        return found if abs(found) + most < 1 << 63 else 0
 
     @property
     def rank(self) -> int:
@@ -69,14 +85,6 @@ class ReadTrace:
     def _distributed(self, name: str) -> int | None:
         said = self.trace.members.get("distributedInfo")
         return _whole(said.get(name)) if isinstance(said, dict) else None
-
-    @property
-    def merged_ranks(self) -> list[int]:
-        """Which ranks ``dynprof merge`` made it of; none where it is as a profiler wrote it."""
-        said = self.trace.members.get("dynprof")
-        ranks = said.get("ranks") if isinstance(said, dict) else None
-        found = map(_whole, ranks) if isinstance(ranks, list) else ()
-        return [rank for rank in found if rank is not None]
 
     @property
     def host(self) -> str:

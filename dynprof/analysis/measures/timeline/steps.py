@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import both, clipped, covered, united
+from dynprof.analysis.reading.intervals import both, clipped, cover, covered, united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,8 @@ HOST_NAME = "host"
 """The same in tables."""
 _LONGEST = len(STEP) + 19
 """Of the name of a step: more digits may not fit into 64 bits."""
-_COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
+_COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
+"""Not within a word: a kernel that is called ``batchCompute`` has ``hcom`` in it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Receives(NamedTuple):
 def is_collective(name: str) -> bool:
     """Return whether an event is communication."""
     lower = name.lower()
-    return any(mark in lower for mark in _COLLECTIVES) and not lower.startswith("nccl:")
+    return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
 def marked_steps(trace: Trace) -> list[Marked]:
@@ -116,6 +118,19 @@ def whole_span(trace: Trace) -> list[Marked]:
         return []
     begin = int(spans["start"].min())
     return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
+
+
+def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArray[np.bool_]:
+    """Say which spans begin in steps; of what devices did, what was launched there."""
+    when = trace.spans["start"].copy()
+    called = started.call != UNKNOWN
+    when[started.work[called]] = when[started.call[called]]
+    if not steps or steps[0][0] is None:
+        return np.ones(len(when), bool)
+    begins = np.array([begin for _, begin, _ in steps], np.int64)
+    where = cover(begins, begins + np.array([length for _, _, length in steps], np.int64))
+    place = np.searchsorted(where[0], when, side="right") - 1
+    return np.asarray((place >= 0) & (when < where[1][place]))
 
 
 def collectives(trace: Trace) -> Numbers:

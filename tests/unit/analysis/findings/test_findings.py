@@ -16,6 +16,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
+    """Of two, it ran something before the steps alone: it is idle in all of them."""
+    kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm", "dur": 20 * MS}
+    more = [{**kernel, "ts": ts * MS, "args": {"device": device, "stream": 7}}
+            for ts, device in ((-50, 0), (10, 1), (110, 1))]  # fmt: skip
+    one = measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more)
+    assert str(one.breakdown).endswith(
+        "Device 0 (of 2) computes for 0% of it, and it is idle for 100%."
+    )
+
+
+def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None:
+    """Neither what ran before the steps counts, nor the same kernel on another device."""
+    kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm"}
+    more = [
+        {**kernel, "ts": ts * MS, "dur": 20 * MS, "args": {"device": device, "stream": 7}}
+        for ts, device in ((-50, 0), (-25, 0), (10, 0), (110, 0), (10, 1), (40, 1), (110, 1))
+    ]
+    one = measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more)
+    assert "gemm takes the most" not in found(one)
+    more += [{**more[2], "ts": ts * MS} for ts in (40, 140)]
+    gemm = found(measured(tmp_path, [("aten::mm", "cpu_op", 0, 1)], *more))["gemm takes the most"]
+    assert (gemm.share, gemm.detail) == (0.4, "2 of them in a step take 40 ms.")
+
+
 @pytest.mark.parametrize("spans", [HEALTHY, DEVICE])
 def test_a_busy_step_has_no_findings(tmp_path: Path, spans: list[Span]) -> None:
     """Operators, or a device, that work all the time."""
@@ -57,7 +82,7 @@ def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
 
 
 def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
-    """With stacks, the innermost lines of the user's own; what lies outside is called so."""
+    """With stacks, the innermost lines of the user's own; what lies outside is nobody's."""
     frames: list[Span] = [
         ("train.py(9): main", "python_function", 0, 90),
         ("data.py(40): augment", "python_function", 40, 15),
@@ -69,7 +94,7 @@ def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
         "15 ms at data.py:40 (augment)."
     )
     outer = found(measured(tmp_path, [spans[0], spans[2]]))["Python between the operators"].detail
-    assert outer.endswith(": 61 ms outside of your own code; 15 ms at data.py:40 (augment).")
+    assert outer.endswith("76 ms of a step, 15 ms at data.py:40 (augment).")
 
 
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]

@@ -43,6 +43,21 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
     assert found == {"backward": 3e6, "rest": -3e6}
 
 
+def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
+    """The second capture goes on after its last step: a step costs no more for that."""
+    captures = []
+    for number in range(2):
+        path = write(tmp_path / f"{number}.trace.json", 2, 1, 1)
+        trace = json.loads(path.read_text())
+        after = {**trace["traceEvents"][-1], "ts": 10**9}
+        trace["traceEvents"] += [
+            {**after, "ts": after["ts"] + 10**6 * n} for n in range(9 * number)
+        ]
+        path.write_text(json.dumps(trace))
+        captures.append(MeasuredTrace(path))
+    assert growths(*captures) == []
+
+
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     """Frames in one of them, a device in the other."""
     one = MeasuredTrace(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 from contextlib import closing
@@ -53,6 +54,23 @@ def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[st
     """Return the files that are made."""
     found = write_analysis(measured, types, (OPERATORS, "memory"))
     return {path.name: path for path in found}
+
+
+def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
+    """One kernel on two devices, on the second one three times: shares are of a device's time."""
+    events = [*EVENTS, *(kernel("gemm", 20 + 10 * n, 1) for n in range(3))]
+    for event in events[-3:]:
+        event |= {"ph": "X", "pid": 1, "args": {**event["args"], "device": 1}}
+    table = made(captured(tmp_path, events))["op_statistic.csv"]
+    with table.open(newline="") as file:
+        rows = [(row["Device_id"], row["OP Type"], row["Count"], row["Ratio(%)"])
+                for row in csv.DictReader(file)]  # fmt: skip
+    assert rows == [
+        ("0", "gemm", "1", "33.333"),
+        ("0", "ncclDevKernel_SendRecv", "1", "33.333"),
+        ("0", "triton_add", "1", "33.333"),
+        ("1", "gemm", "3", "100.000"),
+    ]
 
 
 @pytest.mark.parametrize(

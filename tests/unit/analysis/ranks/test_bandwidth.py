@@ -161,6 +161,34 @@ def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
     assert first.startswith("0 of 40 collectives are the same on all ranks of their group")
 
 
+def test_collectives_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
+    """One rank lacks its first; in an even rhythm, only the sizes tell that none fits the other."""
+    for rank in range(2):
+        mine = [
+            kernel("allreduce", 20, 5000 * n, 5000 * n + 900, **{"In msg nelems": 1000**(n % 2),
+                                                                "Out msg nelems": 1000**(n % 2)})
+            for n in range(rank, 20)
+        ]  # fmt: skip
+        save(tmp_path, {rank: mine})
+    first, *_ = words(tmp_path)
+    assert first.startswith("0 of 39 collectives are the same on all ranks of their group")
+
+
+def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
+    """Rank 1's jumps by 100 ms: it would come so late, but nobody waited, and all left at once."""
+    for rank in range(3):
+        mine = []
+        for number in range(20):
+            begin = 10_000 * number + 100_000 * (rank == 1 and number >= 12)
+            mine.append(kernel("allreduce", 20, begin, begin + 1500))
+        save(tmp_path, {rank: mine})
+    assert words(tmp_path)[:2] == [
+        "no rank keeps the others waiting",
+        "24 of 60 collectives did not end together, as when a clock is set meanwhile: nobody "
+        "knows who waits for whom there",
+    ]
+
+
 def test_clocks_are_joined_over_groups() -> None:
     """Through ranks that are in several; who meets nobody else's group keeps its own first."""
     edges = [(1, 0, 5), (3, 2, 7), (2, 1, 10), (9, 8, 1), (3, 0, 999)]

@@ -83,6 +83,18 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     assert found.beside(planted, found.median()) == [("aten::mm", "host", 3, 3, 85e6, 80e6)]
 
 
+@pytest.mark.parametrize("name", ["run[1]", "run[0-9]"])
+def test_a_folder_named_like_a_pattern_is_itself(tmp_path: Path, name: str) -> None:
+    """What was made of another folder, which fits its name as a pattern, is not taken for it."""
+    for folder, late in ((tmp_path / "run1", 1), (tmp_path / name, 0)):
+        folder.mkdir()
+        for rank in range(2):
+            write(folder, rank, work_ms=30.0 * (rank == late))
+        outcome = analyse_each(traces_in(folder), ["text"], processes=1)
+        assert not outcome.problems
+        assert outcome.verdicts[folder][0].startswith(f"rank {late} comes last to 5 of 5")
+
+
 def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
     """They lack what ranks are matched by: it is said what to do."""
     files = {name: [tmp_path / f"{name}.parquet"] for name in ("steps", "collectives", "operators")}

@@ -172,6 +172,7 @@ def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
 def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
     """Halves of surrogate pairs in names become U+FFFD, pairs stay; NaN is no number."""
     odd = [
+        {"ph": 3, "name": ["of other types", "before what msgspec does not take"]},
         {"ph": "X", "name": "\ud800 high", "ts": 1, "dur": 1},
         {"ph": "X", "name": "low \udc00", "ts": 2, "dur": 1},
         {"ph": "X", "name": "pair \U0001f600", "ts": 3, "dur": 1},
@@ -179,6 +180,57 @@ def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "t.json", json.dumps({"baseTimeNanoseconds": 0, "traceEvents": odd}))
     assert names(load_trace(path)) == ["\ufffd high", "low \ufffd", "pair \U0001f600"]
+
+
+def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
+    """Anywhere in the file, and in arguments that are kept as they stand."""
+    text = json.dumps({"host": "HOST", "traceEvents": EVENTS}).encode()
+    text = text.replace(b"op 3", b"op \xff").replace(b"HOST", b"\xfe")
+    text = text.replace(b'"External id": 5,', b'"External id": 5, "Process Group Name": "\xff",')
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+    trace = load_trace(path)
+    assert names(trace) == [event["name"].replace("3", "\ufffd") for event in EVENTS]
+    assert ('"\ufffd"'.encode(), b"") in trace.tables["group"]
+    assert trace.members["host"] == "\ufffd"
+
+
+@pytest.mark.parametrize("place", ["head", "first event", "last event", "end"])
+def test_lists_without_end_are_refused(tmp_path: Path, place: str) -> None:
+    """Python's readers and ours end at some depth: in a sentence."""
+    deep = "[" * 100_000 + "]" * 100_000
+    parts = [json.dumps(event) for event in EVENTS]
+    odd = f'{{"ph": "X", "name": "odd", "ts": 1, "dur": 1, "args": {{"Input Dims": {deep}}}}}'
+    parts = {"first event": [odd, *parts], "last event": [*parts, odd]}.get(place, parts)
+    members = {"head": (f'"a": {deep}, ', ""), "end": ("", f', "a": {deep}')}.get(place, ("", ""))
+    text = f'{{{members[0]}"traceEvents": [{", ".join(parts)}]{members[1]}}}'
+    with pytest.raises(CaptureError, match="has lists in lists without end"):
+        load_trace(write(tmp_path / "t.json", text))
+
+
+@pytest.mark.parametrize("filled_with", ["a", " "])
+def test_an_event_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filled_with: str
+) -> None:
+    """What is packed well may have any number of bytes: they are not collected for ever."""
+    monkeypatch.setattr(chunks, "_LONGEST_EVENT", 5000)
+    quote = '"' if filled_with == "a" else ""
+    text = f'{{"traceEvents": [{{"name": {quote}{filled_with * 10**5}{quote or 1}}}]}}'
+    with pytest.raises(CaptureError, match="an event in it has no end"):
+        load_trace(write(tmp_path / "t.json.gz", text))
+
+
+def test_times_whose_sums_do_not_fit(tmp_path: Path) -> None:
+    """Each fits into 64 bits, begin and duration together do not; nothing lasts below 0 ns."""
+    odd = [
+        {"ph": "X", "name": "sum", "ts": 9e15, "dur": 9e15},
+        {"ph": "X", "name": "least", "ts": -(2**63) / 1000, "dur": 1},
+        {"ph": "X", "name": "back", "ts": 3, "dur": -7},
+    ]
+    text = json.dumps({"baseTimeNanoseconds": 0, "traceEvents": [*EVENTS, *odd]})
+    trace = load_trace(write(tmp_path / "t.json", text))
+    assert len(names(trace)) == 201
+    assert trace.spans["length"][names(trace).index("back")] == 0
 
 
 def halves(path: Path) -> list[Trace]:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
-from dynprof.analysis.runs.window_report import report_on
 from dynprof.cli import app
 from dynprof.errors import CaptureError
 from tests.rank_traces import events, write
@@ -202,6 +201,29 @@ def test_a_list_that_looks_like_events_is_read_in_small_pieces(
     assert len(found[3]) == 1 + len([e for e in given[3] if e["ph"] != "M"])
 
 
+@pytest.mark.parametrize("base", [10**18, None])
+def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
+    """As it is where columns are read; the first event of all is one."""
+    given = rich_ranks(tmp_path)
+    path = tmp_path / "rank0.pt.trace.json"
+    trace = json.loads(path.read_text())
+    odd = {"ph": "X", "pid": 5, "tid": 1, "name": "odd", "dur": 1}
+    times = ("x", float("nan"), float("inf"), None, [1])
+    trace["traceEvents"][:0] = [{**odd, "ts": ts} for ts in times]
+    if base is None:
+        del trace["baseTimeNanoseconds"]
+    path.write_text(json.dumps(trace))
+    found = of_rank(merged(merge(tmp_path, "0").path))[0]
+    assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
+
+
+def test_a_merged_trace_is_none_of_one_rank(tmp_path: Path) -> None:
+    """Its devices and steps are those of many processes: nothing is measured of it."""
+    rich_ranks(tmp_path)
+    with pytest.raises(CaptureError, match=r"of several ranks, merged: dynprof view opens it$"):
+        MeasuredTrace(merge(tmp_path).path)
+
+
 def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     """Rank 3 has no collective: its clock is taken as it stands, and that is said."""
     rich_ranks(tmp_path)
@@ -252,21 +274,10 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
     assert words[1].startswith("ranks 0 to 1 shared no collective with each other")
 
 
-def test_a_report_on_a_merged_trace_says_what_it_is(tmp_path: Path) -> None:
-    """Steps of several ranks are not those of one; on the ranks themselves nothing is said."""
-    for rank in range(2):
-        write(tmp_path, rank)
-    made = report_on(merge(tmp_path).path)
-    told = "This is one trace of ranks 0 to 1, for Perfetto: "
-    assert any(words.startswith(told) for words in made.words)
-    assert told in made.path.read_text()
-    assert not any(words.startswith(told) for words in report_on(tmp_path).words)
-
-
 @pytest.mark.parametrize("said", [7, {"ranks": 7}, {"ranks": [None, "a", {}]}, {}])
 def test_other_members_of_that_name_mean_nothing(tmp_path: Path, said: Any) -> None:
     """A trace of anybody's may have them."""
     path = tmp_path / "a.trace.json"
     trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}
     path.write_text(json.dumps(trace))
-    assert MeasuredTrace(path).merged_ranks == []
+    assert MeasuredTrace(path).rank == 0

@@ -12,6 +12,7 @@ import pytest
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.steps import is_collective
 from tests.real_traces import on_each, raw_events
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
         ("reduce_scatter_tensor_coalesced", (1000, 250), 4000, 0.75),
         ("all_to_all", (1000, 1000), 4000, 0.75),
         ("all_to_allv", (900, 1000), 4000, None),
+        ("all_to_all", (900, 1000), 4000, None),
         ("broadcast", (1000, 1000), 4000, 1.0),
         ("reduce", (1000, 1000), 4000, 1.0),
         ("gather", (250, 1000), 4000, 0.75),
@@ -215,3 +217,43 @@ def test_sizes_and_factors(
     (row,) = traffic(measured.trace, measured.messages)
     assert row.algorithm(row.total) == (size and size / 2000)
     assert row.bus(row.total) == (size and factor and pytest.approx(size / 2000 * factor))
+
+
+@pytest.mark.parametrize(("label", "factor"), [("all_reduce", 1.5), ("all_to_all", None)])
+def test_a_label_does_not_tell_even_from_uneven(
+    tmp_path: Path, label: str, factor: float | None
+) -> None:
+    """Of the only group there is: torch calls both exchanges ``nccl:all_to_all``."""
+    given = {"Input Dims": [[1000]], "Input type": ["float"]}
+    about = {"ph": "X", "pid": 1, "tid": 1, "ts": 1}
+    events = [
+        {**about, "cat": "user_annotation", "name": f"nccl:{label}", "dur": 9, "args": given},
+        {**about, "cat": "cuda_runtime", "name": "launch", "dur": 2, "args": {"correlation": 5}},
+        {**about, "cat": "kernel", "name": "ncclDevKernel", "ts": 5, "dur": 2,
+         "args": {"device": 0, "stream": 2, "correlation": 5}},
+    ]  # fmt: skip
+    trace = {"distributedInfo": {"world_size": 4, "pg_count": 1}, "traceEvents": events}
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, **trace}))
+    measured = MeasuredTrace(path)
+    (row,) = traffic(measured.trace, measured.messages)
+    assert row.algorithm(row.total) == 2
+    assert row.bus(row.total) == (factor and 2 * factor)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("ncclDevKernel_AllReduce", True),
+        ("void ncclKernel(int)", True),
+        ("hcom_allReduce_", True),
+        ("rcclGenericKernel", True),
+        ("gloo:all_reduce", True),
+        ("nccl:all_reduce", False),
+        ("void batchCompute<float>(int)", False),
+        ("searchCommonPrefix", False),
+    ],
+)
+def test_what_is_communication(name: str, is_one: bool) -> None:
+    """By the name's words, not by letters within another one."""
+    assert is_collective(name) is is_one

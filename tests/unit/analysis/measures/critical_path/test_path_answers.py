@@ -231,12 +231,12 @@ def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
     assert found["host"] == 80 + (500 if name else 0)
 
 
-@pytest.mark.parametrize("length", [0, 5e15, 9.2e15])
-def test_a_step_that_no_clock_gives(tmp_path: Path, length: float) -> None:
+@pytest.mark.parametrize(("number", "length"), [(0, 0), (4 * 10**12, 4e15)])
+def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) -> None:
     """It has no path, and nothing breaks."""
     job = Job()
-    job.launch("gemm", 10, 20, 9.2e15)
-    job.step(length=length)
+    job.launch("gemm", 10, 20, 4.5e15)
+    job.step(number, length)
     assert job.measured(tmp_path).critical_path is None
 
 
@@ -245,3 +245,16 @@ def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": []}))
     assert MeasuredTrace(trace).critical_path is None
+
+
+def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> None:
+    """It went on in autograd's thread until the first mark: nothing leads behind it."""
+    job = Job()
+    job.step(1)
+    job.host("aten::sum", 300, 100)
+    job.host("autograd::engine::evaluate_function: SumBackward0", 500, 300, thread=ENGINE)
+    job.launch("kernel", 1100, 1200, 300)
+    job.call("cudaDeviceSynchronize", 1150, 400)
+    path = job.path(tmp_path)
+    assert (path.begin, path.lengths.tolist()) == (1_000_000, [1_000_000])
+    assert path.parts()["kernels"] == 300_000

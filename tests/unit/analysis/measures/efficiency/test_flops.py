@@ -52,6 +52,11 @@ def multiplied(rows: int, inner: int, columns: int) -> int:
         ("linear", [[2, 3, 4], [5, 4], [5]], 2 * multiplied(3, 4, 5), 24 + 20 + 5 + 30),
         ("add", [[2, 1, 4], [3, 1], []], 2 * 3 * 4, 8 + 3 + 24),
         ("mul_", [[2, 3], []], 6, 6 + 6),
+        ("add", [[2, 3], [2, 3], [], [2, 3]], 6, 6 + 6 + 6),
+        ("relu", [[2, 3], [2, 3]], 6, 6 + 6),
+        ("clamp", [[2, 3], [2, 3], [2, 3], [2, 3]], 6, 4 * 6),
+        ("tanh_backward", [[2, 3], [2, 3], [2, 3]], 6, 6 + 6 + 6),
+        ("mm", [[3, 4], [4, 5], [3, 5]], multiplied(3, 4, 5), 12 + 20 + 15),
         ("addcdiv_", [[6], [6], [6], []], 3 * 6, 24),
         ("_softmax", [[2, 3], [], []], 5 * 6, 12),
         ("native_layer_norm", [[2, 3], [], [3], [3], []], 8 * 6, 6 + 6 + 6),
@@ -128,6 +133,16 @@ def test_a_sum_writes_what_is_left() -> None:
         found = effort("aten::sum", given([[2, 3, 4], [], [], []], values=["", dims, "False", ""]))
         assert found
         assert (found.flops, found.moved) == (24, 4 * (24 + left))
+
+
+@pytest.mark.parametrize(
+    ("strides", "read"), [([[0, 0], [3, 1]], 1 + 6), ([[3, 1], [3, 1]], 12), ([[0, 1], []], 9)]
+)
+def test_what_is_expanded_is_read_once(tmp_path: Path, strides: list[list[int]], read: int) -> None:
+    """As the gradient of a sum is: one element, whatever its shape; the result is written whole."""
+    told: dict[str, Any] = {"Input Dims": [[2, 3], [2, 3]], "Input Strides": strides}
+    work = one_operator(tmp_path, "aten::mul", "k", **told)
+    assert (work.flops, work.moved) == (6, 4 * (read + 6))
 
 
 def test_an_optimizer_reads_and_writes_its_lists() -> None:

@@ -144,3 +144,28 @@ def test_an_external_id_that_is_a_correlation_is_no_operator(tmp_path: Path) -> 
     device = slice(header.index("Device Self Duration(us)"), None)
     assert {cell for row in rows for cell in row[device]} == {"N/A"}
     assert any("5e-03 ms" in said or "0.005 ms" in said for said in contents(unknown)["warnings"])
+
+
+@pytest.mark.parametrize("number", ["correlation", "External id"])
+def test_a_number_that_two_processes_use_tells_nothing(tmp_path: Path, number: str) -> None:
+    """Each counts its launches from 1: nobody is told to have launched what bears such a number."""
+    events = []
+    for pid, other in ((1, 8), (2, 9)):
+        about = {"ph": "X", "pid": pid, "tid": pid}
+        for ident, ts in ((5, 0), (other, 100)):
+            ts += 10 * pid
+            told = {"args": {number: ident}}
+            events.append({**about, "name": f"op {ident} of {pid}", "cat": "cpu_op", "ts": ts,
+                           "dur": 5, **told})  # fmt: skip
+            if number == "correlation":
+                events.append({**about, "name": "launch", "cat": "cuda_runtime", "ts": ts + 1,
+                               "dur": 1, **told})  # fmt: skip
+            events.append({"ph": "X", "pid": pid, "tid": 7, "name": "k", "cat": "kernel",
+                           "ts": ts + 9, "dur": 3,
+                           "args": {"device": pid, "stream": 7, number: ident}})  # fmt: skip
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    measured = MeasuredTrace(path)
+    spent = {row.name: row.device_own for row in measured.averages if row.device_own}
+    assert spent == {"op 8 of 1": 3000, "op 9 of 2": 3000}
+    assert measured.operators.device_unknown == 6000
