@@ -22,6 +22,6 @@ def write(path: Path, steps: int, products: int, ms: float, **event: Any) -> Pat
             ts, dur = begin + 1000 + number * ms * 1000, ms * 1000
             events.append({**common, "name": "aten::mm", "cat": "cpu_op", "ts": ts, "dur": dur})
     if event:
-        events.append({**common, "name": "extra", "ts": 900_001, "dur": 1, **event})
+        events.append({**common, "name": "extra", "ts": 800_001, "dur": 1, **event})
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     return path
