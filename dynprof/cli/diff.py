@@ -40,7 +40,8 @@ def diff(
 ) -> None:
     """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
 
-    First the phases of a step, then operators and kernels, by how much a step's time changed. Exit
+    First the parts of a step on the clock, as computing and communication, and the phases of the
+    host, then operators and kernels, by how much a step's time changed. Exit
     code 0: compared; 1: compared, but the numbers do not mean the same, and why; 2: there is no
     capture, or it cannot be read.
 
@@ -48,6 +49,7 @@ def diff(
     """
     from dynprof.analysis.measures.difference import (
         growths,
+        part_growths,
         phase_growths,
         step_ns,
         why_not_comparable,
@@ -61,7 +63,8 @@ def diff(
         fail(str(error), UNREADABLE)
     for why in {**passed_over, **more}.values():
         say(f"passed over: {why}", err=True)
-    phases, rows = phase_growths(one, other), growths(one, other)[:limit]
+    phases = part_growths(one, other) + phase_growths(one, other)
+    rows = growths(one, other)[:limit]
     before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
     shown = console()
     title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"

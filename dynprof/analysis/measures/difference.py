@@ -11,7 +11,7 @@ from dynprof.analysis.measures.timeline.phases import mean_phases
 from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
@@ -21,8 +21,8 @@ class Growth:
     """How one name changed from the first trace to the second, in each step.
 
     Attributes:
-        name: Of operators of the host, of kernels of a device, or of a phase.
-        where: ``host``, ``device`` or ``phase``.
+        name: Of operators of the host, of kernels of a device, of a part of the step or a phase.
+        where: ``host``, ``device``, ``step`` or ``phase``.
         count: How many ran in a step of the first, and of the second.
         time_ns: Their own time in a step of the first, and of the second.
     """
@@ -79,14 +79,20 @@ def growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
+def part_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
+    """Return the parts of a step on the clock that changed, as computing, what costs most first."""
+    return _changed("step", one.breakdown.parts, other.breakdown.parts)
+
+
 def phase_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
     """Return the phases of the host that changed, what costs a step most first."""
-    before, after = (mean_phases(measured.phases) for measured in (one, other))
-    found = [
-        Growth(name, "phase", (1, 1), (before[name], after[name]))
-        for name in before
-        if before[name] != after[name]
-    ]
+    return _changed("phase", mean_phases(one.phases), mean_phases(other.phases))
+
+
+def _changed(where: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Growth]:
+    names = dict.fromkeys((*before, *after))
+    both = ((name, (before.get(name, 0), after.get(name, 0))) for name in names)
+    found = [Growth(name, where, (1, 1), times) for name, times in both if times[0] != times[1]]
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 

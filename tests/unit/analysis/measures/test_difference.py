@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.measures.difference import (
+    growths,
+    part_growths,
+    phase_growths,
+    why_not_comparable,
+)
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.step_traces import write
 
@@ -41,6 +46,24 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
         captures.append(MeasuredTrace(path))
     found = {growth.name: growth.cost_ns for growth in phase_growths(*captures)}
     assert found == {"backward": 3e6, "rest": -3e6}
+
+
+def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
+    """A device that communicates 6 ms longer is idle for so much less; computing is as before."""
+    common = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "args": {"device": 0, "stream": 7}}
+    step = {**common, "name": "ProfilerStep#1", "cat": "user_annotation", "pid": 1, "ts": 0}
+    captures = []
+    for number, reduced_ms in enumerate((5, 11)):
+        events = [
+            {**step, "dur": 30_000},
+            {**common, "name": "gemm", "ts": 1_000, "dur": 8_000},
+            {**common, "name": "ncclDevKernel_AllReduce", "ts": 10_000, "dur": reduced_ms * 1000},
+        ]
+        path = tmp_path / f"{number}.trace.json"
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+        captures.append(MeasuredTrace(path))
+    found = [(one.name, one.where, one.cost_ns) for one in part_growths(*captures)]
+    assert found == [("communication", "step", 6e6), ("idle", "step", -6e6)]
 
 
 def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.difference import growths, phase_growths, why_not_comparable
+from dynprof.analysis.measures.difference import (
+    growths,
+    part_growths,
+    phase_growths,
+    why_not_comparable,
+)
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.errors import CaptureError
@@ -109,5 +114,5 @@ def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
         assert {"report.html", "events.parquet", "steps.parquet"} <= made
         assert any(name.endswith(".db") for name in made)
         assert growths(measured, measured) == []
-        assert phase_growths(measured, measured) == []
+        assert phase_growths(measured, measured) == part_growths(measured, measured) == []
         assert why_not_comparable(measured, measured) == []
