@@ -80,17 +80,26 @@ DELETE FROM {table} WHERE "group" IN (SELECT "group" FROM clocks WHERE NOT fits)
 _STRAYED = """
 CREATE TEMP TABLE strayed AS
 WITH ends AS (
-    SELECT *, end_ns - ahead_ns AS went_ns FROM shared JOIN clocks USING ("group", rank)
+    SELECT "group", place, rank, end_ns - begin_ns AS length_ns, end_ns - ahead_ns AS went_ns
+    FROM shared JOIN clocks USING ("group", rank)
     WHERE NOT starts_with("group", 'from rank ')
+        AND kind NOT IN ('broadcast', 'reduce', 'gather', 'scatter')
+), off AS (
+    SELECT *, went_ns - quantile_disc(went_ns, 0.5) OVER (PARTITION BY "group", place) AS off_ns
+    FROM ends
+), lasting AS (
+    SELECT *, quantile_disc(off_ns, 0.5) OVER (
+        PARTITION BY "group", rank ORDER BY place ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
+    ) AS lasting_ns
+    FROM off
 )
-SELECT "group", place, count(*) AS times, quantile_disc(went_ns, 0.5) AS middle
-FROM ends GROUP BY "group", place
-HAVING greatest(max(went_ns) - middle, middle - min(went_ns))
-    > greatest($fitting, max(end_ns - begin_ns) / $part)
+SELECT "group", place, count(*) AS times FROM lasting GROUP BY "group", place
+HAVING max(abs(lasting_ns)) > greatest($fitting, max(length_ns) / $part)
 """
 """Collectives whose ends are apart on what is one clock for the others: a clock was set meanwhile.
 
-Not messages: whoever sends one may leave before it has come.
+It stays set, so that the ones before and after are apart as well; a thread that is late once is
+none. Not messages, nor what has a root: whoever sends may leave before it has come.
 """
 _WITHOUT_STRAYED = """
 DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.place = s.place

@@ -44,7 +44,7 @@ def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: b
         closing,
         GLIBC_TUNABLES=TUNABLES,
     )
-    assert sum(manifest.complete for manifest in manifests(tmp_path)) > 20
+    assert sum(manifest.complete for manifest in manifests(tmp_path)) > 9
 
 
 def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:

@@ -189,6 +189,23 @@ def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "late"), [("allreduce", {7}), ("broadcast", set(range(12, 20)))], ids=["once", "root"]
+)
+def test_who_leaves_later_has_its_clock_all_the_same(
+    tmp_path: Path, name: str, late: set[int]
+) -> None:
+    """A thread that is held up once, and a root that need not wait for those it sends to."""
+    for rank in range(3):
+        mine = []
+        for number in range(20):
+            begin, later = 10_000 * number, 3000 * (rank == 1 and number in late)
+            mine.append(kernel(name, 20, begin, begin + 1500 + later))
+        save(tmp_path, {rank: mine})
+    assert words(tmp_path)[0] == "no rank keeps the others waiting"
+    assert not any("did not end together" in said for said in words(tmp_path))
+
+
 def test_clocks_are_joined_over_groups() -> None:
     """Through ranks that are in several; who meets nobody else's group keeps its own first."""
     edges = [(1, 0, 5), (3, 2, 7), (2, 1, 10), (9, 8, 1), (3, 0, 999)]
