@@ -6,7 +6,9 @@ Times are in microseconds with three digits, exactly the nanoseconds of the trac
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +127,13 @@ class Ready:
         return self._rows
 
 
+_QUOTED = re.compile('[,"\r\n]').search
+
+
 def cell(value: object) -> str:
     """Return what csv writes for a value."""
     text = str(value)
-    if any(mark in text for mark in ',"\r\n'):
+    if _QUOTED(text):
         return '"' + text.replace('"', '""') + '"'
     return text
 
@@ -192,12 +197,12 @@ def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
         *(trace.spans[c][chosen] for c in ("device", "name", "category", "start", "length")),
     )
     columns = (*columns, waits(trace, chosen), blocks(trace, measured.launches))
+    core = cache(lambda category, name: core_of(categories[category], names[name]))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for device, name, category, start, length, wait, count in rows:
-        core = core_of(categories[category], names[name])
         moment = us(measured.base_ns + start)
         times, of = (us(length), us(wait)), UNKNOWN_TIME if count == UNKNOWN else count
-        yield device, names[name], names[name], core, moment, *times, of
+        yield device, names[name], names[name], core(category, name), moment, *times, of
 
 
 def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:

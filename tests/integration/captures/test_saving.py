@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.running import TORCH_JOB, RunningJob
+from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -66,10 +67,11 @@ def says_on_stderr(job: RunningJob, words: str) -> str:
     raise AssertionError(f"it never said: {words}")
 
 
+@pytest.mark.timeout(400)
 def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
     """The script is over, the save is not: the process stays until the trace is whole."""
     with RunningJob(tmp_path, SAVING) as job:
-        _, errors = job.process.communicate()
+        _, errors = job.process.communicate(timeout=3 * patience_s())  # saving yields to others
         assert job.process.returncode == 0
         assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in errors
         assert the_manifest(job).complete

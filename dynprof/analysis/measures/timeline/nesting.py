@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = -1
 """The parent of a span that lies in no other."""
+_NEVER = int(np.iinfo(np.int64).max)
 
 
 def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
@@ -26,21 +28,29 @@ def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
         length: Durations, in ns.
         thread: Numbers of the threads.
     """
+    found = np.full(len(start), ROOT, np.int64)
+    order = np.argsort(thread, kind="stable")
+    edges = np.flatnonzero(np.diff(thread[order])) + 1
+    begins, ends = start[order].tolist(), (start + length)[order].tolist()
+    places, bounds = order.tolist(), [0, *edges.tolist(), len(order)]
+    for one, other in pairwise(bounds):
+        nested = _nested(places[one:other], begins[one:other], ends[one:other])
+        found[order[one:other]] = nested
+    return found
+
+
+def _nested(places: list[int], begins: list[int], ends: list[int]) -> list[int]:
+    """Return the parents of the spans of one thread; two lists are the stack of what is open."""
     found: list[int] = []
-    open_: dict[int, list[tuple[int, int]]] = {}
-    columns = (start.tolist(), (start + length).tolist(), thread.tolist())
-    for place, (begin, end, number) in enumerate(zip(*columns, strict=True)):
-        stack = open_.setdefault(number, [])
-        while stack and stack[-1][1] <= begin:
-            stack.pop()
-        if stack:
-            outer, limit = stack[-1]
-            found.append(outer)
-            stack.append((place, min(end, limit)))
-        else:
-            found.append(ROOT)
-            stack.append((place, end))
-    return np.array(found, np.int64)
+    outer, limits = [ROOT], [_NEVER]
+    for place, begin, end in zip(places, begins, ends, strict=True):
+        while limits[-1] <= begin:
+            limits.pop()
+            outer.pop()
+        found.append(outer[-1])
+        outer.append(place)
+        limits.append(end if end < limits[-1] else limits[-1])
+    return found
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:
