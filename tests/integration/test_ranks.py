@@ -166,7 +166,7 @@ def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1"
     with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
-        there = lambda now: len(now) == len(logs(tmp_path)) == 2  # noqa: E731
+        there = lambda now: len(now) == 2 == len(logs(tmp_path))  # noqa: E731
         before = when(tmp_path, "two ranks", there)
         (tmp_path / "hold").touch()
         (tmp_path / "crash").touch()
