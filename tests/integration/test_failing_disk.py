@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def test_disk_full_while_saving(tmp_path: Path) -> None:
-    """A real disk of 3 MB fills up under libkineto: a manifest says so, nothing torn is left."""
+    """A real disk of 1 MB fills up under libkineto: a manifest says so, nothing torn is left."""
     disk = tmp_path / "prof_config" / "to"
-    with small_disk(disk, "3m"), TroubledJob(tmp_path) as job:
-        job.edit(active=800, with_stack=True, prof_dir="to", limits={"min_free_disk_mb": 0})
+    with small_disk(disk, "1m"), TroubledJob(tmp_path) as job:
+        job.edit(active=300, with_stack=True, prof_dir="to", limits={"min_free_disk_mb": 0})
         manifest, trace = job.capture()
         job.ends_unharmed()
         assert "saving failed: the disk is full: 0 MB are free where the" in manifest.reason

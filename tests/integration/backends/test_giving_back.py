@@ -93,7 +93,7 @@ def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, me
             undo = [failing(one, failed) for one in name.split("+")]
             UNFINISHED._threads.clear()  # else what the last one lost binds the rest to a thread
             for restore in (lambda: [one() for one in undo], lambda: None):
-                window(active=2, warmup=1, profile_memory={memory}, with_stack=True)
+                window(active=2, warmup=1, profile_memory={memory}, with_stack={not memory})
                 steps(5)
                 while dp.status().state != "idle":  # it may wait for the events of the last one
                     steps(1)

@@ -37,6 +37,7 @@ def test_a_profiler_on_another_thread_in_a_window(
         thread.start()
         while not running.is_set():
             steps(1)
+            time.sleep(0.001)
         steps(100)
         assert not torch.autograd._profiler_enabled()
         done.set()

@@ -28,10 +28,10 @@ dp.init("prof_config")
 while SELF_TEST.answer is None:
     time.sleep(0.01)
 path = pathlib.Path("asked.json")
-asked = {"active": 1000, "with_stack": True, "activities": ["CPU"], "prof_dir": "to"}
+asked = {"active": 500, "with_stack": True, "activities": ["CPU"], "prof_dir": "to"}
 path.write_text(json.dumps({**asked, "limits": {"min_free_disk_mb": 0}}))
 dp.start(path)
-steps(1000)
+steps(500)
 assert dp.status().state == "saving"
 while not list(pathlib.Path("prof_config/to").rglob("*.saving")):
     time.sleep(0.01)
