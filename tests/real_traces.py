@@ -15,7 +15,10 @@ TRACES = sorted(REAL.glob("*.gz"))
 needs_real = pytest.mark.skipif(
     not TRACES, reason="DYNPROF_TRACES names no folder of real GPU traces"
 )
-on_each = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
+on_each = pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.slow) for path in TRACES],
+    ids=[path.name.split(".")[0] for path in TRACES],
+)  # fmt: skip
 
 
 def raw_events(path: Path) -> list[dict[str, Any]]:
