@@ -8,6 +8,8 @@ import pytest
 
 from tests.integration.scripts import events, manifests, run
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -8,13 +8,12 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
-from dynprof.cli import app
 from dynprof.errors import CaptureError
+from tests.processes import DYNPROF, run
 from tests.rank_traces import events, write
 from tests.real_traces import REAL, needs_real
 
@@ -254,13 +253,13 @@ def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
 def test_the_command(whole: Path, tmp_path: Path) -> None:
     """Prints the path, and says the rest on standard error; one rank alone is refused."""
     target = tmp_path / "out" / "all.json.gz"
-    done = CliRunner().invoke(app, ["merge", str(whole), "--output", str(target)])
-    assert (done.exit_code, done.stdout.strip()) == (0, str(target))
+    done = run([*DYNPROF, "merge", whole, "--output", target])
+    assert (done.returncode, done.stdout.strip()) == (0, str(target))
     assert len(of_rank(merged(target))) == 4
     alone = tmp_path / "alone"
     alone.mkdir()
     write(alone, 0)
-    assert CliRunner().invoke(app, ["merge", str(alone)]).exit_code == 2
+    assert run([*DYNPROF, "merge", alone]).returncode == 2
 
 
 @needs_real
