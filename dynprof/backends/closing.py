@@ -6,7 +6,9 @@ import contextlib
 import os
 import queue
 import resource
+import sys
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,19 @@ def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
     if _why_inline(activities) is not None or SELF_TEST.answer is not None:
         return None
     return _TESTING if SELF_TEST.running_s() < PATIENCE_S else None
+
+
+def waited_for(device: str | None) -> str:
+    """Wait for a kind of device, as the ordinary close does, so that its last kernels are kept.
+
+    Returns:
+        In words for how long; nothing where there is no device.
+    """
+    if not device:
+        return ""
+    began_s = time.perf_counter()
+    getattr(sys.modules["torch"], device).synchronize()
+    return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"
 
 
 def _why_inline(activities: tuple[str, ...]) -> str | None:

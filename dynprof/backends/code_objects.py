@@ -11,7 +11,6 @@ at that moment.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from types import CodeType
 
@@ -45,15 +44,15 @@ class _Keepers:
             if not self._all and self._free is not None:
                 self._slot.value = self._free
 
-    def begin_anew(self) -> None:
-        """Keep nothing in a child: its parent's recording is none of its own."""
+    def forget(self) -> None:
+        """Keep nothing in a forked child: its parent's recording is none of its own."""
         self._lock = threading.RLock()
         self._all.clear()
         self.remove(0)
 
 
-_keepers = _Keepers()
-os.register_at_fork(after_in_child=_keepers.begin_anew)
+CODE = _Keepers()
+"""The process has one."""
 
 
 class KeptCode:
@@ -64,10 +63,10 @@ class KeptCode:
     """
 
     def __init__(self) -> None:
-        _keepers.add(id(self))
+        CODE.add(id(self))
 
     def __del__(self) -> None:
-        _keepers.remove(id(self))
+        CODE.remove(id(self))
 
 
 def _does_nothing() -> int | None:

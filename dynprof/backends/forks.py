@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.code_objects import CODE
 from dynprof.backends.detached_close import find, library
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
@@ -97,6 +98,7 @@ def _begin_anew() -> None:
     KINETO.forget()
     COLLECTOR.forget()
     ANNOTATIONS.forget()
+    CODE.forget()
     with contextlib.suppress(BackendError):
         find().forget_all()
     _gate.begin_anew()

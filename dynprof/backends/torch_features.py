@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.requests.capabilities import Lack
@@ -81,18 +80,3 @@ def _switches() -> frozenset[str]:
 
     signature = str(_ExperimentalConfig.__init__.__doc__).partition("\n")[0]
     return frozenset(re.findall(r"(\w+): ", signature))
-
-
-def waited_for(device: str | None) -> str:
-    """Wait for a kind of device, as the ordinary close does, so that its last kernels are kept.
-
-    Returns:
-        In words for how long; nothing where there is no device.
-    """
-    if not device:
-        return ""
-    import torch
-
-    began_s = time.perf_counter()
-    getattr(torch, device).synchronize()
-    return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"

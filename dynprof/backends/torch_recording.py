@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing_end import stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.closing import COLLECTOR, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
 from dynprof.backends.forks import no_fork
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, unseen
 from dynprof.backends.quiescence import let_others_leave
-from dynprof.backends.torch_features import waited_for
 from dynprof.backends.trace_check import is_whole
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
