@@ -2,5 +2,5 @@
 
 In comes a file, compressed or torn; out goes a ``Trace``: every event in NumPy columns, in whole
 nanoseconds. Knows no operators and no steps. Others use ``trace``, ``columns``, ``categories``,
-``events``, ``chunks``, ``intervals``, ``inflate`` and ``two_processes``.
+``events``, ``json_lists``, ``chunks``, ``intervals``, ``inflate`` and ``two_processes``.
 """

@@ -8,7 +8,6 @@ label around its launch. Where neither tells, it is unknown.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
 from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.reading.categories import LABELS
+from dynprof.analysis.reading.json_lists import listed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -244,7 +244,7 @@ def _labelled(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
 
 def _input_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
     """Return the bytes of tensors, and their type; -1 where any of them is unknown."""
-    shapes, names = _list(dims), _list(types)
+    shapes, names = listed(dims), listed(types)
     sizes = [_tensor_bytes(shape, name) for shape, name in zip(shapes, names, strict=False)]
     if not sizes or len(shapes) != len(names) or None in sizes or len(set(names)) != 1:
         return UNKNOWN, ""
@@ -260,11 +260,3 @@ def _tensor_bytes(shape: Any, name: Any) -> int | None:
             return None
         each *= length
     return each if each < 1 << 63 else None
-
-
-def _list(text: bytes) -> list[Any]:
-    try:
-        found = json.loads(text or b"[]")
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []

@@ -5,7 +5,6 @@ CUPTI writes the grid beside the kernel, ROCm's tracer beside the call that laun
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.reading.categories import KERNELS
+from dynprof.analysis.reading.json_lists import listed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +48,8 @@ def blocks(trace: Trace, started: Launches) -> Numbers:
 
 def directions(written: bytes) -> list[int]:
     """Return a grid's or a block's numbers, as Kineto writes them; empty where it has none."""
-    try:
-        found = json.loads(written or b"[]")
-    except (ValueError, RecursionError):
-        return []
-    whole = isinstance(found, list) and all(type(one) is int and one > 0 for one in found)
-    return found if whole else []
+    found = listed(written)
+    return found if all(type(one) is int and one > 0 for one in found) else []
 
 
 def _product(numbers: list[int]) -> int:

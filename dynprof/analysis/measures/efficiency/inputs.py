@@ -6,6 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from dynprof.analysis.reading.json_lists import listed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,8 +42,8 @@ class Inputs:
     """
 
     def __init__(self, dims: bytes, types: bytes, values: bytes, strides: bytes = b"") -> None:
-        self.dims, self.types, self.values = map(_listed, (dims, types, values))
-        self._strides = _listed(strides)
+        self.dims, self.types, self.values = map(listed, (dims, types, values))
+        self._strides = listed(strides)
 
     def is_tensor(self, place: int) -> bool:
         """Return whether an argument is a tensor, as far as is known."""
@@ -132,14 +134,6 @@ class Inputs:
 def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
     large, name = one
     return large, name.startswith(("c10::", "float", "double")), SIZES[name]
-
-
-def _listed(text: bytes) -> list[Any]:
-    try:
-        found = json.loads(text or b"[]")
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _is_shape(said: Any) -> bool:

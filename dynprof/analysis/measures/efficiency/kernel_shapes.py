@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy as np
 from dynprof.analysis.measures.efficiency.tensor_cores import on_tensor_cores
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.events import NONE
+from dynprof.analysis.reading.json_lists import listed
 
 if TYPE_CHECKING:
     from dynprof.analysis.reading.events import Details
@@ -86,9 +86,5 @@ def _start(told: Details) -> _Start:
 
 
 def _sizes(said: bytes) -> tuple[int, ...]:
-    try:
-        found = json.loads(said or b"[]")
-    except (ValueError, RecursionError):
-        return ()
-    whole = isinstance(found, list) and all(isinstance(one, int) for one in found)
-    return tuple(found) if whole else ()
+    found = listed(said)
+    return tuple(found) if all(isinstance(one, int) for one in found) else ()
