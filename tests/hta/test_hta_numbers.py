@@ -1,12 +1,8 @@
-"""The numbers of real device traces, beside those of the real HolisticTraceAnalysis.
-
-Its rounding to whole microseconds is off; what remains is the resolution of a float where a trace
-has absolute microseconds.
-"""
+"""The numbers of real device traces, beside those of the real HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,32 +10,19 @@ pytest.importorskip(
     "hta.version", reason="HolisticTraceAnalysis is not installed; CI compares with it"
 )
 
-from hta.trace_analysis import TraceAnalysis
-
-from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.steps import step_times
 from dynprof.analysis.reading.categories import ON_DEVICE
 from dynprof.analysis.reading.intervals import cover, covered
-from tests.real_traces import REAL, needs_real
+from tests.real_traces import needs_real
 
-TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
-"""Not v100_test: HTA leaves out 614 of its kernels, whose launch is not in the trace."""
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 pytestmark = [
     pytest.mark.hta,
     pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
     needs_real,
 ]
-
-
-@pytest.fixture(scope="module", params=TRACES)
-def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
-    """Read a trace with both."""
-    path = REAL / f"{request.param}.json.gz"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
-        analysis = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
-    return MeasuredTrace(path), analysis
 
 
 def test_computing_and_idle_time(both: tuple[MeasuredTrace, Any]) -> None:

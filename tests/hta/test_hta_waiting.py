@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,30 +11,18 @@ pytest.importorskip(
     "hta.version", reason="HolisticTraceAnalysis is not installed; CI compares with it"
 )
 
-from hta.trace_analysis import TraceAnalysis
-
-from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps, streams
 from dynprof.analysis.measures.waiting.queue import queue
-from tests.real_traces import REAL, needs_real
+from tests.real_traces import needs_real
 
-TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
+if TYPE_CHECKING:
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 pytestmark = [
     pytest.mark.hta,
     pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
     needs_real,
 ]
-
-
-@pytest.fixture(scope="module", params=TRACES)
-def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
-    """Read a trace with both."""
-    path = REAL / f"{request.param}.json.gz"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
-        analysis = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
-    return MeasuredTrace(path), analysis
 
 
 def test_idle_time_of_streams(both: tuple[MeasuredTrace, Any]) -> None:
