@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FITTING_NS = 1_000_000
-"""Ends that scatter by less fit together; also those that scatter by a part of their length."""
+"""Ends that scatter by less fit together; also those that scatter by a part of their length.
+
+The length is that of who waited longest: who comes last leaves at once, on a busy machine a little
+later than the others.
+"""
 _PART = 4
 
 _KEPT = """
@@ -58,7 +62,7 @@ CREATE TEMP TABLE clocks AS
 WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group"),
 apart AS (
     SELECT one."group", one.rank, other.rank AS than, one.end_ns - other.end_ns AS ns,
-        one.end_ns - one.begin_ns AS length_ns
+        greatest(one.end_ns - one.begin_ns, other.end_ns - other.begin_ns) AS length_ns
     FROM first JOIN shared other USING ("group", rank)
         JOIN shared one ON one."group" = other."group" AND one.place = other.place
 ), middle AS (

@@ -117,6 +117,21 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
     ]
 
 
+def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
+    """Threads leave a collective some milliseconds apart; the last to come was in it for one."""
+    scatter_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
+    for rank, apart in scatter_ms.items():
+        write(tmp_path, rank, work_ms=64.0 * (rank == 1))
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        trace = json.loads(path.read_text())
+        together = [one for one in trace["traceEvents"] if one["name"] == "gloo:all_reduce"]
+        for event, late in zip(together, apart, strict=True):
+            event["dur"] += late * MS
+        path.write_text(json.dumps(trace))
+    verdict, *_ = analyse_each(traces_in(tmp_path), ["text"], processes=1).verdicts[tmp_path]
+    assert verdict.startswith("rank 1 comes last to 5 of 5 collectives, 6")
+
+
 def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
     """No table, no verdict."""
     write(tmp_path, 0)
