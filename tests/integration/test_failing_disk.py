@@ -107,11 +107,11 @@ def test_an_unmounted_directory(tmp_path: Path) -> None:
 def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
     """The window goes on to its last step; that the file is gone is said."""
     with TroubledJob(tmp_path) as job:
-        job.edit(active=1500)
+        job.edit(active=500)
         job.when("the window", lambda status: status.state == "recording")
         job.config.unlink()
         manifest, _ = job.capture()
-        assert (manifest.complete, manifest.steps.recorded) == (True, 1500)
+        assert (manifest.complete, manifest.steps.recorded) == (True, 500)
         assert "the file is gone; nothing changes until it is saved again" in job.log()
         job.ends_unharmed()
 

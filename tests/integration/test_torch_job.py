@@ -118,7 +118,7 @@ def test_training_that_ends_inside_a_window_leaves_a_capture(tmp_path: Path, end
     """However the script ends, the steps so far are readable, and marked incomplete."""
     statement, code = ENDS[end]
     script = (
-        TORCH_JOB_WITH_OPTIMIZER
+        TORCH_JOB
         + f"""
 dp.init("prof_config")
 def main():
@@ -160,7 +160,7 @@ def test_after_a_crash_nothing_is_recorded_until_it_is_asked_for(tmp_path: Path)
 def test_a_profiler_of_the_users_own_is_not_disturbed(tmp_path: Path) -> None:
     """While the script runs torch.profiler itself, a window is refused in words."""
     script = (
-        TORCH_JOB_WITH_OPTIMIZER
+        TORCH_JOB
         + """
 dp.init("prof_config")
 with torch.profiler.profile() as mine:

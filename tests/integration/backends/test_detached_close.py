@@ -177,7 +177,7 @@ def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
-    """What 30 windows with stacks allocate is freed, and never without the interpreter's lock.
+    """What 15 windows with stacks allocate is freed, and never without the interpreter's lock.
 
     Python's debug allocator ends the process when it is called without the lock.
     """
@@ -204,10 +204,10 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
         while dp.status().last_capture == saved:
             train_one_step()
             dp.step()
-    for _ in range(10):
+    for _ in range(5):
         window()
     before = in_use()
-    for _ in range(30):
+    for _ in range(15):
         window()
     print(in_use() - before)
     """

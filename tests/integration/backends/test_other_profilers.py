@@ -14,18 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("stacks", [False, True])
-def test_a_profiler_on_another_thread_in_a_window(
-    tmp_path: Path, memory: bool, stacks: bool
-) -> None:
+def test_a_profiler_on_another_thread_in_a_window(tmp_path: Path) -> None:
     """It is whole, the window gives way before it begins, and nothing stays on any thread."""
     log = run(
         tmp_path,
-        f"""
-        import psutil
-        window(active=10**7, profile_memory={memory}, with_stack={stacks})
-        steps(3)
+        """
+        import itertools, psutil
         running, done = threading.Event(), threading.Event()
         def elsewhere():
             with torch.profiler.profile() as mine:
@@ -33,27 +27,33 @@ def test_a_profiler_on_another_thread_in_a_window(
                 work()
                 done.wait()
             assert any(event.name == "aten::add" for event in mine.events())
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        while not running.is_set():
+        for memory, stacks in itertools.product((False, True), repeat=2):
+            running.clear()
+            done.clear()
+            window(active=10**7, profile_memory=memory, with_stack=stacks)
+            steps(3)
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            while not running.is_set():
+                steps(1)
+                time.sleep(0.001)
+            steps(100)
+            assert not torch.autograd._profiler_enabled()
+            done.set()
+            thread.join()
             steps(1)
-            time.sleep(0.001)
-        steps(100)
-        assert not torch.autograd._profiler_enabled()
-        done.set()
-        thread.join()
-        steps(1)
-        before = psutil.Process().memory_info().rss
-        steps(5000)
-        assert psutil.Process().memory_info().rss - before < 5_000_000
-        idle()
-        window(active=2)
-        steps(3)
+            before = psutil.Process().memory_info().rss
+            steps(5000)
+            assert psutil.Process().memory_info().rss - before < 5_000_000
+            idle()
+            window(active=2)
+            steps(3)
+            idle()
         """,
     )
-    assert "early: the script started a profiler of its own" in log
+    assert log.count("early: the script started a profiler of its own") == 4
     assert "refused" not in log
-    assert manifests(tmp_path)[-1].complete
+    assert [found.complete for found in manifests(tmp_path)] == [False, True] * 4
 
 
 def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path) -> None:
