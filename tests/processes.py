@@ -8,6 +8,7 @@ nobody can tidy up after his own ``kill -9``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
@@ -84,6 +85,15 @@ def start(command: Sequence[str | Path], **settings: Any) -> Process:
     return process
 
 
+def start_for_all_tests(command: Sequence[str], **settings: Any) -> None:
+    """Start a process that outlives the test which needs it first, but not pytest."""
+    watch_over_this_process()
+    env = {**os.environ, MARK: _own_mark()}
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, **settings)
+    atexit.register(process.wait)
+    atexit.register(process.kill)  # before that
+
+
 def run(
     command: Sequence[str | Path], *, patience: float = 1, **settings: Any
 ) -> subprocess.CompletedProcess[str]:
@@ -144,7 +154,7 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
     Whoever starts tests in the background has them ignore Ctrl-C, and what they start inherits
     that: jobs that are to be interrupted would not be.
     """
-    os.environ[MARK] = mark = f"{os.environ.get(MARK, '')}/{os.getpid()}"
+    os.environ[MARK] = mark = _own_mark()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
@@ -155,6 +165,12 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it outlives Ctrl-C
     )
+
+
+@functools.cache
+def _own_mark() -> str:
+    """Return the mark of all that this process starts, as it is before any test has begun."""
+    return f"{os.environ.get(MARK, '')}/{os.getpid()}"
 
 
 def _outlive(pid: int, mark: str) -> None:

@@ -10,7 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import load_manifest
-from tests import processes
+from tests import processes, warm_interpreter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,10 +81,20 @@ def idle():
 
 
 def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str:
-    """Run a script that must end well; return the log of dynprof."""
+    """Run a script that must end well; return the log of dynprof.
+
+    Args:
+        folder: Where it works.
+        script: What follows the beginning of all of them.
+        closing: How windows close.
+        env: What an interpreter of its own is started with; without it, the warm one serves.
+    """
     text = JOB + HELPERS + textwrap.dedent(script)
-    env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
-    done = processes.run([sys.executable, "-c", text], cwd=folder, env=env)
+    all_env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
+    if env:
+        done = processes.run([sys.executable, "-c", text], cwd=folder, env=all_env)
+    else:
+        done = warm_interpreter.run(text, folder, all_env)
     assert done.returncode == 0, done.stderr
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tests import warm_interpreter
 from tests.integration.running import wait_for
 from tests.processes import ROOT, run, start
 
@@ -124,3 +126,37 @@ def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_is_interrupted")], cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
+
+
+def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(tmp_path: Path) -> None:
+    """What it prints, where it works, what it is told, and how it ends, are its own."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    text = """
+import os, sys, threading
+print(os.getcwd(), os.environ["TOLD"], __name__, "torch" in sys.modules)
+threading.Thread(target=print, args=("a thread is waited for",)).start()
+raise ValueError("so it ended")
+"""
+    done = warm_interpreter.run(text, tmp_path, {**os.environ, "TOLD": "7"})
+    assert done.stdout.splitlines() == [f"{tmp_path} 7 __main__ True", "a thread is waited for"]
+    assert done.stderr.endswith("ValueError: so it ended\n")
+    assert done.returncode == 1
+    killed = warm_interpreter.run("import os; os.kill(os.getpid(), 9)", tmp_path, os.environ)
+    assert killed.returncode == -9
+
+
+def test_a_script_without_end_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next script is served all the same."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    warm_interpreter.run("", tmp_path, os.environ)
+    text = "import os, time; os.fork(); open(str(os.getpid()), 'w').close(); time.sleep(1000)"
+    monkeypatch.setattr(warm_interpreter, "patience_s", lambda: 1.0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm_interpreter.run(text, tmp_path, os.environ)
+    monkeypatch.undo()
+    started = {int(path.name) for path in tmp_path.iterdir()}
+    assert len(started) == 2
+    wait_for_their_end(started)
+    assert warm_interpreter.run("print(7)", tmp_path, os.environ).stdout == "7\n"

@@ -15,6 +15,7 @@ TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "processes.py": "is the place",
     "pace.py": "measures for it how long to wait",
+    "warm_interpreter.py": "forks scripts; all that processes.py started for it dies with pytest",
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/job.py": "is a job that forks, and a process of the test",
     "unit/process/test_thread_switching.py": "forks a child that looks at one number and ends",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from tests import processes
-from tests.integration.running import PYTHON
+from tests import warm_interpreter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,7 @@ import threading, warnings
 import torch
 from dynprof import acl
 from dynprof.errors import SessionError
+warnings.simplefilter("error", RuntimeWarning)
 warnings.filterwarnings("ignore", "there is no device")
 def model(size):
     return torch.ones(size, size).mm(torch.ones(size, size))
@@ -32,10 +33,9 @@ def refused(call, *args):
 HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\n"
 
 
-def run(folder: Path, script: str, prelude: str = PRELUDE) -> list[str]:
+def run(folder: Path, script: str) -> list[str]:
     """Run a script in a process of its own, for there is one session in each; return its lines."""
-    text = prelude + textwrap.dedent(script)
-    done = processes.run([*PYTHON, "-c", text], cwd=folder)
+    done = warm_interpreter.run(PRELUDE + textwrap.dedent(script), folder, os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -231,11 +232,14 @@ def test_a_subscriber_that_fails_does_not_hurt(tmp_path: Path) -> None:
 
 def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
     """The session works in plain Python; a subscription says that it needs torch."""
-    prelude = "import json\nfrom dynprof import acl\nfrom dynprof.errors import BackendError\n"
-    (said,) = run(
-        tmp_path,
-        """
-        import warnings
+    done = processes.run(
+        [
+            sys.executable,
+            "-c",
+            """if True:
+        import json, warnings
+        from dynprof import acl
+        from dynprof.errors import BackendError
         warnings.simplefilter("ignore")
         acl.init()
         with acl.prof.session("out"), acl.prof.recording(acl.prof.Config()):
@@ -245,9 +249,10 @@ def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
         except BackendError as error:
             print(error)
         """,
-        prelude,
+        ],
+        cwd=tmp_path,
     )
-    assert "needs torch" in said
+    assert "needs torch" in done.stdout, done.stderr
     (trace,) = traces(tmp_path / "out")
     assert any("dumps" in event["name"] for event in trace["traceEvents"])
 

@@ -6,15 +6,13 @@ account of who holds its one session; so each runs in a process of its own.
 
 from __future__ import annotations
 
+import os
 import re
-import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import processes
-from tests.integration.scripts import JOB
+from tests.integration import scripts
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -31,10 +29,7 @@ def closing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def run(folder: Path, script: str) -> str:
     """Run a script; return the log of dynprof."""
-    done = processes.run([sys.executable, "-c", JOB + textwrap.dedent(script)], cwd=folder)
-    assert done.returncode == 0, done.stderr
-    (log,) = (folder / "prof_config" / "log").iterdir()
-    return log.read_text()
+    return scripts.run(folder, script, os.environ["DYNPROF_CLOSE"])
 
 
 def test_the_script_profiles_inside_a_window(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import stat
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -25,7 +24,7 @@ from dynprof.profiler import (
     schedule,
     tensorboard_trace_handler,
 )
-from tests import processes
+from tests import warm_interpreter
 from tests.integration.running import operators, wait_for
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own."""
     prelude = "import os, sys, threading, torch\nfrom dynprof.profiler import *\n"
     prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
-    return processes.run([sys.executable, "-c", prelude + textwrap.dedent(script)], cwd=folder)
+    return warm_interpreter.run(prelude + textwrap.dedent(script), folder, os.environ)
 
 
 def read(path: Path) -> dict[str, Any]:
