@@ -34,6 +34,7 @@ _OWN_FILES = (
     "config",
     "files",
     "journal",
+    "marks",
     "mstx.py",
     "process",
     "profiler",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
+from dynprof.requests.capabilities import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -143,7 +144,11 @@ def past_start(config: ProfilerConfig, step: int) -> Problem | None:
 def _choose(
     config: ProfilerConfig, capabilities: tuple[Capabilities, ...]
 ) -> Capabilities | Problem:
-    usable = [capable for capable in capabilities if not capable.missing]
+    usable = [one for one in capabilities if not one.missing and one.backend != MARKS]
+    if config.experimental.marks_alone and not _on_npu(config, usable):
+        for capable in capabilities:
+            if capable.backend == MARKS:
+                return capable
     if config.backend == "auto":
         return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
     for capable in capabilities:
@@ -158,10 +163,15 @@ def _choose(
     return Problem(f'there is no backend "{config.backend}" here.', "/backend")
 
 
+def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:
+    """Return whether an NPU's own profiler serves, which knows marks alone as well."""
+    return config.backend in ("auto", "npu") and any(one.backend == "npu" for one in usable)
+
+
 def _activities(
     config: ProfilerConfig, capable: Capabilities
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    if "activities" not in config.model_fields_set:
+    if "activities" not in config.model_fields_set or capable.backend == MARKS:
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)

@@ -20,6 +20,7 @@ errors version plural
 files
 process
 wall
+marks
 mstx npu
 config
 requests

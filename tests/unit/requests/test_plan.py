@@ -169,3 +169,46 @@ def test_a_setting_at_its_default_is_not_named() -> None:
     experimental = {"export_type": ["text"], "data_simplification": True, "host_sys": None}
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], experimental_config=experimental)
     assert found.remarks == ()
+
+
+MARKS = Capabilities("marks", ("CPU",))
+NPU = Capabilities("npu", ("CPU", "NPU"))
+NO_NPU = Capabilities("npu", missing="this process has not imported torch_npu")
+ALONE = {"profiler_level": "Level_none", "mstx": True}
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "python", "npu"])
+@pytest.mark.parametrize("activities", [["CPU"], ["NPU"], ["CUDA", "CPU"]])
+def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> None:
+    """Whichever is asked for, and whichever device, they are recorded; nothing is left out."""
+    found = accepted(
+        capabilities=(NO_NPU, TORCH, PYTHON, MARKS),
+        backend=backend,
+        activities=activities,
+        experimental_config=ALONE,
+    )
+    assert (found.backend, found.activities, found.remarks) == ("marks", ("CPU",), ())
+
+
+@pytest.mark.parametrize("backend", ["auto", "npu"])
+def test_an_npus_profiler_has_marks_alone_as_well(backend: str) -> None:
+    """Where it serves, it is asked: its marks stand on the device too."""
+    found = accepted(capabilities=(NPU, TORCH, MARKS), backend=backend, experimental_config=ALONE)
+    assert found.backend == "npu"
+
+
+def test_marks_are_never_chosen_unasked() -> None:
+    """Where no profiler can serve, that is said."""
+    (text,) = refused(capabilities=(NO_TORCH, MARKS))
+    assert "no profiler can serve here" in text
+
+
+def test_what_marks_alone_cannot_serve_is_named() -> None:
+    """A setting of operators, and not one of what is recorded beside them."""
+    found = accepted(
+        capabilities=(PYTHON, MARKS),
+        with_stack=True,
+        experimental_config={**ALONE, "host_sys": ["cpu"], "gc_detect_threshold": 1.0},
+    )
+    assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
+    assert "Level_none records marks alone" in found.remarks[0].text
