@@ -18,10 +18,12 @@ from dynprof.profiler import (
     _ExperimentalConfig,
     _KinetoProfile,
     analyse,
+    handlers,
     profile,
     schedule,
     tensorboard_trace_handler,
 )
+from dynprof.profiler.script_windows import ScriptWindows
 from tests.integration.running import PYTHON, RunningJob
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -241,9 +243,60 @@ def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
     assert list((tmp_path / "log").glob("*.json"))
 
 
-def test_a_handler_that_cannot_write_raises(tmp_path: Path) -> None:
-    """The script asked, so the script is told."""
+def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
+    """The script is told in a warning; where it is strict, in an exception."""
     (tmp_path / "log").write_text("a file")
+    handler = tensorboard_trace_handler("log")
+    with pytest.warns(UserWarning, match="training goes on, but .*could not be saved"):
+        recorded(on_trace_ready=handler)
     with pytest.raises(CaptureError, match="could not be saved"):
-        recorded(on_trace_ready=tensorboard_trace_handler("log"))
+        recorded(on_trace_ready=handler, strict=True)
     assert recorded().events()
+
+
+def failing_once(action: Callable[..., object]) -> Callable[..., object]:
+    """Return what raises the first time, and then does it."""
+    failed: list[object] = []
+
+    def act(*args: Any, **kwargs: Any) -> object:
+        if not failed:
+            failed.append(args)
+            raise BackendError("on purpose")
+        return action(*args, **kwargs)
+
+    return act
+
+
+@pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
+def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
+    """Each cycle that fails is said in one warning and left out; the others are whole."""
+    ready: list[int] = []
+    save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")
+
+    def on_ready(prof: profile) -> None:
+        ready.append(prof.step_num)
+        if len(ready) == 1 and fails == "callback":
+            raise KeyError("the script's own mistake")
+        save(prof)
+
+    def train() -> None:
+        with profile(schedule=steps, on_trace_ready=on_ready) as prof:
+            for _ in range(8):
+                work()
+                prof.step()
+
+    steps = schedule(wait=1, warmup=1, active=2, repeat=2)
+    places = {
+        "saving": (handlers, "save_now"),
+        "analysis": (handlers, "analyse_now"),
+        "opening": (ScriptWindows, "open"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if fails in places:
+            owner, name = places[fails]
+            patch.setattr(owner, name, failing_once(getattr(owner, name)))
+        with pytest.warns(UserWarning, match="training goes on") as said:
+            train()
+    assert [warning.filename for warning in said] == [__file__]
+    assert ready == ([8] if fails == "opening" else [4, 8])
+    assert len(list((tmp_path / "log").glob("*.trace.json"))) == 1 + (fails == "analysis")
