@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.handlers import TraceHandler
+from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.wall import Wall
 from dynprof.windows.schedule import RECORDING, ProfilerAction
@@ -84,6 +85,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             acc_events=acc_events,
             post_processing_timeout_s=post_processing_timeout_s,
         )
+        self._windows.end_at_exit = self._end_at_exit
 
     def step(self) -> None:
         """End a step and begin the next.
@@ -151,6 +153,15 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._close()
             if self.current_action in RECORDING:
                 self._trace_ready()
+
+    def _end_at_exit(self) -> None:
+        """Do what the script forgot; what nobody waits for would come too late."""
+        say("a profile was never stopped; it ends with the process, and is saved")
+        if isinstance(self.on_trace_ready, TraceHandler):
+            self.on_trace_ready.async_mode = False
+        elif self.on_trace_ready is None:
+            self.on_trace_ready = tensorboard_trace_handler(analyse_flag=False)
+        self.stop()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> None:
         """Do something that must not stop the training; what fails is over until the next cycle."""

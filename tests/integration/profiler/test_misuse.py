@@ -221,13 +221,42 @@ def test_the_total_of_metadata_is_limited() -> None:
     assert metadata["0"] == "newer"
 
 
-def test_a_profile_that_is_never_stopped(tmp_path: Path) -> None:
+FORGOTTEN = """
+import os, torch
+from dynprof.profiler import profile, tensorboard_trace_handler
+prof = profile(on_trace_ready=HANDLER)
+prof.start()
+torch.ones(4, 4).mm(torch.ones(4, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "folder"),
+    [
+        ("None", "work/profiling_data"),
+        ("tensorboard_trace_handler('log', analyse_flag=False)", "log"),
+        ("tensorboard_trace_handler('log', analyse_flag=False, async_mode=True)", "log"),
+    ],
+)
+def test_a_profile_that_is_never_stopped(tmp_path: Path, handler: str, folder: str) -> None:
+    """It is said and saved as the process ends: where its handler does, else at the usual place."""
+    env = {"ASCEND_WORK_PATH": str(tmp_path / "work")}
+    with RunningJob(tmp_path, FORGOTTEN.replace("HANDLER", handler), PYTHON, **env) as job:
+        _, errors = job.process.communicate()
+    assert job.process.returncode == 0
+    assert "a profile was never stopped; it ends with the process, and is saved" in errors
+    (path,) = (tmp_path / folder).glob("*.pt.trace.json")
+    assert any(e["name"] == "aten::mm" for e in json.loads(path.read_text())["traceEvents"])
+
+
+def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
     """The process ends as it would have, and says that the profile is lost."""
-    script = "import torch\nfrom dynprof.profiler import profile\nprofile().start()\n"
+    (tmp_path / "log").write_text("a file")
+    script = FORGOTTEN.replace("HANDLER", "tensorboard_trace_handler('log')")
     with RunningJob(tmp_path, script, PYTHON) as job:
         _, errors = job.process.communicate()
-        assert job.process.returncode == 0
-        assert "a profile was never stopped; it is lost" in errors
+    assert job.process.returncode == 0
+    assert "the trace could not be saved" in errors
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
