@@ -92,10 +92,25 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     assert [*map(str, script.remarks)] == ["one."]
 
 
-def test_no_activity_left_is_refused() -> None:
-    """A config that leaves nothing to watch is refused."""
-    (text,) = refused(activities=["NPU", "XPU"])
-    assert "nothing is left of NPU, XPU" in text
+def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
+    """A config of another machine is served, and what it lacks is said."""
+    found = accepted(activities=["NPU", "XPU"])
+    assert found.activities == TORCH.activities
+    assert [*map(str, found.remarks)] == [
+        f"/activities: {name} is left out: backend torch on this machine has CPU, CUDA only; "
+        "what is here is recorded."
+        for name in ("NPU", "XPU")
+    ]
+
+
+@pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
+def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
+    """The vendor's document: it takes effect where CPU is among the activities."""
+    (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
+    assert str(remark) == (
+        f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
+    )
+    assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
 
 
 @pytest.mark.parametrize("start_step", [0, -1])
