@@ -36,6 +36,8 @@ _OWN_FILES = (
     "journal",
     "marks",
     "mstx.py",
+    "phases.py",
+    "plugin",
     "process",
     "profiler",
     "requests",

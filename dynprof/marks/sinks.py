@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_BYTES = 156
 """Of a message in a trace; what the Ascend PyTorch Profiler takes of it."""
@@ -60,7 +64,10 @@ class Sinks:
         all: Of messages of a usual length.
         of_long: Of those that only some of them take.
         longest: Bytes of the longest message that any takes.
+        before_plug: Is called before one is plugged in; None for nothing.
     """
+
+    before_plug: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()
@@ -70,6 +77,8 @@ class Sinks:
 
     def plug(self, sink: Sink) -> None:
         """Let one hear of marks."""
+        if self.before_plug:
+            self.before_plug()
         with self._lock:
             self._set((*self.all, sink))
 
@@ -87,9 +96,15 @@ class Sinks:
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])
 
+    def forget(self) -> None:
+        """Let none hear of marks in a forked child: what its parent records is not of it."""
+        self._lock = threading.RLock()
+        self._set(())
+
 
 SINKS = Sinks()
 """The process has one set of them."""
+os.register_at_fork(after_in_child=SINKS.forget)
 
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:

@@ -22,6 +22,8 @@ process
 wall
 marks
 mstx npu
+phases
+plugin
 config
 requests
 companions
