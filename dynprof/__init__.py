@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from dynprof import acl as acl
     from dynprof import mstx as mstx
     from dynprof import npu as npu
+    from dynprof import phases as phases
     from dynprof import profiler as profiler
+    from dynprof.phases import phase as phase
 
-_ROOMS = ("acl", "mstx", "npu", "profiler")
+_ROOMS = ("acl", "mstx", "npu", "phases", "profiler")
 
 
 def __getattr__(name: str) -> object:
     """Return one of the modules below, loading it when it is first asked for."""
+    if name == "phase":
+        return importlib.import_module(f"{__name__}.phases").phase
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

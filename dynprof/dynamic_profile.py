@@ -64,6 +64,7 @@ def init(
     exit_wait_s: float | None = None,
     prof_dirs: Iterable[str | os.PathLike[str]] | None = None,
     follow_symlinks: bool = False,
+    plugin: bool | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -86,6 +87,8 @@ def init(
             under ``path``. Without it ``DYNPROF_PROF_DIRS``, a list as in ``PATH``, decides.
         follow_symlinks: Read the config, and write, through symbolic links below ``path``, as a
             mounted ConfigMap of Kubernetes needs it; else they are refused.
+        plugin: Mark the phases of torch's loops for windows that ask for marks, as
+            :mod:`dynprof.plugin` does. Without it ``DYNPROF_PLUGIN=1`` decides.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
@@ -120,6 +123,10 @@ def init(
     atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
     atexit.register(_end_at_exit)
     _inbox = _session.inbox
+    if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
+        from dynprof.plugin import install
+
+        install()
 
 
 def start(config_path: str | os.PathLike[str] | None = None) -> None:

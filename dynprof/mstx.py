@@ -1,17 +1,21 @@
 """Marks and ranges that a script sets itself, in the words of Ascend's ``mstx``.
 
 They cost next to nothing until a window records that asks for them (``"mstx": true``), and then
-stand in its trace. Ranges of :func:`range_push` and :func:`range_pop` nest on their thread; those
-of :func:`range_start` and :func:`range_end` may cross each other and threads.
+stand in its trace, on a track for each domain. Ranges of :func:`range_push` and :func:`range_pop`
+nest on their thread; those of :func:`range_start` and :func:`range_end` may cross each other and
+threads. What begins before a window or ends after it is cut at its border, and says so.
+
+Whatever cannot be taken is said in a warning and costs the mark, never the script.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import threading
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
+from dynprof.marks import open_ranges
+from dynprof.marks.sinks import SINKS, is_short
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -19,108 +23,55 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-P = ParamSpec("P")
-R = TypeVar("R")
+    from dynprof.marks.subscription import Marker, Subscription
 
-MAX_BYTES = 156
-"""Of a message; what the Ascend PyTorch Profiler takes of it."""
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
 FAILED = 0
 """What stands for the id of a range that could not be begun."""
 
 
-class Sink(Protocol):
-    """Takes marks while a window records."""
-
-    def mark(self, message: str, domain: str) -> None:
-        """Note a moment."""
-
-    def begin(self, number: int, message: str, domain: str) -> None:
-        """Note the beginning of a range."""
-
-    def end(self, number: int) -> None:
-        """Note its end; one that was not begun here means nothing."""
-
-    def nested(self, message: str, domain: str, began_ns: int) -> None:
-        """Note a range on this thread that ends now."""
-
-
-_sinks: tuple[Sink, ...] = ()
-_numbers = itertools.count(1)
-_lock = threading.RLock()
-
-
-class _Stacks(threading.local):
-    def __init__(self) -> None:
-        self.by_domain: dict[str, list[tuple[str, int]]] = {}
-
-
-_stacks = _Stacks()
-
-
-def plug(sink: Sink) -> None:
-    """Let a sink take marks."""
-    global _sinks
-    with _lock:
-        _sinks = (*_sinks, sink)
-
-
-def unplug(sink: Sink) -> None:
-    """Let it take no more."""
-    global _sinks
-    with _lock:
-        _sinks = tuple(other for other in _sinks if other is not sink)
-
-
-def mark(message: str, stream: object = None, domain: str = "default") -> None:  # noqa: ARG001
+def mark(message: str | None = None, stream: object = None, domain: str = "default") -> None:
     """Mark this moment.
 
     Args:
-        message: What to call it: 1 to 156 bytes.
-        stream: Taken as the vendor does; the mark stands on the host's side alone.
+        message: What to call it: 1 to 156 bytes; to 255 while somebody has subscribed.
+        stream: Of the device that is to be marked as well; None for the host alone.
         domain: A group of marks that the config can keep or leave out.
     """
-    if _is_fit("mark", message, domain):
-        for sink in _sinks:
-            sink.mark(message, domain)
+    if _is_fit(message, domain, "mark") and SINKS.all:
+        for sink in SINKS.for_message(message):
+            sink.mark(message, domain, stream)
 
 
-def range_start(message: str, stream: object = None, domain: str = "default") -> int:  # noqa: ARG001
+def range_start(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range that any thread may end.
 
     Returns:
         What :func:`range_end` takes; 0 where the message cannot be taken, which is said.
     """
-    if not _is_fit("range_start", message, domain):
-        return FAILED
-    number = next(_numbers)
-    for sink in _sinks:
-        sink.begin(number, message, domain)
-    return number
+    if _is_fit(message, domain, "range_start"):
+        return open_ranges.start(message, domain, stream)
+    return FAILED
 
 
-def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001
-    """End a range."""
-    if not isinstance(range_id, int):
-        text = f"mstx.range_end({range_id!r}): it takes what range_start returned"
-        warn_script(text)
-        return
-    for sink in _sinks:
-        sink.end(range_id)
+def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 - the vendor's
+    """End a range; one that could not be begun, or has ended, means nothing."""
+    if isinstance(range_id, int):
+        open_ranges.end(range_id)
+    else:
+        warn_script(f"mstx.range_end({range_id!r}): it takes what range_start returned")
 
 
-def range_push(message: str, stream: object = None, domain: str = "default") -> int:  # noqa: ARG001
+def range_push(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range inside those that are open on this thread.
 
     Returns:
         How many were open before; -1 where the message cannot be taken, which is said.
     """
-    from time import time_ns
-
-    if not _is_fit("range_push", message, domain):
-        return -1
-    stack = _stacks.by_domain.setdefault(domain, [])
-    stack.append((message, time_ns()))
-    return len(stack) - 1
+    if _is_fit(message, domain, "range_push"):
+        return open_ranges.push(message, domain, stream)
+    return -1
 
 
 def range_pop(domain: str = "default") -> int:
@@ -129,69 +80,86 @@ def range_pop(domain: str = "default") -> int:
     Returns:
         How many are open still; -1 where none was, which is said.
     """
-    stack = _stacks.by_domain.get(domain)
-    if not stack:
+    left = open_ranges.pop(domain)
+    if left < 0:
         warn_script("mstx.range_pop(): no range is open on this thread")
-        return -1
-    message, began_ns = stack.pop()
-    for sink in _sinks:
-        sink.nested(message, domain, began_ns)
-    return len(stack)
+    return left
 
 
 def is_open(domain: str = "default") -> bool:
     """Return whether a range of :func:`range_push` is open on this thread."""
-    return bool(_stacks.by_domain.get(domain))
+    return open_ranges.is_open(domain)
 
 
 class annotate:  # noqa: N801 - the vendor's name
     """A range as a context manager or a decorator.
 
+    It may cross others, as blocks of several coroutines do. Decorated coroutines are ranges while
+    they run, decorated generators from their first item to their end.
+
     Args:
-        message: What to call it; a decorated function's own name where it is empty.
+        message: What to call it; a decorated function's own name where it is left out.
         stream: As for :func:`mark`.
         domain: As for :func:`mark`.
     """
 
-    def __init__(self, message: str = "", stream: object = None, domain: str = "default") -> None:
+    def __init__(
+        self, message: str | None = None, stream: object = None, domain: str = "default"
+    ) -> None:
         self.message, self.stream, self.domain = message, stream, domain
-        self._pushed = False
+        self._begun: list[int] = []
 
     def __enter__(self) -> Self:
-        self._pushed = range_push(self.message, self.stream, self.domain) >= 0
+        self._begun.append(range_start(self.message, self.stream, self.domain))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pushed:
-            range_pop(self.domain)
+        open_ranges.end(self._begun.pop())
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, function: Function) -> Function:
         """Make every call of a function a range."""
-        message = self.message or getattr(function, "__name__", "")
+        from dynprof.marks.annotation import around
 
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with annotate(message, self.stream, self.domain):
-                return function(*args, **kwargs)
-
-        return call
+        message = self.message or getattr(function, "__name__", None)
+        return around(function, lambda: range_start(message, self.stream, self.domain))
 
 
 def mstx_range(
-    message: str, stream: object = None, domain: str = "default"
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    message: str | None = None, stream: object = None, domain: str = "default"
+) -> annotate:
     """Make every call of a function a range."""
     return annotate(message, stream, domain)
 
 
-def _is_fit(name: str, message: object, domain: object) -> bool:
+def subscribe(callback: Callable[[Marker], object]) -> Subscription:
+    """Have every mark, and every range once it has ended, given to a function at once.
+
+    Args:
+        callback: Is called on the thread that sets the mark, with a ``Marker``: its message,
+            domain, thread, ``began_ns`` and ``ended_ns``. Whatever it raises ends the subscription.
+
+    Returns:
+        A context manager; its ``cancel()`` ends the subscription as well.
+    """
+    from dynprof.marks.subscription import Subscription
+
+    return Subscription(callback)
+
+
+def install() -> None:
+    """Let ``import mstx`` find this module in this process, unless there is a real one."""
+    if importlib.util.find_spec("mstx") is None:
+        sys.modules["mstx"] = sys.modules[__name__]
+
+
+def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
     """Return whether a message can be taken; say why where it cannot."""
     if not isinstance(domain, str) or not domain:
         text = f"mstx.{name}(): the domain is {domain!r}, it must be a string that is not empty"
     elif not isinstance(message, str) or not message:
         text = f"mstx.{name}(): the message is {message!r}, it must be a string that is not empty"
-    elif len(message) > MAX_BYTES // 4 and len(message.encode()) > MAX_BYTES:
-        text = f"mstx.{name}(): the message has more than {MAX_BYTES} bytes"
+    elif not is_short(message, SINKS.longest):
+        text = f"mstx.{name}(): the message has more than {SINKS.longest} bytes"
     else:
         return True
     warn_script(text)

@@ -21,13 +21,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.acl import prof
+from dynprof.acl.operator_descriptions import SUCCESS
 from dynprof.acl.session import SESSION
 
 if TYPE_CHECKING:
     import os
 
 
-def init(config_path: str | os.PathLike[str] | None = None) -> None:
+def init(config_path: str | os.PathLike[str] | None = None) -> int:
     """Begin; once in a process.
 
     Args:
@@ -39,9 +40,10 @@ def init(config_path: str | os.PathLike[str] | None = None) -> None:
         SessionError: It was called before.
     """
     SESSION.init(config_path)
+    return SUCCESS
 
 
-def finalize() -> None:
+def finalize() -> int:
     """End, and save what a JSON file asked for.
 
     Raises:
@@ -49,6 +51,7 @@ def finalize() -> None:
         SessionError: :func:`init` was not called, or ``prof`` was not finalised.
     """
     SESSION.finalize()
+    return SUCCESS
 
 
 __all__ = ["finalize", "init", "prof"]

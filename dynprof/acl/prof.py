@@ -1,7 +1,7 @@
 """The calls of ``acl.prof``: sessions, recordings, stamps, and operators as they run.
 
-What pyACL tells by a return code, :class:`~dynprof.errors.SessionError` says in words. Nothing
-changes when a call raises it.
+What pyACL tells by a return code, :class:`~dynprof.errors.SessionError` says in words; nothing
+changes when a call raises it. Whoever looks at a code finds 0, of success.
 """
 
 from __future__ import annotations
@@ -12,18 +12,35 @@ from typing import TYPE_CHECKING
 
 import dynprof.mstx as mstx
 from dynprof.acl.config import Config
+from dynprof.acl.operator_descriptions import (
+    SUCCESS,
+    create_subscribe_config,
+    destroy_subscribe_config,
+    get_model_id,
+    get_op_desc_size,
+    get_op_duration,
+    get_op_end,
+    get_op_name,
+    get_op_name_len,
+    get_op_num,
+    get_op_start,
+    get_op_type,
+    get_op_type_len,
+    model_subscribe,
+    model_un_subscribe,
+)
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Operator, Subscription
 from dynprof.errors import SessionError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 DOMAIN = "msproftx"
 """The domain of stamps among the marks of a trace."""
 
 
-def init(path: str | os.PathLike[str]) -> None:
+def init(path: str | os.PathLike[str]) -> int:
     """Begin a session whose traces go into ``path``; again after :func:`finalize`, if need be.
 
     Raises:
@@ -31,9 +48,10 @@ def init(path: str | os.PathLike[str]) -> None:
             a file given to ``acl.init`` says what is recorded.
     """
     SESSION.prof_init(path)
+    return SUCCESS
 
 
-def start(config: Config) -> None:
+def start(config: Config) -> int:
     """Record, on all threads, until :func:`stop` comes with the same config.
 
     Raises:
@@ -41,9 +59,10 @@ def start(config: Config) -> None:
         SessionError: Out of order, or the config or one of its devices was started before.
     """
     SESSION.start(config)
+    return SUCCESS
 
 
-def stop(config: Config) -> None:
+def stop(config: Config) -> int:
     """Record no more for a config; with the last one, save the trace.
 
     Raises:
@@ -51,15 +70,32 @@ def stop(config: Config) -> None:
         SessionError: :func:`start` did not come with this config.
     """
     SESSION.stop(config)
+    return SUCCESS
 
 
-def finalize() -> None:
+def finalize() -> int:
     """End the session.
 
     Raises:
         SessionError: Out of order, or something is still being recorded.
     """
     SESSION.prof_finalize()
+    return SUCCESS
+
+
+def create_config(
+    device_list: Sequence[int],
+    aicore_metrics: int = 0,  # noqa: ARG001 - only an NPU has them
+    aicore_events: int = 0,  # noqa: ARG001 - the vendor has none yet
+    data_type_config: int = 0,  # noqa: ARG001 - of torch there is one kind of data
+) -> Config:
+    """Return what to record, of which devices, as pyACL's call of that name does."""
+    return Config(devices=tuple(device_list))
+
+
+def destroy_config(config: Config) -> int:  # noqa: ARG001 - there is nothing to free
+    """Return 0."""
+    return SUCCESS
 
 
 class session:  # noqa: N801 - used as a function is
@@ -115,31 +151,35 @@ def create_stamp(message: str = "stamp") -> Stamp:
     return Stamp(message)
 
 
-def set_stamp_trace_message(stamp: Stamp, message: str) -> None:
+def set_stamp_trace_message(stamp: Stamp, message: str) -> int:
     """Change what a stamp says."""
     _insist("set_stamp_trace_message()", stamp)
     stamp.message = message
+    return SUCCESS
 
 
-def destroy_stamp(stamp: Stamp) -> None:
+def destroy_stamp(stamp: Stamp) -> int:
     """End a stamp's life."""
     _insist("destroy_stamp()", stamp)
     stamp._alive = False
+    return SUCCESS
 
 
-def mark(stamp: Stamp) -> None:
+def mark(stamp: Stamp) -> int:
     """Mark this moment."""
     _insist("mark()", stamp)
     mstx.mark(stamp.message, domain=DOMAIN)
+    return SUCCESS
 
 
-def push(stamp: Stamp) -> None:
+def push(stamp: Stamp) -> int:
     """Begin a range inside those that are open on this thread."""
     _insist("push()", stamp)
     mstx.range_push(stamp.message, domain=DOMAIN)
+    return SUCCESS
 
 
-def pop() -> None:
+def pop() -> int:
     """End the newest open range of this thread.
 
     Raises:
@@ -149,6 +189,7 @@ def pop() -> None:
     if not mstx.is_open(DOMAIN):
         raise SessionError("pop(): no push() came before on this thread")
     mstx.range_pop(DOMAIN)
+    return SUCCESS
 
 
 def range_start(stamp: Stamp) -> int:
@@ -159,7 +200,7 @@ def range_start(stamp: Stamp) -> int:
     return number
 
 
-def range_stop(number: int) -> None:
+def range_stop(number: int) -> int:
     """End a range.
 
     Raises:
@@ -170,6 +211,7 @@ def range_stop(number: int) -> None:
         raise SessionError(f"range_stop(): there is no open range {number!r}")
     _ranges.remove(number)
     mstx.range_end(number, DOMAIN)
+    return SUCCESS
 
 
 def _insist(call: str, stamp: Stamp) -> None:
@@ -218,11 +260,27 @@ __all__ = [
     "Operator",
     "Stamp",
     "Subscription",
+    "create_config",
     "create_stamp",
+    "create_subscribe_config",
+    "destroy_config",
     "destroy_stamp",
+    "destroy_subscribe_config",
     "finalize",
+    "get_model_id",
+    "get_op_desc_size",
+    "get_op_duration",
+    "get_op_end",
+    "get_op_name",
+    "get_op_name_len",
+    "get_op_num",
+    "get_op_start",
+    "get_op_type",
+    "get_op_type_len",
     "init",
     "mark",
+    "model_subscribe",
+    "model_un_subscribe",
     "pop",
     "push",
     "range_start",

@@ -6,6 +6,7 @@ imports torch, and only once the script has. Never decides when to open or close
 """
 
 from dynprof.backends.base import Backend, Recording
+from dynprof.backends.marks import MarksBackend
 from dynprof.backends.npu import NpuBackend
 from dynprof.backends.python import PythonBackend
 from dynprof.backends.torch import TorchBackend
@@ -19,7 +20,7 @@ def all_backends(*, for_script: bool = False, detaches: bool = True) -> tuple[Ba
         detaches: Whether a recording may be closed in the detached way, which is tested first.
     """
     torch = TorchBackend(for_script=for_script, detaches=detaches)
-    return (NpuBackend(), torch, PythonBackend())
+    return (NpuBackend(), torch, PythonBackend(), MarksBackend())
 
 
 __all__ = ["Backend", "Recording", "all_backends"]

@@ -162,11 +162,10 @@ def _profiler(plan: Plan, *, all_threads: bool) -> Any:
     """Map the config onto ``torch.profiler``; the table in docs/settings.md says the same."""
     from torch.profiler import ProfilerActivity, _KinetoProfile
 
-    config, level, script = plan.config, plan.config.experimental.profiler_level, plan.script
+    config, script = plan.config, plan.script
     gives_id = script and script.trace_id and takes_trace_id()
-    names = [n for n in plan.activities if n == "CPU" or level != "Level_none"] or ["CPU"]
     profiler = _KinetoProfile(
-        activities=[getattr(ProfilerActivity, name) for name in names],
+        activities=[getattr(ProfilerActivity, name) for name in plan.activities],
         record_shapes=config.record_shapes,
         profile_memory=_needs_memory(plan),
         with_stack=config.with_stack,

@@ -26,10 +26,10 @@ def companions_for(settings: ExperimentalConfig) -> list[Companion]:
 
         found.append(CollectionTrack(settings.gc_detect_threshold))
     if settings.marks:
-        from dynprof.companions.marks import MarkTrack
+        from dynprof.companions.marks import MarkTracks
 
         include, exclude = settings.mstx_domain_include, settings.mstx_domain_exclude
-        found.append(MarkTrack(include or (), exclude or ()))
+        found.append(MarkTracks(include or (), exclude or ()))
     return found
 
 

@@ -1,23 +1,29 @@
-"""The script's own marks and ranges, as they stand in the trace."""
+"""The script's marks and ranges, on tracks of their own: one a domain, more where they cross."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from typing import TYPE_CHECKING
+from threading import get_native_id
+from time import time_ns
+from typing import TYPE_CHECKING, Any
 
-import dynprof.mstx as mstx
-from dynprof.companions.base import Companion
+from dynprof.companions.base import Companion, named_track
+from dynprof.marks.open_ranges import all_open
+from dynprof.marks.sinks import SINKS, Sink, is_short
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from dynprof.companions.base import Event, Events
+    from dynprof.marks.sinks import Range
+
+TRACK = 0x6D78_0000
+"""The first of the tracks; no thread has such a number."""
+BEGAN_BEFORE, ENDS_AFTER = "began before the window", "ends after the window"
 
 
-class MarkTrack(Companion):
-    """Takes the marks of :mod:`dynprof.mstx`.
+class MarkTracks(Companion, Sink):
+    """Takes what :mod:`dynprof.mstx` is told while a window records.
 
     Args:
         include: The domains to keep; empty for all.
@@ -26,60 +32,93 @@ class MarkTrack(Companion):
 
     def __init__(self, include: Collection[str], exclude: Collection[str]) -> None:
         self._include, self._exclude = frozenset(include), frozenset(exclude)
-        self._found: list[Event] = []
-        self._open: dict[int, Event] = {}
-        self._began_ns = 0
+        self._moments: list[tuple[str, str, int, int]] = []
+        self._ended: list[tuple[Range, int]] = []
+        self._open: list[Range] = []
+        self._began_ns = self._ended_ns = 0
 
     def start(self) -> None:
         """Take marks."""
-        self._began_ns = time.time_ns()
-        mstx.plug(self)
+        self._began_ns = time_ns()
+        SINKS.plug(self)
 
     def stop(self) -> None:
         """Take no more."""
-        mstx.unplug(self)
+        SINKS.unplug(self)
+        if not self._ended_ns:
+            self._ended_ns = time_ns()
+            self._open = [begun for begun in all_open() if is_short(begun.message)]
 
     def leave_child(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
 
-    def events(self) -> Events:
-        """Return the marks, and the ranges that ended."""
-        found, self._found = self._found, []
-        return found
-
-    def mark(self, message: str, domain: str) -> None:
+    def mark(self, message: str, domain: str, stream: object) -> None:  # noqa: ARG002
         """Note a moment."""
-        if self._keeps(domain):
-            self._found.append({**_event("i", message, domain), "s": "t"})
+        self._moments.append((message, domain, get_native_id(), time_ns()))
 
-    def begin(self, number: int, message: str, domain: str) -> None:
-        """Note the beginning of a range."""
-        if self._keeps(domain):
-            self._open[number] = {**_event("b", message, domain), "id": number}
-
-    def end(self, number: int) -> None:
+    def end(self, ended: Range) -> None:
         """Note the end of a range."""
-        if begun := self._open.pop(number, None):
-            self._found += [begun, {**begun, "ph": "e", "ts": time.time_ns()}]
+        self._ended.append((ended, time_ns()))
 
-    def nested(self, message: str, domain: str, began_ns: int) -> None:
-        """Note a range on this thread; what of it came before the window is left out."""
-        if self._keeps(domain):
-            since_ns, now_ns = max(began_ns, self._began_ns), time.time_ns()
-            event = _event("X", message, domain)
-            self._found.append({**event, "ts": since_ns, "dur": now_ns - since_ns})
+    def events(self) -> Events:
+        """Return the marks, and all ranges of the time between start and stop."""
+        moments, ended, still_open = self._moments, self._ended, self._open
+        self._moments, self._ended, self._open = [], [], []
+        known = {id(begun) for begun, _ in ended}
+        # One that ended in the midst of stop() stands in both lists.
+        ended += [(begun, self._ended_ns + 1) for begun in still_open if id(begun) not in known]
+        by_domain: dict[str, list[Event]] = {}
+        for message, domain, thread, at_ns in moments:
+            event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
+            by_domain.setdefault(domain, []).append(event)
+        for begun, ended_ns in ended:
+            if begun.began_ns <= self._ended_ns:
+                by_domain.setdefault(begun.domain, []).append(self._as_event(begun, ended_ns))
+        kept = sorted(domain for domain in by_domain if self._keeps(domain))
+        return list(_on_tracks({domain: by_domain[domain] for domain in kept}))
+
+    def _as_event(self, begun: Range, ended_ns: int) -> Event:
+        """Return a range as it stands in the trace: cut where the window begins and ends."""
+        since_ns, until_ns = max(begun.began_ns, self._began_ns), min(ended_ns, self._ended_ns)
+        event = _described(begun.message, begun.domain, begun.thread)
+        event["args"]["kind"] = "start/end" if begun.number else "push/pop"
+        if begun.number:
+            event["args"]["range"] = begun.number
+        cut = [BEGAN_BEFORE] if since_ns > begun.began_ns else []
+        cut += [ENDS_AFTER] if until_ns < ended_ns else []
+        if cut:
+            event["args"]["cut"] = " and ".join(cut)
+        return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
 
     def _keeps(self, domain: str) -> bool:
         return domain in self._include if self._include else domain not in self._exclude
 
 
-def _event(phase: str, message: str, domain: str) -> Event:
-    return {
-        "ph": phase,
-        "cat": "user_annotation" if phase == "X" else "mstx",
-        "name": message,
-        "pid": os.getpid(),
-        "tid": threading.get_native_id(),
-        "ts": time.time_ns(),
-        "args": {"domain": domain},
-    }
+def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
+    args = {"domain": domain, "thread": thread}
+    return {"cat": "mstx", "name": message, "pid": os.getpid(), "args": args}
+
+
+def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
+    """Yield events with a track each: on one, ranges lie inside each other or follow each other."""
+    number = TRACK
+    for domain, events in by_domain.items():
+        ends: list[list[int]] = []  # of the ranges that are open on each track of the domain
+        for event in sorted(events, key=lambda event: (event["ts"], -event.get("dur", 0))):
+            place = _place(ends, event["ts"], event["ts"] + event.get("dur", 0))
+            yield {**event, "tid": number + place}
+        for place in range(len(ends)):
+            yield named_track(number + place, f"marks: {domain}")
+        number += max(1, len(ends))
+
+
+def _place(ends: list[list[int]], begin: int, end: int) -> int:
+    """Return on which track something fits, and note it there."""
+    for place, around in enumerate(ends):
+        while around and around[-1] <= begin:
+            around.pop()
+        if not around or end <= around[-1]:
+            around.append(end)
+            return place
+    ends.append([end])
+    return len(ends) - 1

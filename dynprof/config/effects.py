@@ -19,11 +19,13 @@ class Effect:
         torch: What ``torch.profiler`` does with it, or a :class:`NoEffect`.
         python: What VizTracer does with it, or a :class:`NoEffect`.
         npu: What ``torch_npu.profiler`` does with it, or a :class:`NoEffect`.
+        marks: What a recording of marks alone does with it, or a :class:`NoEffect`.
     """
 
     torch: str
     python: str
     npu: str = "handed over"
+    marks: str = NoEffect("Level_none records marks alone")
 
     def why_none(self, backend: str) -> str | None:
         """Return why the setting does nothing on ``backend``, or None where it does something."""
@@ -31,7 +33,7 @@ class Effect:
         return str(text) if isinstance(text, NoEffect) else None
 
 
-SAME = Effect(torch="yes", python="yes", npu="yes")
+SAME = Effect(torch="yes", python="yes", npu="yes", marks="yes")
 """For a setting that means the same on every backend."""
 
 COUNTERS = Effect(

@@ -28,6 +28,8 @@ HostSystem = Literal[
 ]  # fmt: skip
 
 
+_COLLECTIONS = "a track of the collections that took longer"
+_MARKS = "those of dynprof.mstx"
 _HOST = (
     "counter tracks, ten samples a second: CPU busy, MEM used, DISK and NETWORK MB/s; OSRT and "
     "NUMA are not sampled"
@@ -44,9 +46,10 @@ class ExperimentalConfig(Section):
             "kernels), Level1 and Level2 (more of the runtime)."
         ),
         Effect(
-            torch="Level_none leaves device activities out; Level1 adds CUDA synchronisation "
-            "events; Level2 adds the overload names of operators",
-            python=NoEffect("a Python trace has one level"),
+            torch="Level_none records marks alone; Level1 adds CUDA synchronisation events; "
+            "Level2 adds the overload names of operators",
+            python=NoEffect("a Python trace has one level, and Level_none, of marks alone"),
+            marks="yes",
         ),
     ] = "Level0"
     aic_metrics: Annotated[
@@ -63,10 +66,7 @@ class ExperimentalConfig(Section):
     gc_detect_threshold: Annotated[
         float | None,
         Field(ge=0, description="Record garbage collections longer than this, in ms; null: none."),
-        Effect(
-            torch="a track of the collections that took longer",
-            python="a track of the collections that took longer",
-        ),
+        Effect(torch=_COLLECTIONS, python=_COLLECTIONS, marks=_COLLECTIONS),
     ] = None
     data_simplification: Annotated[
         bool | None,
@@ -91,32 +91,32 @@ class ExperimentalConfig(Section):
             "db (SQLite), or a list of both.",
             examples=["text", ["text", "db"]],
         ),
-        Effect(torch="yes", python="yes"),
+        Effect(torch="yes", python="yes", marks="yes"),
     ] = "text"
     msprof_tx: Annotated[
         bool,
         Field(description="The older name of mstx."),
-        Effect(torch="as mstx", python="as mstx"),
+        Effect(torch="as mstx", python="as mstx", marks="as mstx"),
     ] = False
     mstx: Annotated[
         bool,
         Field(description="Collect the marks and ranges that the script sets itself."),
-        Effect(torch="those of dynprof.mstx", python="those of dynprof.mstx"),
+        Effect(torch=_MARKS, python=_MARKS, marks=_MARKS),
     ] = False
     mstx_domain_include: Annotated[
         list[str] | None,
         Field(description="Keep only marks of these domains."),
-        Effect(torch="yes", python="yes"),
+        Effect(torch="yes", python="yes", marks="yes"),
     ] = []
     mstx_domain_exclude: Annotated[
         list[str] | None,
         Field(description="Leave out marks of these domains."),
-        Effect(torch="yes", python="yes"),
+        Effect(torch="yes", python="yes", marks="yes"),
     ] = []
     host_sys: Annotated[
         list[HostSystem] | None,
         Field(description="Sample these parts of the host while recording."),
-        Effect(torch=_HOST, python=_HOST),
+        Effect(torch=_HOST, python=_HOST, marks=_HOST),
     ] = []
     sys_io: Annotated[bool, Field(description="Collect NIC and RoCE data."), ASCEND_ONLY] = False
     sys_interconnection: Annotated[
@@ -126,7 +126,12 @@ class ExperimentalConfig(Section):
     @property
     def marks(self) -> bool:
         """Whether the script's own marks are asked for."""
-        return self.mstx or self.msprof_tx
+        return self.mstx or self.msprof_tx or self.marks_alone
+
+    @property
+    def marks_alone(self) -> bool:
+        """Whether nothing but marks is asked for, as the vendor has it."""
+        return self.profiler_level == "Level_none"
 
     @property
     def export_types(self) -> frozenset[str]:

@@ -27,6 +27,9 @@ MAX_STEPS = 2**53 - 1
 """The largest step number that every JSON reader keeps exact."""
 
 
+_ANALYSIS = "in a process beside the training, into `analysis/`"
+
+
 class Limits(Section):
     """What a window may cost before it closes early; null switches a limit off."""
 
@@ -97,8 +100,9 @@ class ProfilerConfig(Section):
         bool,
         Field(description="Make tables from the trace once it is saved."),
         Effect(
-            torch="in a process beside the training, into `analysis/`",
-            python="in a process beside the training, into `analysis/`",
+            torch=_ANALYSIS,
+            python=_ANALYSIS,
+            marks=_ANALYSIS,
             npu=NoEffect("torch_npu's own analyse() makes them, on a machine with its toolkit"),
         ),
     ] = False
@@ -222,6 +226,7 @@ class ProfilerConfig(Section):
         Effect(
             torch="always so",
             python="always so",
+            marks="always so",
             npu=NoEffect("torch_npu's own analyse() is never run in the job"),
         ),
     ] = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import functools
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
@@ -61,14 +61,30 @@ def parse_config(raw: bytes) -> Parsed:
     document = read_json(text)
     found = itertools.islice(_schema_problems(document), MOST_LOOKED_AT)
     problems = [*document.problems, *_located(found, document.places)]
-    if problems:
+    forgiven = [problem for problem in problems if problem.pointer.startswith(_FORGIVEN)]
+    if len(problems) > len(forgiven):
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
     try:
-        config = ProfilerConfig.model_validate(document.value)
+        config = ProfilerConfig.model_validate(_forgiving(document.value, forgiven))
     except ValidationError as error:
         raise ConfigError(_model_problems(error, document.places)) from None
-    mark = [Problem("the file begins with a byte order mark; it was skipped.")] if has_mark else []
-    return Parsed(config, (*mark, *_located(remarks(config), document.places)), document.places)
+    said = [Problem("the file begins with a byte order mark; it was skipped.")] if has_mark else []
+    said += [replace(one, text=f"{one.text} Until then text is made.") for one in forgiven]
+    return Parsed(config, (*said, *_located(remarks(config), document.places)), document.places)
+
+
+_FORGIVEN = "/experimental_config/export_type"
+"""Where it is none, Ascend's profiler takes text; that is made from a trace later, in any form."""
+
+
+def _forgiving(value: Any, forgiven: list[Problem]) -> Any:
+    """Return what a file says, without what is wrong and not worth a capture."""
+    if not forgiven:
+        return value
+    inner = {
+        key: said for key, said in value["experimental_config"].items() if key != "export_type"
+    }
+    return {**value, "experimental_config": inner}
 
 
 def _decode(raw: bytes) -> tuple[str, bool]:

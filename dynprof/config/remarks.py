@@ -30,8 +30,8 @@ def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:
     if settings.aic_metrics != "AiCoreNone" and settings.profiler_level not in ("Level1", "Level2"):
         text = 'has no effect: it needs "profiler_level": "Level1" or "Level2".'
         yield Problem(text, f"{here}/aic_metrics")
-    if settings.profiler_level == "Level_none" and not settings.marks:
-        text = 'Level_none leaves only marks to record: it needs "mstx": true.'
+    if settings.marks_alone and not (settings.mstx or settings.msprof_tx):
+        text = 'Level_none leaves only marks to record: "mstx": true goes with it, and is taken.'
         yield Problem(text, f"{here}/profiler_level")
     domains = settings.mstx_domain_include or settings.mstx_domain_exclude
     if domains and not settings.marks:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dynprof.files.sole_writer import who_else_may_change
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,15 +101,15 @@ class Layout:
         """Say why nothing may be written in a directory, by the rules of the job's owner.
 
         It must lie under the config's directory or one that ``init()`` allowed, and no link may
-        lead there from it. Empty if it may be written.
+        lead there from it. Any other place will do where only the job's own user can change the
+        config: he could write there anyway. Empty if it may be written.
         """
         base = self._base(path)
         if base is None:
+            others = who_else_may_change(self.config)
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
-            return (
-                f"{path} lies outside of {places}; the job's owner may allow it, with "
-                "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
-            )
+            text = f"{path} lies outside of {places}, and {others}; the job's owner may allow it,"
+            return f"{text} with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""
         below = [
             place for place in (path, *path.parents) if place != base and base in place.parents
         ]

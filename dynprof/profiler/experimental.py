@@ -99,18 +99,18 @@ def _fitting(name: str, value: Any) -> tuple[Any, str]:
 
 def _contradictions(settings: ExperimentalConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield settings that another one rules out: name, what is taken instead, and why."""
-    level, marks = settings.profiler_level, settings.marks
+    level, marks = settings.profiler_level, settings.mstx or settings.msprof_tx
     if settings.aic_metrics != "AiCoreNone" and level not in _DEEP:
         yield "aic_metrics", "AiCoreNone", "aic_metrics needs Level1 or Level2; none are sampled"
     if settings.op_attr and "db" not in settings.export_types:
         yield "op_attr", False, "op_attr needs ExportType.Db; it is switched off"
-    if level == "Level_none" and not marks:
+    if settings.marks_alone and not marks:
         yield "mstx", True, "Level_none leaves only marks to record; mstx is switched on"
-    if level == "Level_none" and settings.msprof_tx and "db" in settings.export_types:
+    if settings.marks_alone and settings.msprof_tx and "db" in settings.export_types:
         text = "msprof_tx, ExportType.Db and Level_none do not go together; Text is taken"
         yield "export_type", "text", text
     include, exclude = settings.mstx_domain_include, settings.mstx_domain_exclude
-    if (include or exclude) and not (marks or level == "Level_none"):
+    if (include or exclude) and not settings.marks:
         name = "mstx_domain_include" if include else "mstx_domain_exclude"
         yield name, [], f"{name} needs mstx=True; it has no effect"
     elif include and exclude:

@@ -40,7 +40,7 @@ class _KinetoProfile(Exports):
         post_processing_timeout_s: Torch's; has no effect here.
 
     Raises:
-        BackendError: No profiler can serve here, or nothing is left to watch.
+        BackendError: No profiler can serve here.
         ValueError: An argument is not one of its values.
     """
 

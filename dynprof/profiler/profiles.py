@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.handlers import TraceHandler
+from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
+from dynprof.wall import Wall
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
             all if it comes within one; see :func:`tensorboard_trace_handler`.
         use_cuda: Torch's, deprecated: adds or removes CUDA.
+        strict: Raise where the profiler, a callback, a save or an analysis fails. Left out, that is
+            a warning, as with torch_npu: it costs a trace, and the training goes on.
 
     Attributes:
         step_num: The number of the step that is running, from 0.
@@ -51,6 +55,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         acc_events: bool = False,
         post_processing_timeout_s: float | None = None,
         use_cuda: bool | None = None,
+        strict: bool = False,
     ) -> None:
         if schedule is not None and not callable(schedule):
             warn_script(f"schedule={schedule!r} cannot be called; everything is recorded")
@@ -62,6 +67,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._in_place = ""
         self.schedule, self.on_trace_ready = schedule, on_trace_ready
         self._marks_steps = schedule is not None
+        self._strict, self._wall, self._skips = strict, Wall(_Warnings()), False
         self.step_num = 0
         self.current_action = self._action_at(0)
         super().__init__(
@@ -79,13 +85,15 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             acc_events=acc_events,
             post_processing_timeout_s=post_processing_timeout_s,
         )
+        self._windows.end_at_exit = self._end_at_exit
 
     def step(self) -> None:
         """End a step and begin the next.
 
         Raises:
-            BackendError: The profiler failed.
-            ValueError: The schedule returned no action; nothing has changed.
+            RuntimeError: Only another thread may; nothing has changed, nor with the next one.
+            ValueError: The schedule returned no action.
+            BackendError: The profiler failed, and the profile is strict; so too with others.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
@@ -94,11 +102,10 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._windows.insist("step")
         before, action = self.current_action, self._action_at(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
-        if self._windows.window:
-            self._windows.end_step()
-            if _ends(before, action):
-                self._end_window(before, action)
-        self._begin_step()
+        self._attempt("step()", lambda: self._end_step(before, action))
+        if _ends(before, action):
+            self._skips = False
+        self._attempt("step()", self._begin_step)
 
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
@@ -119,10 +126,16 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     def _begin(self) -> None:
         self._begin_step()
 
+    def _end_step(self, before: ProfilerAction, action: ProfilerAction) -> None:
+        if self._windows.window:
+            self._windows.end_step()
+            if _ends(before, action):
+                self._end_window(before, action)
+
     def _begin_step(self) -> None:
         if self._windows.window:
             self._windows.begin_step(self.step_num)
-        elif self.current_action is not NONE:
+        elif self.current_action is not NONE and not self._skips:
             self._open(lambda _step: self.current_action, self.step_num)
 
     def _end_window(self, before: ProfilerAction, action: ProfilerAction) -> None:
@@ -133,14 +146,45 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._trace_ready()
 
     def _finish(self) -> None:
+        self._attempt("stop()", self._end)
+
+    def _end(self) -> None:
         if self._windows.window:
             self._close()
             if self.current_action in RECORDING:
                 self._trace_ready()
 
+    def _end_at_exit(self) -> None:
+        """Do what the script forgot; what nobody waits for would come too late."""
+        say("a profile was never stopped; it ends with the process, and is saved")
+        if isinstance(self.on_trace_ready, TraceHandler):
+            self.on_trace_ready.async_mode = False
+        elif self.on_trace_ready is None:
+            self.on_trace_ready = tensorboard_trace_handler(analyse_flag=False)
+        self.stop()
+
+    def _attempt(self, call: str, action: Callable[[], None]) -> None:
+        """Do something that must not stop the training; what fails is over until the next cycle."""
+        if self._strict:
+            action()
+        elif self._wall.attempt(f"profile.{call}", action):
+            self._skips = True
+            self._windows.discard()
+
     def _trace_ready(self) -> None:
         if self.on_trace_ready and self._recorded:
             self.on_trace_ready(self)
+
+
+class _Warnings:
+    """Has the script told in warnings what failed."""
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it: there is no status."""
+
+    def error(self, text: str) -> None:
+        """Warn of it."""
+        warn_script(f"training goes on, but {text}\n(profile(strict=True) raises it)")
 
 
 def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:

@@ -21,6 +21,7 @@ from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
+from dynprof.wall import StderrNotes, Wall
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
@@ -44,9 +45,15 @@ class ScriptWindows:
         script: What of it no file could say.
         marks_steps: Whether each step stands in the trace.
 
+    Attributes:
+        end_at_exit: Ends the window and saves it, where the process ends and the script never did;
+            None where nobody can.
+
     Raises:
         BackendError: No profiler can serve here, or none of what was asked for.
     """
+
+    end_at_exit: Callable[[], object] | None = None
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
         rank = find_rank()
@@ -173,6 +180,11 @@ class ScriptWindows:
         current = self._current
         return bool(current and current.window.bound_to_thread and not current.thread.is_alive())
 
+    @property
+    def is_movable(self) -> bool:
+        """Whether a window is open that the calling thread may close."""
+        return bool(self._current and self._current.movable)
+
     def discard(self) -> None:
         """Drop the open window, if there is one, and what it recorded."""
         dead = self.is_dead
@@ -239,11 +251,14 @@ def _release_dead() -> None:
         windows.discard()
 
 
-def _abandon_all() -> None:
-    """Let go of what is open at the end of the process; torch would crash over it."""
+def _end_all() -> None:
+    """Save what is open at the end of the process, or let go of it: torch would crash over it."""
     for windows in list(_open_now):
-        say("a profile was never stopped; it is lost")
-        windows.discard()
+        if windows.end_at_exit and windows.is_movable:
+            Wall(StderrNotes()).attempt("ending a profile", windows.end_at_exit)
+        if windows in _open_now:
+            say("a profile was never stopped; it is lost")
+            windows.discard()
 
 
 def _leave_child() -> None:
@@ -252,5 +267,5 @@ def _leave_child() -> None:
     _open_now.clear()
 
 
-atexit.register(_abandon_all)
+atexit.register(_end_all)
 os.register_at_fork(after_in_child=_leave_child)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MARKS = "marks"
+"""The backend that records the script's marks alone; nobody chooses it but ``Level_none``."""
+
 
 @dataclass(frozen=True)
 class Lack:

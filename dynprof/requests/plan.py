@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
+from dynprof.requests.capabilities import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,10 +111,7 @@ def plan(
         return Refusal((capable,))
     activities, dropped = _activities(config, capable)
     hindrances = (past_start(config, standing.step), _place(standing), _disk(config, standing))
-    problems = [problem for problem in hindrances if problem]
-    if not activities:
-        problems.append(_nothing_to_watch(config, capable))
-    if problems:
+    if problems := [problem for problem in hindrances if problem]:
         return Refusal(tuple(problems))
     return Plan(
         config=config,
@@ -123,6 +121,7 @@ def plan(
         remarks=(
             *dropped,
             *_without_effect(config, capable.backend),
+            *_without_host(config, activities),
             *_served_in_part(config, script, capable),
         ),
         script=script,
@@ -143,7 +142,11 @@ def past_start(config: ProfilerConfig, step: int) -> Problem | None:
 def _choose(
     config: ProfilerConfig, capabilities: tuple[Capabilities, ...]
 ) -> Capabilities | Problem:
-    usable = [capable for capable in capabilities if not capable.missing]
+    usable = [one for one in capabilities if not one.missing and one.backend != MARKS]
+    if config.experimental.marks_alone and not _on_npu(config, usable):
+        for capable in capabilities:
+            if capable.backend == MARKS:
+                return capable
     if config.backend == "auto":
         return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
     for capable in capabilities:
@@ -158,24 +161,25 @@ def _choose(
     return Problem(f'there is no backend "{config.backend}" here.', "/backend")
 
 
+def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:
+    """Return whether an NPU's own profiler serves, which knows marks alone as well."""
+    return config.backend in ("auto", "npu") and any(one.backend == "npu" for one in usable)
+
+
 def _activities(
     config: ProfilerConfig, capable: Capabilities
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    if "activities" not in config.model_fields_set:
+    if "activities" not in config.model_fields_set or capable.backend == MARKS:
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)
+    instead = "" if kept else "; what is here is recorded"
     dropped = tuple(
-        Problem(f"{name} is left out: {_lacks(capable)}.", "/activities")
+        Problem(f"{name} is left out: {_lacks(capable)}{instead}.", "/activities")
         for name in asked
         if name not in kept
     )
-    return kept, dropped
-
-
-def _nothing_to_watch(config: ProfilerConfig, capable: Capabilities) -> Problem:
-    names = ", ".join(config.activities)
-    return Problem(f"nothing is left of {names}: {_lacks(capable)}.", "/activities")
+    return kept or capable.activities, dropped
 
 
 def _lacks(capable: Capabilities) -> str:
@@ -212,6 +216,17 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
     if backend != "npu" and (unsampled := sorted(asked & {"OSRT", "NUMA"})):
         text = f"{' and '.join(unsampled)}: only an Ascend NPU's tools sample this."
         yield Problem(text, "/experimental_config/host_sys")
+
+
+_OF_OPERATORS = ("record_shapes", "with_stack", "with_flops", "with_modules")
+
+
+def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield what belongs to the host's operators, where they are not recorded."""
+    for name in _OF_OPERATORS:
+        if getattr(config, name) and "CPU" not in activities:
+            text = "has no effect: it belongs to CPU, which the activities leave out."
+            yield Problem(text, f"/{name}")
 
 
 def _served_in_part(

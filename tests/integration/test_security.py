@@ -32,7 +32,8 @@ def refusal(job: RunningJob) -> str:
 
 @pytest.mark.parametrize("place", ["../elsewhere", "sub/../../elsewhere", "{tmp}/elsewhere"])
 def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, place: str) -> None:
-    """A prof_dir outside is refused with the way to allow it, and validate says so before."""
+    """Where others may write the config it is refused, with the way to allow it; validate too."""
+    job.root.chmod(0o770)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)))
     text = refusal(job)
     assert f"{tmp_path}/elsewhere lies outside of {job.root}" in text
@@ -40,6 +41,22 @@ def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, pl
     assert not (tmp_path / "elsewhere").exists()
     code, output, _ = dynprof("validate", job.config)
     assert (code, "lies outside of" in output) == (1, True)
+
+
+@pytest.mark.parametrize("place", ["../elsewhere", "{tmp}/elsewhere"])
+def test_who_alone_writes_the_config_may_send_captures_anywhere(
+    tmp_path: Path, job: RunningJob, place: str
+) -> None:
+    """As configs of torch_npu often do: he could write there anyway."""
+    job.root.chmod(0o700)
+    job.config.chmod(0o600)
+    job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)), active=1)
+    status = job.when("a capture", lambda status: bool(status.last_capture))
+    assert str(status.last_capture).startswith(f"{tmp_path}/elsewhere/step_")
+    assert dynprof("validate", job.config)[0] == 0
+    job.config.chmod(0o660)
+    job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)), active=2)
+    assert f"others than the job's user may write {job.config}" in refusal(job)
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])

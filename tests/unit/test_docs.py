@@ -23,7 +23,7 @@ from tests.processes import ROOT, run
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
 """What the script of the README stands in."""
-RESULTS = {("profiler.md", 0): "result", ("profiler.md", 1): "profiles"}
+RESULTS = {("profiler.md", 0): "result", ("profiler.md", 2): "profiles"}
 """The folders in which the scripts of the pages leave a trace."""
 VARIABLE = re.compile(r"\bDYNPROF_[A-Z_]+")
 

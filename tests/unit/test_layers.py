@@ -20,7 +20,10 @@ errors version plural
 files
 process
 wall
+marks
 mstx npu
+phases
+plugin
 config
 requests
 companions

@@ -1,12 +1,47 @@
-"""Marks and ranges where no window records, and what is no message."""
+"""Marks and ranges: what is taken, what is no message, who hears of them."""
 
 from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dynprof.mstx as mstx
-from dynprof.companions.marks import MarkTrack
+from dynprof.companions.marks import BEGAN_BEFORE, ENDS_AFTER, MarkTracks
+from dynprof.marks import open_ranges
 from dynprof.npu import mstx as vendors
+from tests.processes import run
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import AsyncIterator, Callable, Generator
+
+    from dynprof.marks.subscription import Marker
+
+
+@pytest.fixture(autouse=True)
+def _no_ranges_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_ranges, "_started", {})
+
+
+def recorded(action: Callable[[], object], **domains: list[str]) -> list[dict[str, Any]]:
+    """Return what a window has of the marks that an action sets, without names of tracks."""
+    track = MarkTracks(domains.get("include", ()), domains.get("exclude", ()))
+    track.start()
+    action()
+    track.stop()
+    return [event for event in track.events() if event["ph"] != "M"]
+
+
+def names(events: list[dict[str, Any]]) -> list[str]:
+    """Return how events are called, in their order."""
+    return [event["name"] for event in events]
 
 
 @pytest.mark.parametrize(
@@ -18,7 +53,7 @@ from dynprof.npu import mstx as vendors
         ("fine", "", "domain"),
     ],
 )
-def test_what_cannot_be_taken_is_said_and_fails(message: str, domain: str, words: str) -> None:
+def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words: str) -> None:
     """Each call warns once and returns what stands for failure."""
     with pytest.warns(UserWarning, match=words):
         assert mstx.range_start(message, domain=domain) == mstx.FAILED
@@ -26,35 +61,172 @@ def test_what_cannot_be_taken_is_said_and_fails(message: str, domain: str, words
         assert mstx.range_push(message, domain=domain) == -1
     with pytest.warns(UserWarning, match=words):
         mstx.mark(message, domain=domain)
+    assert not open_ranges.all_open()
+
+
+def test_the_message_may_be_left_out() -> None:
+    """As the vendor documents it: the call fails with 0, and raises nothing."""
+    with pytest.warns(UserWarning, match="None"):
+        assert mstx.range_start() == 0
+    with pytest.warns(UserWarning, match="None"):
+        mstx.mark()
+    mstx.range_end(0)
 
 
 def test_without_a_window_nothing_is_kept() -> None:
-    """Ranges have ids, nest and end; no window sees them."""
-    track = MarkTrack((), ())
-    assert vendors().range_start("a") != vendors().range_start("b")
+    """Ranges have ids, nest and end; a later window sees none of them."""
+    numbers = [vendors().range_start("a"), vendors().range_start("b")]
+    assert numbers[0] != numbers[1]
+    for number in numbers:
+        mstx.range_end(number)
     assert (mstx.range_push("outer"), mstx.range_push("inner")) == (0, 1)
     assert (mstx.range_pop(), mstx.range_pop()) == (1, 0)
     with pytest.warns(UserWarning, match="no range is open"):
         assert mstx.range_pop() == -1
-    assert list(track.events()) == []
+    assert recorded(lambda: None) == []
 
 
-def test_a_range_that_began_before_the_window_begins_with_it() -> None:
-    """What of a nested range lies before the window is left out of it."""
-    track = MarkTrack((), ())
-    mstx.range_push("long")
+def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
+    """The oldest gives way; the others end as ever."""
+    first = mstx.range_start("first")
+    for _ in range(open_ranges.MOST_STARTED):
+        last = mstx.range_start("more")
+    assert len(open_ranges.all_open()) == open_ranges.MOST_STARTED
+    assert not open_ranges.end(first)
+    assert open_ranges.end(last)
+
+
+@pytest.mark.parametrize("ends_inside", [True, False])
+@pytest.mark.parametrize("begins_inside", [True, False])
+@pytest.mark.parametrize("kind", ["push/pop", "start/end"])
+def test_a_range_across_the_borders_of_a_window_is_cut(
+    kind: str, begins_inside: bool, ends_inside: bool
+) -> None:
+    """What of it lies inside is there, and says on which side there was more."""
+    pushed, number = kind == "push/pop", 0
+
+    def begin() -> None:
+        nonlocal number
+        number = mstx.range_start("long") if not pushed else mstx.range_push("long")
+
+    def end() -> None:
+        mstx.range_pop() if pushed else mstx.range_end(number)
+
+    track = MarkTracks((), ())
+    if not begins_inside:
+        begin()
+    before_ns = time.time_ns()
     track.start()
-    mstx.range_pop()
+    after_ns = time.time_ns()
+    if begins_inside:
+        begin()
+    if ends_inside:
+        end()
     track.stop()
-    mstx.mark("too late")
-    (event,) = track.events()
-    assert event["name"] == "long"
-    assert event["ts"] == track._began_ns
+    (event,) = (event for event in track.events() if event["ph"] == "X")
+    if not ends_inside:
+        end()
+    said = [BEGAN_BEFORE] * (not begins_inside) + [ENDS_AFTER] * (not ends_inside)
+    assert event["args"].get("cut", "") == " and ".join(said)
+    assert event["args"]["kind"] == kind
+    assert event["args"].get("range", 0) == (0 if pushed else number)
+    assert before_ns <= event["ts"]
+    assert begins_inside or event["ts"] <= after_ns
+    assert event["dur"] >= 0
+
+
+def test_pushed_ranges_of_other_threads_are_cut_too() -> None:
+    """A window that ends while threads are in the midst of theirs has what there was."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        mstx.range_push("elsewhere")
+        inside.set()
+        leave.wait()
+        mstx.range_pop()
+
+    def until_inside() -> None:
+        thread.start()
+        inside.wait()
+
+    thread = threading.Thread(target=work)
+    (event,) = recorded(until_inside)
+    assert event["args"]["thread"] == thread.native_id != threading.get_native_id()
+    leave.set()
+    thread.join()
+    gc.collect()
+    assert not open_ranges.all_open()
+
+
+def test_each_domain_has_tracks_on_which_ranges_nest() -> None:
+    """Crossing ones lie on two of the same name; no track has ranges that overlap in part."""
+
+    def work() -> None:
+        one = mstx.range_start("one", domain="io")
+        mstx.range_push("outer")
+        two = mstx.range_start("two", domain="io")
+        mstx.range_end(one)
+        mstx.mark("here", domain="io")
+        mstx.range_push("inner")
+        mstx.range_pop()
+        mstx.range_end(two)
+        mstx.range_pop()
+
+    track = MarkTracks((), ())
+    track.start()
+    work()
+    track.stop()
+    events = list(track.events())
+    called = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    found = {
+        (called[e["tid"]], e["name"]): e["tid"] for e in events if e["ph"] != "M"
+    }  # fmt: skip
+    assert set(found) == {
+        ("marks: default", "outer"), ("marks: default", "inner"),
+        ("marks: io", "one"), ("marks: io", "two"), ("marks: io", "here"),
+    }  # fmt: skip
+    assert sorted(called.values()) == ["marks: default", "marks: io", "marks: io"]
+    assert found["marks: io", "one"] != found["marks: io", "two"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_on_one_track_nest_whatever_the_script_sets(seed: int) -> None:
+    """Random ranges: all are there once, and those of a track lie inside each other or apart."""
+    choose = Random(seed)  # noqa: S311
+    begun: list[int] = []
+
+    def work() -> None:
+        for number in range(60):
+            if begun and choose.random() < 0.5:
+                mstx.range_end(begun.pop(choose.randrange(len(begun))))
+            else:
+                begun.append(mstx.range_start(f"range {number}"))
+
+    events = recorded(work)
+    assert len(set(names(events))) == len(events)
+    for one in events:
+        for other in events:
+            if one["tid"] == other["tid"] and one["ts"] <= other["ts"]:
+                apart = one["ts"] + one["dur"] <= other["ts"]
+                around = one["ts"] + one["dur"] >= other["ts"] + other["dur"]
+                assert apart or around or one["ts"] == other["ts"]
+
+
+def test_domains_are_kept_or_left_out() -> None:
+    """What is included wins over what is excluded."""
+
+    def work() -> None:
+        mstx.mark("a", domain="one")
+        mstx.mark("b", domain="two")
+
+    assert names(recorded(work)) == ["a", "b"]
+    assert names(recorded(work, include=["one"])) == ["a"]
+    assert names(recorded(work, exclude=["one"])) == ["b"]
+    assert names(recorded(work, include=["one"], exclude=["one"])) == ["a"]
 
 
 def test_a_decorated_function_is_a_range_under_its_name() -> None:
     """``annotate`` and ``mstx_range`` decorate; the function keeps its name and result."""
-    track = MarkTrack((), ())
 
     @mstx.annotate()
     def load() -> int:
@@ -64,7 +236,157 @@ def test_a_decorated_function_is_a_range_under_its_name() -> None:
     def save() -> int:
         return 8
 
-    track.start()
-    assert (load(), save(), load.__name__) == (7, 8, "load")
-    track.stop()
-    assert [event["name"] for event in track.events()] == ["load", "named"]
+    results: list[object] = []
+    events = recorded(lambda: results.extend([load(), save(), load.__name__]))
+    assert results == [7, 8, "load"]
+    assert names(events) == ["load", "named"]
+
+
+def test_a_decorated_function_that_raises_ends_its_range() -> None:
+    """The script gets its exception, StopIteration included."""
+
+    @mstx.annotate("failing")
+    def fail() -> None:
+        raise StopIteration(7)
+
+    def work() -> None:
+        with pytest.raises(StopIteration):
+            fail()
+
+    (event,) = recorded(work)
+    assert "cut" not in event["args"]
+
+
+def test_coroutines_that_take_turns_have_ranges_of_their_own() -> None:
+    """Each lasts as long as its coroutine, also where they cross on one thread."""
+    order: list[str] = []
+
+    @mstx.annotate()
+    async def first(other: asyncio.Event, own: asyncio.Event) -> None:
+        own.set()
+        await other.wait()
+        order.append("first")
+
+    @mstx.annotate()
+    async def second(other: asyncio.Event, own: asyncio.Event) -> None:
+        await own.wait()
+        other.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        order.append("second")
+
+    async def both() -> None:
+        one, two = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(first(one, two), second(one, two))
+
+    events = {event["name"]: event for event in recorded(lambda: asyncio.run(both()))}
+    assert order == ["first", "second"]
+    early, late = events["first"], events["second"]
+    assert early["ts"] < late["ts"] < early["ts"] + early["dur"] < late["ts"] + late["dur"]
+    assert "cut" not in early["args"]
+
+
+def test_a_generator_is_a_range_from_its_first_item_to_its_end() -> None:
+    """What is sent into it and what it returns pass through."""
+
+    @mstx.annotate()
+    def numbers() -> Generator[Any, Any, int]:
+        got = yield 1
+        with pytest.raises(KeyError):
+            yield got
+        return 7
+
+    def work() -> None:
+        made: Any = numbers()
+        mstx.mark("before")
+        assert next(made) == 1
+        assert made.send(5) == 5
+        with pytest.raises(StopIteration) as ended:
+            made.throw(KeyError())
+        assert ended.value.value == 7
+        mstx.mark("after")
+
+    before, event, after = recorded(work)
+    assert names([before, event, after]) == ["before", "numbers", "after"]
+    assert before["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= after["ts"]
+
+
+def test_an_asynchronous_generator_is_one_too() -> None:
+    """What is sent and thrown into it passes through; left early, its range ends."""
+
+    @mstx.annotate()
+    async def numbers() -> AsyncIterator[Any]:
+        got = yield 1
+        with pytest.raises(KeyError):
+            yield got
+        yield 3
+
+    @mstx.annotate("left early")
+    async def endless() -> AsyncIterator[int]:
+        while True:
+            yield 0
+
+    async def use() -> None:
+        made: Any = numbers()
+        assert await made.asend(None) == 1
+        assert await made.asend(5) == 5
+        assert await made.athrow(KeyError()) == 3
+        assert [item async for item in made] == []
+        early: Any = endless()
+        assert await anext(early) == 0
+        await early.aclose()
+
+    events = recorded(lambda: asyncio.run(use()))
+    assert sorted(names(events)) == ["left early", "numbers"]
+    assert not any("cut" in event["args"] for event in events)
+
+
+def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
+    """Up to 255 bytes, which no trace takes; one that fails is said and hears no more."""
+    found: list[Marker] = []
+    long = "x" * 255
+    with mstx.subscribe(found.append):
+        mstx.mark("here", domain="io")
+        number = mstx.range_start(long)
+        assert recorded(lambda: mstx.mark(long)) == []
+        mstx.range_end(number)
+        with pytest.warns(UserWarning, match="255 bytes"):
+            mstx.mark(long + "x")
+    with pytest.warns(UserWarning, match="156 bytes"):
+        mstx.mark(long)
+    assert [(one.message, one.domain) for one in found] == [
+        ("here", "io"), (long, "default"), (long, "default"),
+    ]  # fmt: skip
+    assert found[0].began_ns == found[0].ended_ns <= found[2].began_ns < found[2].ended_ns
+
+
+def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]) -> None:
+    """The script goes on, and reads once what was wrong."""
+    heard: list[object] = []
+
+    def fail(marker: object) -> None:
+        heard.append(marker)
+        raise ValueError("not today")
+
+    with mstx.subscribe(fail):
+        mstx.mark("one")
+        mstx.mark("two")
+    assert len(heard) == 1
+    assert "the subscriber failed: ValueError: not today" in capfd.readouterr().err
+
+
+INSTALLED = """
+import dynprof.mstx
+dynprof.mstx.install()
+import mstx
+print(mstx.range_start("aaa"), mstx.__name__)
+"""
+
+
+def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Any) -> None:
+    """The document's ``import mstx``, after ``install()``; a real module of that name stays."""
+    done: subprocess.CompletedProcess[str] = run([sys.executable, "-c", INSTALLED], cwd=tmp_path)
+    assert done.stdout == "1 dynprof.mstx\n", done.stderr
+    (tmp_path / "mstx.py").write_text("range_start = len")
+    done = run([sys.executable, "-c", INSTALLED], cwd=tmp_path)
+    assert done.stdout == "3 mstx\n", done.stderr

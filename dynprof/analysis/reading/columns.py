@@ -119,14 +119,16 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         "length": _column((e.length_ns() for e in events), count),
         "name": _column((names[e.name] for e in events), count),
         "category": _column((categories[e.cat] for e in events), count),
-        "thread": _column((threads[e.pid, e.tid] for e in events), count),
+        "thread": _column(
+            (threads[e.pid, e.set_on() if e.cat in MARKS else e.tid] for e in events), count
+        ),
         "dims": _column(
             (dims[_inputs(a, valued[e.name])] for e, a in zip(events, args, strict=True)), count
         ),
         "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
         "details": _column(
             (
-                known[details(a, e.id if e.ph == "b" else NONE)]
+                known[details(a, e.id if e.ph == "b" else None)]
                 if a.device != NONE or a.grid or a.domain
                 else nothing
                 for a, e in zip(args, events, strict=True)

@@ -11,6 +11,8 @@ import msgspec
 
 NONE = -1
 """Stands where an event has nothing to say."""
+_DIGITS = 19
+"""Of a number that 64 bits may not hold."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -54,6 +56,9 @@ class Args(msgspec.Struct, gc=False):
     waits_for_stream: int = msgspec.field(default=NONE, name="wait_on_stream")
     waits_for_launch: int = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
     domain: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    kind: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    range: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    thread: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
 
 
 class Details(NamedTuple):
@@ -79,6 +84,8 @@ class Details(NamedTuple):
         receiver: The rank that a message was sent to.
         domain: Of a mark or range of ``dynprof.mstx``, as JSON; its length is 0 for all else.
         range_id: Of a range that may cross others.
+        kind: Of a range: what it may cross, as JSON.
+        begins_only: Whether its end is an event of its own.
     """
 
     grid: bytes = b""
@@ -98,15 +105,29 @@ class Details(NamedTuple):
     receiver: int = NONE
     domain: bytes = b""
     range_id: int | str = NONE
+    kind: bytes = b""
+    begins_only: bool = False
 
 
-def details(a: Args, range_id: int | str = NONE) -> Details:
-    """Return what the arguments of an event say of a device's work, or of a mark."""
+def details(a: Args, begun: int | str | None = None) -> Details:
+    """Return what the arguments of an event say of a device's work, or of a mark.
+
+    Args:
+        a: The arguments.
+        begun: The number of a range whose end is an event of its own; None for all else.
+    """
+    number = _whole(a.range) if begun is None else begun
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
-        a.waits_for_launch, a.sender, a.receiver, bytes(a.domain), range_id,
+        a.waits_for_launch, a.sender, a.receiver, bytes(a.domain), number, bytes(a.kind),
+        begun is not None,
     )  # fmt: skip
+
+
+def _whole(text: msgspec.Raw) -> int:
+    digits = bytes(text)
+    return int(digits) if digits.isdigit() and len(digits) < _DIGITS else NONE
 
 
 class Event(msgspec.Struct, gc=False):
@@ -125,6 +146,11 @@ class Event(msgspec.Struct, gc=False):
     def start_ns(self) -> int:
         """Return its begin in whole nanoseconds."""
         return round(self.ts * 1000)
+
+    def set_on(self) -> int | str:
+        """Return the thread that a mark was set on: it stands on a track of its own."""
+        number = _whole(self.args.thread) if self.args else NONE
+        return self.tid if number == NONE else number
 
     def length_ns(self) -> int:
         """Return its duration in whole nanoseconds; 0 where it would end before its begin."""

@@ -13,7 +13,6 @@ import numpy as np
 from dynprof.analysis.reading.categories import ON_DEVICE
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
-from dynprof.analysis.reading.events import NONE
 from dynprof.analysis.reading.intervals import cover
 from dynprof.errors import CaptureError
 
@@ -193,7 +192,7 @@ def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns])
     One whose end is not in the trace has none that is known, and is left out.
     """
     known = list(tables["details"])
-    ids = np.flatnonzero(np.array([one.range_id != NONE for one in known])[spans["details"]])
+    ids = np.flatnonzero(np.array([one.begins_only for one in known])[spans["details"]])
     if not len(ids):
         return spans
     threads, kept = list(tables["thread"]), np.ones(len(spans["start"]), bool)

@@ -30,7 +30,11 @@ def make_backend(name: str) -> Backend:
     return next(backend for backend in all_backends() if backend.name == name)
 
 
-@pytest.fixture(params=["torch-detached", "torch-inline", "python"])
+PROFILERS = ["torch-detached", "torch-inline", "python"]
+of_profilers = pytest.mark.parametrize("backend", PROFILERS, indirect=True)
+
+
+@pytest.fixture(params=[*PROFILERS, "marks"])
 def backend(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     """Return each backend in turn, with coverage and debuggers out of its way."""
     name, _, closing = request.param.partition("-")
@@ -88,6 +92,7 @@ def test_steps_are_named_as_the_job_names_them(
     assert trace["distributedInfo"] == {"backend": "none", "rank": 3, "world_size": 8}
 
 
+@of_profilers
 def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
     """What ran before ``start`` is not in the trace, what ran after is."""
     path = tmp_path / "trace.json"
@@ -97,6 +102,7 @@ def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
     assert "warmup_work" not in text
 
 
+@of_profilers
 def test_it_says_how_it_closes(backend: Backend, request: pytest.FixtureRequest) -> None:
     """The log can say whether closing was detached from the training thread, or why not."""
     recording = record(backend, [1])
@@ -115,6 +121,7 @@ def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> Non
     assert steps_in(json.loads(path.read_text())) == [5]
 
 
+@of_profilers
 def test_one_at_a_time(backend: Backend) -> None:
     """A second recording is refused in words while one runs; it disturbs nothing."""
     first = backend.prepare(a_plan(backend), RANK, Path)

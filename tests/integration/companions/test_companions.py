@@ -87,19 +87,25 @@ def test_long_collections_stand_on_a_track(job: RunningJob) -> None:
 
 
 def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
-    """Marks, nested ranges and those that another thread ends are there, in their steps."""
+    """Moments, ranges and those that another thread ends, in their steps, on tracks by domain."""
     job.edit(active=3, experimental_config={"mstx": True})
     _, trace = job.capture()
     begin, end = span_of_steps(trace)
     assert len(events_of(trace, name="after training", ph="i")) == 3
-    nested = events_of(trace, name="training", ph="X", cat="user_annotation")
-    assert len(nested) == 3
-    assert all(begin <= e["ts"] and e["ts"] + e["dur"] <= end for e in nested)
+    training = events_of(trace, name="training", ph="X", cat="mstx")
+    assert len(training) == 3
+    assert all(begin <= e["ts"] and e["ts"] + e["dur"] <= end for e in training)
     for operator in operators(trace, "aten::addmm"):
-        assert any(e["ts"] < operator["ts"] < e["ts"] + e["dur"] for e in nested)
-    begun, ended = (events_of(trace, name="crossing", ph=phase) for phase in "be")
-    assert len(begun) == len(ended) == 3
-    assert [e["id"] for e in begun] == [e["id"] for e in ended]
+        assert any(e["ts"] < operator["ts"] < e["ts"] + e["dur"] for e in training)
+    crossing = events_of(trace, name="crossing", ph="X", cat="mstx")
+    assert len(crossing) == 3
+    tracks = {
+        e["tid"]: e["args"]["name"]
+        for e in events_of(trace, name="thread_name")
+        if e["args"]["name"].startswith("marks: ")
+    }
+    assert {tracks[e["tid"]] for e in training} == {"marks: default"}
+    assert {tracks[e["tid"]] for e in crossing} == {"marks: io"}
 
 
 def test_domains_are_kept_or_left_out(job: RunningJob) -> None:

@@ -328,12 +328,12 @@ def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_callback_that_fails_leaves_a_profile_that_can_start() -> None:
-    """Its exception is the script's; the profile is stopped."""
+    """Its exception is the script's where it is strict; the profile is stopped."""
 
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    prof = profile(on_trace_ready=fail)
+    prof = profile(on_trace_ready=fail, strict=True)
     prof.start()
     with pytest.raises(ZeroDivisionError):
         prof.stop()

@@ -18,10 +18,12 @@ from dynprof.profiler import (
     _ExperimentalConfig,
     _KinetoProfile,
     analyse,
+    handlers,
     profile,
     schedule,
     tensorboard_trace_handler,
 )
+from dynprof.profiler.script_windows import ScriptWindows
 from tests.integration.running import PYTHON, RunningJob
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -53,7 +55,6 @@ def recorded(**settings: Any) -> profile:
     [
         (lambda: profile(activities=[]), ValueError, "activities"),
         (lambda: profile(activities=["TPU"]), ValueError, "TPU"),
-        (lambda: profile(activities=[ProfilerActivity.CUDA]), BackendError, "nothing is left"),
         (lambda: profile(record_shapes=some("yes")), ValueError, "record_shapes"),
         (lambda: profile(backend="vtune"), ValueError, "backend"),
         (lambda: profile(schedule=lambda _: None), ValueError, "schedule returned None"),
@@ -101,6 +102,7 @@ def test_what_cannot_be_meant_is_refused(
         (lambda: _ExperimentalConfig(export_type="xml"), "'text' is taken"),
         (lambda: _ExperimentalConfig(export_type=[]), "'text' is taken"),
         (lambda: _ExperimentalConfig(host_sys=["GPU"]), "host_sys"),
+        (lambda: profile(activities=[ProfilerActivity.CUDA]), "CUDA is left out"),
         (lambda: _ExperimentalConfig(profiler_level="Level_none"), "mstx is switched on"),
         (lambda: _ExperimentalConfig(mstx_domain_include=["a"]), "needs mstx=True"),
         (
@@ -219,13 +221,42 @@ def test_the_total_of_metadata_is_limited() -> None:
     assert metadata["0"] == "newer"
 
 
-def test_a_profile_that_is_never_stopped(tmp_path: Path) -> None:
+FORGOTTEN = """
+import os, torch
+from dynprof.profiler import profile, tensorboard_trace_handler
+prof = profile(on_trace_ready=HANDLER)
+prof.start()
+torch.ones(4, 4).mm(torch.ones(4, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "folder"),
+    [
+        ("None", "work/profiling_data"),
+        ("tensorboard_trace_handler('log', analyse_flag=False)", "log"),
+        ("tensorboard_trace_handler('log', analyse_flag=False, async_mode=True)", "log"),
+    ],
+)
+def test_a_profile_that_is_never_stopped(tmp_path: Path, handler: str, folder: str) -> None:
+    """It is said and saved as the process ends: where its handler does, else at the usual place."""
+    env = {"ASCEND_WORK_PATH": str(tmp_path / "work")}
+    with RunningJob(tmp_path, FORGOTTEN.replace("HANDLER", handler), PYTHON, **env) as job:
+        _, errors = job.process.communicate()
+    assert job.process.returncode == 0
+    assert "a profile was never stopped; it ends with the process, and is saved" in errors
+    (path,) = (tmp_path / folder).glob("*.pt.trace.json")
+    assert any(e["name"] == "aten::mm" for e in json.loads(path.read_text())["traceEvents"])
+
+
+def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
     """The process ends as it would have, and says that the profile is lost."""
-    script = "import torch\nfrom dynprof.profiler import profile\nprofile().start()\n"
+    (tmp_path / "log").write_text("a file")
+    script = FORGOTTEN.replace("HANDLER", "tensorboard_trace_handler('log')")
     with RunningJob(tmp_path, script, PYTHON) as job:
         _, errors = job.process.communicate()
-        assert job.process.returncode == 0
-        assert "a profile was never stopped; it is lost" in errors
+    assert job.process.returncode == 0
+    assert "the trace could not be saved" in errors
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
@@ -241,9 +272,60 @@ def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
     assert list((tmp_path / "log").glob("*.json"))
 
 
-def test_a_handler_that_cannot_write_raises(tmp_path: Path) -> None:
-    """The script asked, so the script is told."""
+def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
+    """The script is told in a warning; where it is strict, in an exception."""
     (tmp_path / "log").write_text("a file")
+    handler = tensorboard_trace_handler("log")
+    with pytest.warns(UserWarning, match="training goes on, but .*could not be saved"):
+        recorded(on_trace_ready=handler)
     with pytest.raises(CaptureError, match="could not be saved"):
-        recorded(on_trace_ready=tensorboard_trace_handler("log"))
+        recorded(on_trace_ready=handler, strict=True)
     assert recorded().events()
+
+
+def failing_once(action: Callable[..., object]) -> Callable[..., object]:
+    """Return what raises the first time, and then does it."""
+    failed: list[object] = []
+
+    def act(*args: Any, **kwargs: Any) -> object:
+        if not failed:
+            failed.append(args)
+            raise BackendError("on purpose")
+        return action(*args, **kwargs)
+
+    return act
+
+
+@pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
+def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
+    """Each cycle that fails is said in one warning and left out; the others are whole."""
+    ready: list[int] = []
+    save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")
+
+    def on_ready(prof: profile) -> None:
+        ready.append(prof.step_num)
+        if len(ready) == 1 and fails == "callback":
+            raise KeyError("the script's own mistake")
+        save(prof)
+
+    def train() -> None:
+        with profile(schedule=steps, on_trace_ready=on_ready) as prof:
+            for _ in range(8):
+                work()
+                prof.step()
+
+    steps = schedule(wait=1, warmup=1, active=2, repeat=2)
+    places = {
+        "saving": (handlers, "save_now"),
+        "analysis": (handlers, "analyse_now"),
+        "opening": (ScriptWindows, "open"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if fails in places:
+            owner, name = places[fails]
+            patch.setattr(owner, name, failing_once(getattr(owner, name)))
+        with pytest.warns(UserWarning, match="training goes on") as said:
+            train()
+    assert [warning.filename for warning in said] == [__file__]
+    assert ready == ([8] if fails == "opening" else [4, 8])
+    assert len(list((tmp_path / "log").glob("*.trace.json"))) == 1 + (fails == "analysis")

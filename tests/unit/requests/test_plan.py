@@ -92,10 +92,25 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     assert [*map(str, script.remarks)] == ["one."]
 
 
-def test_no_activity_left_is_refused() -> None:
-    """A config that leaves nothing to watch is refused."""
-    (text,) = refused(activities=["NPU", "XPU"])
-    assert "nothing is left of NPU, XPU" in text
+def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
+    """A config of another machine is served, and what it lacks is said."""
+    found = accepted(activities=["NPU", "XPU"])
+    assert found.activities == TORCH.activities
+    assert [*map(str, found.remarks)] == [
+        f"/activities: {name} is left out: backend torch on this machine has CPU, CUDA only; "
+        "what is here is recorded."
+        for name in ("NPU", "XPU")
+    ]
+
+
+@pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
+def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
+    """The vendor's document: it takes effect where CPU is among the activities."""
+    (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
+    assert str(remark) == (
+        f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
+    )
+    assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
 
 
 @pytest.mark.parametrize("start_step", [0, -1])
@@ -169,3 +184,46 @@ def test_a_setting_at_its_default_is_not_named() -> None:
     experimental = {"export_type": ["text"], "data_simplification": True, "host_sys": None}
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], experimental_config=experimental)
     assert found.remarks == ()
+
+
+MARKS = Capabilities("marks", ("CPU",))
+NPU = Capabilities("npu", ("CPU", "NPU"))
+NO_NPU = Capabilities("npu", missing="this process has not imported torch_npu")
+ALONE = {"profiler_level": "Level_none", "mstx": True}
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "python", "npu"])
+@pytest.mark.parametrize("activities", [["CPU"], ["NPU"], ["CUDA", "CPU"]])
+def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> None:
+    """Whichever is asked for, and whichever device, they are recorded; nothing is left out."""
+    found = accepted(
+        capabilities=(NO_NPU, TORCH, PYTHON, MARKS),
+        backend=backend,
+        activities=activities,
+        experimental_config=ALONE,
+    )
+    assert (found.backend, found.activities, found.remarks) == ("marks", ("CPU",), ())
+
+
+@pytest.mark.parametrize("backend", ["auto", "npu"])
+def test_an_npus_profiler_has_marks_alone_as_well(backend: str) -> None:
+    """Where it serves, it is asked: its marks stand on the device too."""
+    found = accepted(capabilities=(NPU, TORCH, MARKS), backend=backend, experimental_config=ALONE)
+    assert found.backend == "npu"
+
+
+def test_marks_are_never_chosen_unasked() -> None:
+    """Where no profiler can serve, that is said."""
+    (text,) = refused(capabilities=(NO_TORCH, MARKS))
+    assert "no profiler can serve here" in text
+
+
+def test_what_marks_alone_cannot_serve_is_named() -> None:
+    """A setting of operators, and not one of what is recorded beside them."""
+    found = accepted(
+        capabilities=(PYTHON, MARKS),
+        with_stack=True,
+        experimental_config={**ALONE, "host_sys": ["cpu"], "gc_detect_threshold": 1.0},
+    )
+    assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
+    assert "Level_none records marks alone" in found.remarks[0].text

@@ -14,6 +14,7 @@ from dynprof.analysis.reading.events import NONE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dynprof.analysis.reading.events import Details
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -45,11 +46,11 @@ def marks(trace: Trace) -> Marks:
     """Return the marks of a trace."""
     known = trace.tables["details"]
     domains = np.array([bool(details.domain) for details in known] or [False])
-    ranges = np.array([details.range_id != NONE for details in known] or [False])
+    kinds = np.array([_kind(details) for details in known] or [MOMENT])
     code = trace.spans["details"]
     of_mstx = trace.category(MARKS)
     span = np.flatnonzero(of_mstx | (trace.category(LABELS) & domains[code]))
-    kind = np.where(of_mstx[span], np.where(ranges[code[span]], CROSSING, MOMENT), NESTED)
+    kind = np.where(of_mstx[span], kinds[code[span]], NESTED)
     details = [known[place] for place in code[span].tolist()]
     return Marks(
         span=span,
@@ -57,6 +58,12 @@ def marks(trace: Trace) -> Marks:
         domain=[_text(one.domain) for one in details],
         range_id=[one.range_id for one in details],
     )
+
+
+def _kind(one: Details) -> int:
+    if _text(one.kind) == KINDS[NESTED]:
+        return NESTED
+    return MOMENT if one.range_id == NONE else CROSSING
 
 
 def _text(value: bytes) -> str:

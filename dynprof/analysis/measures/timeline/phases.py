@@ -29,7 +29,9 @@ LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
 OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
 _WRAPPERS = ("distributeddataparallel.forward", "fullyshardeddataparallel.forward")
 _LABELS: dict[str, Callable[[str], bool]] = {
-    LOADING: lambda name: name == "dataloader" or ("dataloader" in name and "__next__" in name),
+    LOADING: lambda name: (
+        name in ("dataloader", "load") or ("dataloader" in name and "__next__" in name)
+    ),
     CHECKPOINT: lambda name: name in ("checkpoint", "save_checkpoint", "checkpointing"),
     OPTIMIZER: lambda name: name == "optimizer" or name.startswith("optimizer."),
     BACKWARD: lambda name: name == "backward",

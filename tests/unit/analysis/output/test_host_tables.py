@@ -18,7 +18,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.tables import write_tables
-from dynprof.companions.marks import MarkTrack
+from dynprof.companions.marks import MarkTracks
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.output.captured import captured
 
@@ -58,7 +58,7 @@ def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
 
 def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
     """From the calls of a script to trace, table and database: moments, both kinds of ranges."""
-    track = MarkTrack((), ())
+    track = MarkTracks((), ())
     track.start()
     mstx.mark("here")
     mstx.range_push("outer", domain="io")
@@ -74,7 +74,7 @@ def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
     rows = table(measured, "msprof_tx.csv", tmp_path)
     expected = [
         ("here", "marker", "default"), ("outer", "push/pop", "io"),
-        ("crossing", "start/end", "default"), ("forward", "push/pop", "default"),
+        ("crossing", "start/end", "default"), ("forward", "start/end", "default"),
     ]  # fmt: skip
     assert [(row["message"], row["event_type"], row["domain"]) for row in rows] == expected
     assert rows[2]["mark_id"] == str(crossing)

@@ -1,0 +1,177 @@
+"""Operators through a pipe, as pyACL's subscriptions deliver them, and what is read from there.
+
+A description has a fixed size, so that whoever reads asks for as many as fit its buffer. The
+functions ``get_op_*`` take what was read, as bytes or by its address, and return pyACL's tuples of
+a value and 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.acl.session import SESSION
+from dynprof.acl.subscription import Subscription
+from dynprof.errors import SessionError
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from dynprof.acl.subscription import Operator
+
+_LAYOUT = struct.Struct("<IQQ256s")
+"""Model, begin and duration in ns, name with zeros behind it."""
+_WAIT_S = 10.0
+SUCCESS = 0
+
+
+@dataclass(frozen=True)
+class SubscribeConfig:
+    """Where a subscription delivers.
+
+    Attributes:
+        fd: The end of a pipe to write to.
+    """
+
+    fd: int
+
+
+class _Pipe:
+    """Writes what a subscription delivers, on a thread of its own: a full pipe holds up nobody."""
+
+    def __init__(self, model_id: int, config: SubscribeConfig) -> None:
+        self._model_id, self._fd = model_id, config.fd
+        self._subscription = Subscription(None, on_end=SESSION.unsubscribe)
+        SESSION.subscribe(self._subscription)
+        self._thread = own_thread(self._write, "dynprof-operators")
+        self._thread.start()
+        self._subscription.begin()
+
+    def end(self) -> None:
+        """Deliver what is left, as far as somebody reads it."""
+        self._subscription.end()
+        self._thread.join(_WAIT_S)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            for operator in self._subscription:
+                os.write(self._fd, _described(operator, self._model_id))
+
+
+_pipes: dict[int, _Pipe] = {}
+_lock = threading.RLock()
+
+
+def create_subscribe_config(
+    time_info_switch: int,  # noqa: ARG001 - times are always there
+    aicore_metrics: int,  # noqa: ARG001 - only an NPU has them
+    fd: int,
+) -> SubscribeConfig:
+    """Return where a subscription delivers: to the end of a pipe that ``fd`` names."""
+    return SubscribeConfig(fd)
+
+
+def destroy_subscribe_config(config: SubscribeConfig) -> int:  # noqa: ARG001 - nothing to free
+    """Return 0."""
+    return SUCCESS
+
+
+def model_subscribe(model_id: int, config: SubscribeConfig) -> int:
+    """Deliver the operators that this thread runs from now on; return 0.
+
+    Args:
+        model_id: Stands in each description: torch knows no models.
+        config: Where to.
+
+    Raises:
+        BackendError: The script has not imported torch.
+        SessionError: Out of order: in a session, or beside another subscription.
+    """
+    with _lock:
+        _pipes[model_id] = _Pipe(model_id, config)
+    return SUCCESS
+
+
+def model_un_subscribe(model_id: int) -> int:
+    """Deliver no more, on the thread that subscribed; return 0.
+
+    Raises:
+        SessionError: There is no such subscription, or another thread subscribed.
+    """
+    with _lock:
+        if model_id not in _pipes:
+            raise SessionError(f"acl.prof.model_un_subscribe(): model {model_id} is not subscribed")
+        _pipes[model_id].end()
+        del _pipes[model_id]
+    return SUCCESS
+
+
+def get_op_desc_size() -> tuple[int, int]:
+    """Return the bytes of a description."""
+    return _LAYOUT.size, SUCCESS
+
+
+def get_op_num(data: int | Buffer, data_len: int) -> tuple[int, int]:  # noqa: ARG001
+    """Return how many descriptions there are."""
+    return data_len // _LAYOUT.size, SUCCESS
+
+
+def get_model_id(data: int | Buffer, data_len: int, index: int) -> int:
+    """Return the model that was subscribed."""
+    return _read(data, data_len, index)[0]
+
+
+def get_op_start(data: int | Buffer, data_len: int, index: int) -> int:
+    """Return when an operator began, in ns since the epoch."""
+    return _read(data, data_len, index)[1]
+
+
+def get_op_end(data: int | Buffer, data_len: int, index: int) -> int:
+    """Return when it ended."""
+    _, begin_ns, duration_ns, _ = _read(data, data_len, index)
+    return begin_ns + duration_ns
+
+
+def get_op_duration(data: int | Buffer, data_len: int, index: int) -> int:
+    """Return how long the host took for it, in ns."""
+    return _read(data, data_len, index)[2]
+
+
+def get_op_name(
+    data: int | Buffer, data_len: int, index: int, op_name_len: int = _LAYOUT.size
+) -> tuple[str, int]:
+    """Return an operator's name, no more than so many characters of it."""
+    return _read(data, data_len, index)[3][:op_name_len], SUCCESS
+
+
+def get_op_name_len(data: int | Buffer, data_len: int, index: int) -> tuple[int, int]:
+    """Return the length of its name."""
+    return len(_read(data, data_len, index)[3]), SUCCESS
+
+
+get_op_type, get_op_type_len = get_op_name, get_op_name_len
+"""Torch's operators have no other type than their name."""
+
+
+def _described(operator: Operator, model_id: int) -> bytes:
+    name = operator.name.encode(errors="replace")
+    return _LAYOUT.pack(model_id, operator.began_ns, operator.duration_ns, name)
+
+
+def _read(data: int | Buffer, data_len: int, index: int) -> tuple[int, int, int, str]:
+    """Return a description.
+
+    Raises:
+        IndexError: There are not so many.
+    """
+    if not 0 <= index < data_len // _LAYOUT.size:
+        raise IndexError(f"operator {index} of {data_len // _LAYOUT.size}")
+    whole = ctypes.string_at(data, data_len) if isinstance(data, int) else memoryview(data)
+    model, begin_ns, duration_ns, name = _LAYOUT.unpack_from(whole, index * _LAYOUT.size)
+    return model, begin_ns, duration_ns, name.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,122 @@
+"""Marks alone, with the steps: what ``Level_none`` asks for; works in any Python, on any device."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.base import Saved
+from dynprof.companions import Companions, companions_for
+from dynprof.requests.capabilities import MARKS, Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.backends.base import MakeFolder
+    from dynprof.companions import Companion
+    from dynprof.process.rank import Rank
+    from dynprof.requests.plan import Plan
+
+
+class MarksBackend:
+    """Records no profiler, only what stands beside one."""
+
+    name = MARKS
+    trace_suffix = "marks.trace.json"
+
+    def capabilities(self) -> Capabilities:
+        """Offer the host."""
+        return Capabilities(self.name, activities=("CPU",))
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of Python."""
+        return {"python": platform.python_version()}
+
+    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+        """Say None: nothing is in the way."""
+        return None
+
+    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
+        """Say None: there is nothing to wait for."""
+        return None
+
+    def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
+        """Return a recording; there is no profiler to turn on."""
+        place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
+        companions = Companions(companions_for(plan.config.experimental))
+        return MarksRecording({"distributedInfo": place}, companions)
+
+
+class MarksRecording:
+    """The steps of a window; its companions have the marks."""
+
+    closing = "marks alone"
+    results = None
+    bound_to_thread = False
+
+    def __init__(self, facts: dict[str, Any], companions: Companion) -> None:
+        self.companions = companions
+        self._facts = facts
+        self._began_ns = 0
+        self._steps: list[tuple[int | None, int]] = []
+        self._thread = threading.get_native_id()
+
+    def obstacle(self) -> str | None:
+        """Say None: it can stop at any step."""
+        return None
+
+    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+        """Do nothing: it holds nothing that another one would need."""
+
+    def start(self) -> None:
+        """Keep everything from here on."""
+        self._began_ns = time.time_ns()
+
+    def begin_step(self, number: int | None) -> None:
+        """End the step before and begin a step."""
+        self._steps.append((number, time.time_ns()))
+
+    def stop(self) -> None:
+        """End the last step."""
+        self._steps.append((None, time.time_ns()))
+
+    def save(self, path: Path) -> Saved:
+        """Write the steps as a Chrome trace."""
+        ends = [at_ns for _, at_ns in self._steps[1:]]
+        events = [
+            self._event(number, began_ns, ended_ns)
+            for (number, began_ns), ended_ns in zip(self._steps, ends, strict=False)
+            if number is not None
+        ]
+        base = {"baseTimeNanoseconds": self._began_ns}
+        path.write_text(json.dumps({**base, "traceEvents": events}))
+        return Saved(facts=self._facts)
+
+    def _event(self, number: int, began_ns: int, ended_ns: int) -> dict[str, Any]:
+        return {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{number}",
+            "pid": os.getpid(),
+            "tid": self._thread,
+            "ts": (began_ns - self._began_ns) / 1000,
+            "dur": max(0, ended_ns - began_ns) / 1000,
+        }
+
+    def orphan(self) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def let_be(self) -> None:
+        """Do nothing: it holds nothing."""
+
+    def leave_child(self) -> None:
+        """Do nothing: the child's steps are never saved."""
+
+    def discard(self) -> None:
+        """Forget the steps."""
+        self._steps.clear()

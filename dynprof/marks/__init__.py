@@ -1,0 +1,6 @@
+"""What a script marks while it runs: which ranges are open now, and who hears of them.
+
+In come marks and ranges from any thread; out they go to sinks, at once and on that thread. Never
+waits, never raises into the script, and keeps nothing of what has ended. Others use ``sinks``,
+``open_ranges``, ``annotation`` and ``subscription``; scripts use ``dynprof.mstx``.
+"""

@@ -1,0 +1,106 @@
+"""A range around a block, a function, a coroutine or a generator."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from dynprof.marks import open_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+
+    from typing_extensions import Self
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+    Begin = Callable[[], int]
+
+
+def around(function: Function, begin: Begin) -> Function:
+    """Return a function each call of which is a range, for as long as it runs.
+
+    That of a generator is from its first item asked for to its end; so too of an asynchronous one.
+
+    Args:
+        function: What is called.
+        begin: Begins the range and returns its number.
+    """
+    if inspect.isasyncgenfunction(function):
+        wrapped: Any = _around_async_generator(function, begin)
+    elif inspect.iscoroutinefunction(function):
+        wrapped = _around_coroutine(function, begin)
+    elif inspect.isgeneratorfunction(function):
+        wrapped = _around_generator(function, begin)
+    else:
+        wrapped = _around_call(function, begin)
+    found: Any = functools.wraps(function)(wrapped)
+    return cast("Function", found)
+
+
+def _around_call(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        number = begin()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            open_ranges.end(number)
+
+    return call
+
+
+def _around_coroutine(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        number = begin()
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            open_ranges.end(number)
+
+    return call
+
+
+def _around_generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    def iterate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        number = begin()
+        try:
+            return (yield from function(*args, **kwargs))
+        finally:
+            open_ranges.end(number)
+
+    return iterate
+
+
+def _around_async_generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    async def iterate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        inner = function(*args, **kwargs)
+        number = begin()
+        try:
+            asked = inner.asend(None)
+            while True:
+                try:
+                    item = await asked
+                except StopAsyncIteration:
+                    return
+                sent = None
+                with _Thrown() as thrown:
+                    sent = yield item
+                asked = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
+        finally:
+            await inner.aclose()
+            open_ranges.end(number)
+
+    return iterate
+
+
+class _Thrown:
+    """Keeps what is thrown into a generator, for the one inside of it."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.error = error if isinstance(error, Exception) else None
+        return self.error is not None

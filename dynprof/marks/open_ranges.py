@@ -1,0 +1,118 @@
+"""The ranges that have begun and not ended, whether or not anybody records."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from time import time_ns
+
+from dynprof.marks.sinks import SINKS, Range
+
+MOST_STARTED = 10_000
+"""Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
+
+
+class _OfThread:
+    """The ranges that one thread has pushed, by domain, and its number."""
+
+    def __init__(self) -> None:
+        self.by_domain: dict[str, list[Range]] = {}
+        self.number = threading.get_native_id()
+        _threads.add(self)
+
+
+class _Stacks(threading.local):
+    """Has those of the calling thread, which are gone with it."""
+
+    def __init__(self) -> None:
+        self.mine = _OfThread()
+
+
+_threads: weakref.WeakSet[_OfThread] = weakref.WeakSet()
+_stacks = _Stacks()
+_started: dict[int, Range] = {}
+_numbers = itertools.count(1)
+_made = tuple.__new__
+"""Makes a named tuple in half the time that its class takes."""
+
+
+def start(message: str, domain: str, stream: object = None) -> int:
+    """Begin a range that any thread may end; return its number."""
+    number = next(_numbers)
+    thread = _stacks.mine.number
+    begun = _made(Range, (message, domain, thread, time_ns(), number, stream))
+    _started[number] = begun
+    if len(_started) > MOST_STARTED:
+        _forget_oldest()
+    if SINKS.all:
+        _tell_begin(begun)
+    return number
+
+
+def end(number: int) -> bool:
+    """End a range; return whether it was open."""
+    ended = _started.pop(number, None)
+    if ended is not None and SINKS.all:
+        _tell_end(ended)
+    return ended is not None
+
+
+def push(message: str, domain: str, stream: object = None) -> int:
+    """Begin a range inside those of this thread; return how many were open before."""
+    mine = _stacks.mine
+    stack = mine.by_domain.get(domain)
+    if stack is None:
+        stack = mine.by_domain[domain] = []
+    begun = _made(Range, (message, domain, mine.number, time_ns(), 0, stream))
+    stack.append(begun)
+    if SINKS.all:
+        _tell_begin(begun)
+    return len(stack) - 1
+
+
+def pop(domain: str) -> int:
+    """End the newest range of this thread; return how many are still open, -1 where none was."""
+    stack = _stacks.mine.by_domain.get(domain)
+    if not stack:
+        return -1
+    ended = stack.pop()
+    if SINKS.all:
+        _tell_end(ended)
+    return len(stack)
+
+
+def is_open(domain: str) -> bool:
+    """Return whether this thread has pushed a range that is open."""
+    return bool(_stacks.mine.by_domain.get(domain))
+
+
+def all_open() -> list[Range]:
+    """Return those of all threads that are open at this moment."""
+    found = list(_started.copy().values())
+    for thread in _all_threads():
+        for stack in thread.by_domain.copy().values():
+            found += stack
+    return found
+
+
+def _all_threads() -> list[_OfThread]:
+    while True:
+        with contextlib.suppress(RuntimeError):  # one has just pushed its first range
+            return list(_threads)
+
+
+def _forget_oldest() -> None:
+    with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
+        del _started[next(iter(_started))]
+
+
+def _tell_begin(begun: Range) -> None:
+    for sink in SINKS.for_message(begun.message):
+        sink.begin(begun)
+
+
+def _tell_end(ended: Range) -> None:
+    for sink in SINKS.for_message(ended.message):
+        sink.end(ended)

@@ -1,0 +1,49 @@
+"""Marks the phases of torch's training loops without a line in the script.
+
+``import dynprof.plugin`` after torch, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1``
+wraps torch's own functions: data loaders, the outermost module's forward, backward, optimizers,
+saving, collectives. In come their calls; out go marks in the domain ``phases``, while a window or a
+subscriber takes them. Never changes what a call does, returns or raises. :func:`uninstall` puts
+back every function as it was. Nobody else in dynprof uses it but ``dynamic_profile``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from dynprof.marks.sinks import SINKS
+from dynprof.plugin.patches import Patches
+from dynprof.plugin.torch_phases import unwrap_all, wrap_all
+from dynprof.process.warnings_to_script import warn_script
+
+_patches = Patches()
+_lock = threading.RLock()
+
+
+def install() -> None:
+    """Mark phases from now on; a second time it wraps what was imported since."""
+    if not hasattr(sys.modules.get("torch"), "autograd"):
+        warn_script("dynprof.plugin marks nothing: import torch before it")
+        return
+    with _lock:
+        wrap_all(_patches)
+        SINKS.before_plug = _wrap_newer
+
+
+def uninstall() -> None:
+    """Put everything back as it was."""
+    with _lock:
+        SINKS.before_plug = None
+        if _patches.on:
+            unwrap_all(_patches)
+
+
+def _wrap_newer() -> None:
+    with _lock:
+        wrap_all(_patches)
+
+
+install()
+
+__all__ = ["install", "uninstall"]

@@ -1,0 +1,106 @@
+"""Which of torch's functions are phases, and what each is called."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dynprof.phases import LOADING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dynprof.plugin.patches import Patches
+
+    Function = Callable[..., Any]
+
+COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+)
+"""As ``torch.distributed`` calls them; what DDP and FSDP ask for themselves does not come by."""
+_STEP = "optimizer.step"
+
+
+def wrap_all(patches: Patches) -> None:
+    """Wrap what is loaded, and is not wrapped yet."""
+    torch: Any = sys.modules["torch"]
+    patches.is_compiling = getattr(torch.compiler, "is_compiling", bool)
+    marking = patches.marking
+    loader = _loaded("torch.utils.data.dataloader")
+    patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
+    patches.replace(torch.nn.Module, "__call__", marking("forward", outermost=True))
+    patches.replace(torch.autograd, "backward", marking("backward", outermost=True))
+    saving = marking("save_checkpoint", outermost=True)
+    patches.replace(torch, "save", saving)
+    for name in ("save", "async_save"):
+        patches.replace(_loaded("torch.distributed.checkpoint"), name, saving)
+    for name in COLLECTIVES:
+        patches.replace(_loaded("torch.distributed"), name, marking(name, outermost=True))
+    _wrap_optimizers(torch.optim.Optimizer, patches)
+    patches.on = True
+
+
+def unwrap_all(patches: Patches) -> None:
+    """Put everything back as it was."""
+    torch: Any = sys.modules["torch"]
+    patches.undo()
+    for kind in _all_below(torch.optim.Optimizer):
+        step = vars(kind).get("step")
+        if hasattr(step, _MARKS):  # of an optimizer that was made since
+            setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
+
+
+_MARKS = "marks_phases"
+
+
+def _wrap_optimizers(base: Any, patches: Patches) -> None:
+    """Wrap the steps of all optimizers: torch wraps each kind itself when its first is made."""
+    mark = patches.marking(_STEP)
+
+    def marking_step(step: Function) -> Function:
+        found: Any = mark(step)
+        setattr(found, _MARKS, True)
+        wrapped: Function = found
+        return wrapped
+
+    def of_new_kinds(hook: Function) -> Function:
+        def hook_step(step: Function) -> Function:
+            found: Any = marking_step(hook(step))
+            found.hooked = True  # torch asks, and does not wrap it again
+            wrapped: Function = found
+            return wrapped
+
+        return staticmethod(hook_step)
+
+    patches.replace(base, "profile_hook_step", of_new_kinds)
+    patches.replace(base, "zero_grad", patches.marking("optimizer.zero_grad"))
+    for kind in _all_below(base):
+        step = vars(kind).get("step")
+        if getattr(step, "hooked", False) and not hasattr(step, _MARKS):
+            patches.replace(kind, "step", marking_step)
+
+
+def _all_below(base: Any) -> Iterator[Any]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _all_below(kind)
+
+
+def _loaded(name: str) -> Any:
+    """Return a module that the script has loaded; one without functions where it has not."""
+    return sys.modules.get(name, _Nothing)
+
+
+class _Nothing:
+    """Has no functions to wrap."""

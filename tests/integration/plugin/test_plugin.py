@@ -1,0 +1,255 @@
+"""Phases of torch's loops, marked without a line in the script; whatever the calls do, they do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dynprof as dp
+import dynprof.mstx as mstx
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.marks import open_ranges
+from tests.integration.running import RunningJob
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import dynprof.plugin as plugin  # noqa: E402 - after torch, as scripts do
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dynprof.marks.subscription import Marker
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> Iterator[None]:
+    plugin.install()
+    yield
+    plugin.uninstall()
+
+
+def marked(action: Callable[[], object]) -> list[str]:
+    """Return the phases that an action has, in the order of their ends."""
+    found: list[Marker] = []
+    with mstx.subscribe(found.append):
+        action()
+    assert {marker.domain for marker in found} <= {"phases"}
+    return [marker.message for marker in found]
+
+
+class Data:
+    """A dataset of eight rows."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((4,), float(index))
+
+
+def module(forward: Callable[..., object]) -> Any:
+    """Return a module that does this when it is called."""
+    return type("Module", (torch.nn.Module,), {"forward": forward})()
+
+
+def train(optimizer_kind: Any = torch.optim.SGD, workers: int = 0) -> None:
+    """Train for two steps."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = optimizer_kind(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=workers):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+STEP = ["dataloader", "optimizer.zero_grad", "forward", "backward", "optimizer.step"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
+    """Each once a step, the outermost module's forward only; the loader's end is one more."""
+    assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "dataloader"]
+
+
+def test_an_optimizer_that_was_made_before_it() -> None:
+    """Its class is wrapped as well, once."""
+    plugin.uninstall()
+    weights = [torch.ones(2, requires_grad=True)]
+    optimizer = torch.optim.Adam(weights)
+    plugin.install()
+    plugin.install()
+    assert marked(optimizer.step) == ["optimizer.step"]
+
+
+def test_without_anybody_who_takes_marks_there_are_none() -> None:
+    """No range is begun, so that none is open when somebody does."""
+    seen: list[int] = []
+
+    module(lambda _self: seen.append(len(open_ranges.all_open())))()
+    assert seen == [0]
+
+
+def test_what_a_call_raises_passes_and_its_range_ends() -> None:
+    """StopIteration of a loader, an error in a forward pass, in a step, in saving."""
+
+    def fail(*_: object) -> None:
+        raise StopIteration(7)
+
+    optimizer = type("Optimizer", (torch.optim.SGD,), {"step": fail})
+
+    def work() -> None:
+        with pytest.raises(StopIteration):
+            module(fail)()
+        with pytest.raises(StopIteration):
+            optimizer([torch.ones(2, requires_grad=True)], lr=0.1).step()
+        with pytest.raises(RuntimeError):
+            torch.save({}, "/nowhere/at/all/x.pt")
+        with pytest.raises(RuntimeError):
+            torch.ones(2).sum().backward()
+
+    assert marked(work) == ["forward", "optimizer.step", "save_checkpoint", "backward"]
+    assert not open_ranges.all_open()
+
+
+def test_threads_have_phases_of_their_own() -> None:
+    """The forward pass of one does not hide that of another."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        inside.set()
+        leave.wait()
+
+    def work() -> None:
+        thread = threading.Thread(target=module(wait))
+        thread.start()
+        inside.wait()
+        torch.nn.Linear(2, 2)(torch.ones(2))
+        leave.set()
+        thread.join()
+
+    assert marked(work) == ["forward", "forward"]
+
+
+def test_everything_is_put_back() -> None:
+    """Every attribute is the very object that it was, also of optimizers made meanwhile."""
+    plugin.uninstall()
+    watched = [
+        (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
+        (torch.optim.Optimizer, "profile_hook_step"), (torch.optim.Optimizer, "zero_grad"),
+        (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
+        (torch.distributed, "all_reduce"),
+    ]  # fmt: skip
+    before = [vars(owner)[name] for owner, name in watched]
+    plugin.install()
+    train(torch.optim.Adagrad)
+    assert [vars(owner)[name] for owner, name in watched] != before
+    plugin.uninstall()
+    assert all(vars(owner)[name] is was for (owner, name), was in zip(watched, before, strict=True))
+    assert not hasattr(torch.optim.Adagrad.step, "marks_phases")
+    assert marked(lambda: train(torch.optim.Adagrad)) == []
+
+
+def test_what_somebody_else_put_over_it_stays() -> None:
+    """Another tool's wrapper is not thrown away; ours below it marks no more."""
+    ours = torch.save
+    torch.save = lambda *args, **kwargs: ours(*args, **kwargs)
+    theirs = torch.save
+    plugin.uninstall()
+    try:
+        assert torch.save is theirs
+        with pytest.raises(RuntimeError):
+            torch.save({}, "/nowhere/at/all/x.pt")
+        assert marked(lambda: None) == []
+    finally:
+        torch.save = ours.__wrapped__
+
+
+def test_compiled_code_is_not_broken_by_it() -> None:
+    """No graph break and no recompilation more than without it, while marks are taken too."""
+    counters = torch._dynamo.utils.counters
+
+    def compile_and_run() -> tuple[int, int, int]:
+        torch._dynamo.reset()
+        counters.clear()
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        fast = torch.compile(model, backend="aot_eager")
+        for _ in range(3):
+            fast(torch.ones(2, 4)).sum().backward()
+        with mstx.subscribe(print):
+            for _ in range(3):
+                fast(torch.ones(2, 4)).sum().backward()
+        stats = counters["stats"]
+        return (
+            sum(counters["graph_break"].values()),
+            stats["unique_graphs"],
+            stats["calls_captured"],
+        )
+
+    with_it = compile_and_run()
+    plugin.uninstall()
+    assert with_it == compile_and_run()
+    assert with_it[0] == 0
+
+
+def test_loops_without_torch_have_the_same_phases() -> None:
+    """``phase`` and ``iterate`` are called in the loop itself; what is iterated may fail."""
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise KeyError("the data is gone")
+
+    def work() -> None:
+        for _ in dp.phases.iterate([1, 2]):
+            with dp.phase("forward"):
+                pass
+        with pytest.raises(KeyError):
+            list(dp.phases.iterate(failing(), "load"))
+
+    assert marked(work) == ["dataloader", "forward", "dataloader", "forward", "dataloader",
+                            "load", "load"]  # fmt: skip
+
+
+JOB = """
+import torch, dynprof as dp
+class Data:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+model = torch.nn.Linear(4, 1)
+dp.init("prof_config"PLUGIN)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        dp.step()
+"""
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how: str) -> None:
+    """Each step has each once; the tables say for how long."""
+    env = {"DYNPROF_PLUGIN": "1"} if how == "variable" else {}
+    script = JOB.replace("PLUGIN", "" if env else ", plugin=True")
+    with RunningJob(tmp_path, script, **env) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=4, experimental_config={"profiler_level": "Level_none", "mstx": True})
+        manifest, trace = job.capture()
+    assert manifest.complete
+    found = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
+    assert all(found.count(name) == 4 for name in STEP if name != "dataloader")
+    assert 4 <= found.count("dataloader") <= 5  # the end of a loader is one more
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    measured = MeasuredTrace(path)
+    assert len(measured.phases) == 4
+    for phases in measured.phases:
+        assert all(phases[name] > 0 for name in ("data loading", "forward", "backward"))
+        assert phases["optimizer"] > 0
