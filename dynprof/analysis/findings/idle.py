@@ -21,7 +21,7 @@ from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES
-from dynprof.analysis.reading.intervals import cover, united
+from dynprof.analysis.reading.intervals import cover, distinct, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not (pieces := of_cause(measured, LAUNCHING)):
         return None
     found, time = _gaps(measured, steps), mean(steps, pieces)
-    late = np.unique(pieces.gap)
+    late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
     pace = np.median(measured.host_waits.paces(found.asked[late])) / 1e3
@@ -154,7 +154,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not (pieces := of_cause(measured, ELSEWHERE)):
         return None
     time, stacks = mean(steps, pieces), measured.trace.category(FRAMES).any()
-    gap = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "gap")
+    gap = counted(len(distinct(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces), "outside of phases")
     within = f" That is {phase}." if phase else ""
     does, slow = "does something else than launch", _in_calls(measured, steps, pieces)
@@ -176,7 +176,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
     """Return for how long the host was in the calls that launched what ran next."""
-    spans, asked = measured.trace.spans, _gaps(measured, steps).asked[np.unique(pieces.gap)]
+    spans, asked = measured.trace.spans, _gaps(measured, steps).asked[distinct(pieces.gap)]
     calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
     start, end, of, first = by_first(pieces.start, pieces.end, [calls])
     return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
@@ -189,7 +189,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     time = mean(steps, pieces)
     sizes = np.bincount(pieces.gap, weights=pieces.time)
     short = float(np.median(sizes[sizes > 0]))
-    count = counted(len(np.unique(pieces.gap)) / max(1, steps.count), "time")
+    count = counted(len(distinct(pieces.gap)) / max(1, steps.count), "time")
     queued = of_cause(measured, WAITING)
     ahead = mean(steps, queued) if queued else 0.0
     return Finding(
@@ -222,7 +222,7 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name idle time that the trace cannot explain."""
     if not (pieces := of_cause(measured, UNKNOWN)):
         return None
-    time, count = mean(steps, pieces), len(np.unique(pieces.gap)) / max(1, steps.count)
+    time, count = mean(steps, pieces), len(distinct(pieces.gap)) / max(1, steps.count)
     return Finding(
         "The device is idle, and the trace cannot tell why",
         steps.share(time),

@@ -22,6 +22,7 @@ from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,7 +208,7 @@ def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
 
 def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:
     trace, device_of = measured.trace, measured.trace.spans["device"]
-    several = np.unique(device_of[trace.category(ON_DEVICE)]).tolist()
+    several = distinct(device_of[trace.category(ON_DEVICE)]).tolist()
     found = {measured.first_device: measured.kinds}
     if len(several) > 1:
         found = {one: kinds(trace, measured.operators, device_of == one) for one in several}

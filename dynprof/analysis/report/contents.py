@@ -10,6 +10,7 @@ from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.about import about
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
@@ -185,7 +186,7 @@ def _peaks(times: Any, totals: Any) -> Any:
         ranked = np.lexsort((order, slices))
         last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
         kept.append(ranked[last])
-    return np.unique(np.concatenate(kept))
+    return distinct(np.concatenate(kept))
 
 
 def _ranks(ranks: Ranks) -> Data:

@@ -11,6 +11,7 @@ from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
 from dynprof.analysis.measures.timeline.own_work import own_work, whose
 from dynprof.analysis.reading.categories import CALLS, OPERATORS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]
     """Return the names of spans, a profiler's frames by its own; and the places of the latter."""
     names, frames = trace.spans["name"][chosen], own_work(trace)[chosen]
     owners = dict[int, int]()
-    for name in np.unique(names[frames]).tolist():
+    for name in distinct(names[frames]).tolist():
         owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))
     return [owners.get(name, name) for name in names.tolist()], set(owners.values())
 
@@ -100,7 +101,7 @@ def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]
 def _working(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the spans of threads that ran operators, and the places of what each lies in."""
     thread = trace.spans["thread"]
-    working = np.unique(thread[trace.category(OPERATORS, CALLS)])
+    working = distinct(thread[trace.category(OPERATORS, CALLS)])
     kept = np.isin(thread[calls.span], working)
     if not len(working) or kept.all():
         return calls.span, calls.parent

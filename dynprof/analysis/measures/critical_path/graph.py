@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +128,7 @@ class _Joints:
     def last(self, thread: Numbers, until: Numbers, *, before: bool = False) -> Numbers:
         """Return the last joint of each thread up to a time, or before it; -1 for none."""
         found = np.full(len(thread), UNKNOWN, np.int64)
-        for number in np.unique(thread).tolist():
+        for number in distinct(thread).tolist():
             mine, asked = np.flatnonzero(self.thread == number), thread == number
             times, wanted = self.time[mine], until[asked]
             place = np.searchsorted(times, wanted, side="left" if before else "right") - 1

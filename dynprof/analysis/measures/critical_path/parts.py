@@ -21,6 +21,7 @@ from dynprof.analysis.measures.timeline.phases import (
 )
 from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.categories import COPIES, MEMSETS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.graph import Graph
@@ -147,7 +148,7 @@ def path_times(
     """
     covers = [where_phase(trace, phase) for phase in PHASES if phase != REST]
     found = [_cut(path, cuts, path.thread == UNKNOWN)]
-    for thread in np.unique(path.thread[path.thread != UNKNOWN]).tolist():
+    for thread in distinct(path.thread[path.thread != UNKNOWN]).tolist():
         changes, names = _timeline(trace, calls, thread)
         bounds = [cuts, changes, *(side for cover in covers for side in cover)]
         begin, end, part, name = _cut(path, np.concatenate(bounds), path.thread == thread)
@@ -166,7 +167,7 @@ def _cut(path: Segments, bounds: Numbers, chosen: Numbers) -> tuple[Numbers, ...
     begin, end = path.begin[chosen], path.end[chosen]
     if not len(begin):
         return begin, end, path.part[chosen], path.name[chosen]
-    bounds = np.unique(bounds)
+    bounds = distinct(bounds)
     first, last = np.searchsorted(bounds, begin, "right"), np.searchsorted(bounds, end, "left")
     pieces = last - first + 1
     which = np.repeat(np.arange(len(begin)), pieces)

@@ -15,6 +15,7 @@ import numpy as np
 from dynprof.analysis.measures.critical_path.work import MOST_STREAMS, blocking_copies
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -216,9 +217,9 @@ class Waits:
         host = trace.category(OPERATORS)
         backward = host & trace.named(lambda name: _BACKWARD in name or name.startswith("autograd"))
         on_main = (trace.category(OPERATORS, LABELS) | self._calls) & (spans["thread"] == main)
-        points = np.unique(np.concatenate([spans["start"][on_main], self._end[on_main]]))
+        points = distinct(np.concatenate([spans["start"][on_main], self._end[on_main]]))
         found = []
-        for thread in np.unique(spans["thread"][backward & (spans["thread"] != main)]).tolist():
+        for thread in distinct(spans["thread"][backward & (spans["thread"] != main)]).tolist():
             mine = host & (spans["thread"] == thread)
             start, end = spans["start"][mine], self._end[mine]
             gap = np.searchsorted(points, start, side="right")

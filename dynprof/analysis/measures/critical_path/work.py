@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.reading.categories import COPIES
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Work:
     @cached_property
     def streams(self) -> dict[int, Stream]:
         """What each stream was given."""
-        return {int(key): Stream(self, key) for key in np.unique(self.key)}
+        return {int(key): Stream(self, key) for key in distinct(self.key)}
 
     @cached_property
     def shortest_launch(self) -> int:

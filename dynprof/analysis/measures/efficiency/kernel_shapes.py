@@ -10,6 +10,7 @@ import numpy as np
 from dynprof.analysis.measures.efficiency.tensor_cores import on_tensor_cores
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.events import NONE
+from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.reading.json_lists import listed
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     keys, row = np.unique(key, return_inverse=True)
     counts = np.bincount(row, minlength=len(keys)).tolist()
     totals = np.bincount(row, trace.spans["length"][chosen], len(keys)).tolist()
-    tensor = {
-        name: on_tensor_cores(names[name]) for name in np.unique(keys // len(starts)).tolist()
-    }
+    tensor = {name: on_tensor_cores(names[name]) for name in distinct(keys // len(starts)).tolist()}
     rows = []
     for number, one in enumerate(keys.tolist()):
         name = one // len(starts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.reading.categories import KERNELS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +128,7 @@ def _grouped(
     edges = np.diff(np.concatenate([[0], follows.astype(np.int8), [0]]))
     begins = np.flatnonzero(edges == 1)
     sizes = np.flatnonzero(edges == -1) - begins + 1
-    for size in np.unique(sizes).tolist():
+    for size in distinct(sizes).tolist():
         places = begins[sizes == size][:, None] + np.arange(size)
         patterns, which = np.unique(name[places], axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")

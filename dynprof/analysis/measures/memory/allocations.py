@@ -9,6 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
@@ -86,7 +87,7 @@ def _makers(trace: Trace) -> list[str]:
     start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
     thread, names = spans["thread"][chosen], trace.tables["name"]
     result = [""] * len(trace.memory["time"])
-    for number in np.unique(trace.memory["thread"]).tolist():
+    for number in distinct(trace.memory["thread"]).tolist():
         mine = np.flatnonzero(thread == number)
         events = np.flatnonzero(trace.memory["thread"] == number)
         stack: list[int] = []

@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from dynprof.analysis.measures.timeline.own_work import own_work
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -29,7 +27,7 @@ from dynprof.analysis.reading.categories import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import clipped, covered, layered, united
+from dynprof.analysis.reading.intervals import clipped, covered, distinct, layered, united
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class Breakdown:
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
         kernels = measured.trace.category(KERNELS)
-        worked = np.unique(measured.trace.spans["device"][kernels])
+        worked = distinct(measured.trace.spans["device"][kernels])
         if measured.tear.hides_devices:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)

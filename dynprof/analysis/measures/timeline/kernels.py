@@ -9,6 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.categories import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def waits(trace: Trace, chosen: Numbers) -> Numbers:
     key = spans["device"][chosen] * 1_000_003 + spans["stream"][chosen]
     start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
     result = np.zeros(len(chosen), np.int64)
-    for stream in np.unique(key):
+    for stream in distinct(key):
         mine = np.flatnonzero(key == stream)
         before = np.maximum.accumulate(end[mine])[:-1]
         result[mine[1:]] = np.maximum(start[mine][1:] - before, 0)

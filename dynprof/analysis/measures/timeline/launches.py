@@ -14,6 +14,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.categories import LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +111,7 @@ def open_at(
     result = np.full(len(when), ROOT, np.int64)
     if not len(chosen):
         return result
-    for number in np.unique(thread).tolist():
+    for number in distinct(thread).tolist():
         mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
         last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1
         result[there] = np.append(mine, ROOT)[last]

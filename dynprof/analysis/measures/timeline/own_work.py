@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,5 +37,5 @@ def whose(name: str) -> str:
 def own_work(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of a profiler's, on threads that do the job's work."""
     thread = trace.spans["thread"]
-    working = np.isin(thread, np.unique(thread[trace.category(STEP_LABELS)]))
+    working = np.isin(thread, distinct(thread[trace.category(STEP_LABELS)]))
     return working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(whose(name)))

@@ -17,7 +17,7 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import both, clipped, cover, covered, united
+from dynprof.analysis.reading.intervals import both, clipped, cover, covered, distinct, united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def step_times(
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
-    for device in np.unique(trace.spans["device"][chosen]).tolist():
+    for device in distinct(trace.spans["device"][chosen]).tolist():
         mine = trace.spans["device"][chosen] == device
         for number, begin, length in steps:
             here = mine & (launched >= begin) & (launched < begin + length)

@@ -23,6 +23,7 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
     STEP_LABELS,
 )
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -138,7 +139,7 @@ class Host:
     def _paces(self) -> tuple[Numbers, Numbers]:
         """The calls that started something, and how long from the launch before to their end."""
         spans = self._trace.spans
-        call = np.unique(self._started.call[self._started.call != UNKNOWN])
+        call = distinct(self._started.call[self._started.call != UNKNOWN])
         ordered = call[np.argsort(spans["thread"][call], kind="stable")]
         start, thread = spans["start"][ordered], spans["thread"][ordered]
         pace = np.full(len(ordered), UNKNOWN, np.int64)

@@ -23,7 +23,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     SYNCHRONISING,
     Blocking,
 )
-from dynprof.analysis.reading.intervals import cover
+from dynprof.analysis.reading.intervals import cover, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +201,7 @@ def _of_the_host(pieces: Idle, host: Host, found: Gaps) -> Idle:
     pace = host.paces(found.asked)
     fast = (pace != NONE) & (pace < PACE_NS)
     parts = [pieces.picked(~on_host)]
-    for thread in np.unique(pieces.thread[on_host]).tolist():
+    for thread in distinct(pieces.thread[on_host]).tolist():
         mine = pieces.picked(on_host & (pieces.thread == thread))
         doing, calls = host.doing(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
@@ -230,7 +230,7 @@ def _after_waits(pieces: Idle, host: Host, found: Gaps) -> dict[str, Blocking]:
     first = np.append(np.ones(len(pieces.gap[:1]), bool), pieces.gap[1:] != pieces.gap[:-1])
     first &= (pieces.start == found.start[pieces.gap]) & (found.before[pieces.gap] != EDGE)
     result = []
-    for thread in np.unique(pieces.thread[first]).tolist():
+    for thread in distinct(pieces.thread[first]).tolist():
         calls, gap = host.blocking(thread), pieces.gap[first & (pieces.thread == thread)]
         begin = found.start[gap]
         place = np.searchsorted(calls.start, begin, side="left") - 1
