@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from dynprof.phases import LOADING
@@ -39,7 +41,8 @@ def wrap_all(patches: Patches) -> None:
     marking = patches.marking
     loader = _loaded("torch.utils.data.dataloader")
     patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
-    patches.replace(torch.nn.Module, "__call__", marking("forward", outermost=True))
+    forward = marking("forward", outermost=True)
+    patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward", outermost=True))
     saving = marking("save_checkpoint", outermost=True)
     patches.replace(torch, "save", saving)
@@ -59,6 +62,26 @@ def unwrap_all(patches: Patches) -> None:
         step = vars(kind).get("step")
         if hasattr(step, _MARKS):  # of an optimizer that was made since
             setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
+
+
+class _ModuleCall:
+    """Stands in the place of ``Module.__call__``, and shows that one's code.
+
+    Torch's tracer of Python asks once in a process for the code of ``Module.__call__``, and takes
+    the module from the variable ``self`` of every frame that runs it. A wrapper's own code would
+    not do: it is asked for only now, and it is gone one day.
+    """
+
+    def __init__(self, call: Any, marking: Function) -> None:
+        functools.update_wrapper(self, call)
+        self.__code__ = call.__code__
+        self._marking = marking
+
+    def __get__(self, module: Any, kind: type | None = None) -> Any:
+        return self if module is None else MethodType(self._marking, module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._marking(*args, **kwargs)
 
 
 _MARKS = "marks_phases"

@@ -197,6 +197,24 @@ def test_compiled_code_is_not_broken_by_it() -> None:
     assert with_it[0] == 0
 
 
+def test_stacks_name_modules_as_without_it() -> None:
+    """Torch's tracer of Python takes the module from the frames of ``Module.__call__``."""
+
+    def modules() -> list[str]:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        with torch.profiler.profile(with_stack=True) as prof:
+            model(torch.ones(4))
+            torch.optim.SGD(model.parameters(), lr=0.1).zero_grad()
+        return sorted(e.name for e in prof.events() if e.name.startswith("nn.Module: "))
+
+    marked_too: list[str] = []
+    marked(lambda: marked_too.extend(modules()))
+    with_it = modules()
+    plugin.uninstall()
+    assert marked_too == with_it == modules()
+    assert len(with_it) == 3
+
+
 def test_loops_without_torch_have_the_same_phases() -> None:
     """``phase`` and ``iterate`` are called in the loop itself; what is iterated may fail."""
 
