@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
+def _no_ranges_of_other_tests() -> None:
+    """Begin without the ranges that others have never ended: every window shows them."""
+    if (marks := sys.modules.get("dynprof.marks.open_ranges")) is not None:
+        marks._started.clear()
+        marks._stacks.mine.by_domain.clear()
+
+
+@pytest.fixture(autouse=True)
 def _nothing_stays_running() -> Iterator[None]:
     """End what a test has started with the test."""
     with ending_with_the_test():

@@ -99,10 +99,9 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
 
     def of_new_kinds(hook: Function) -> Function:
         def hook_step(step: Function) -> Function:
-            found: Any = marking_step(hook(step))
-            found.hooked = True  # torch asks, and does not wrap it again
-            wrapped: Function = found
-            return wrapped
+            hooked: Any = hook(step)
+            hooked.hooked = True  # torch asks, and does not wrap it again, also once ours is gone
+            return marking_step(hooked)
 
         return staticmethod(hook_step)
 

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from dynprof.marks.subscription import Marker
 
 
-@pytest.fixture(autouse=True)
-def _no_ranges_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_ranges, "_started", {})
-
-
 def recorded(action: Callable[[], object], **domains: list[str]) -> list[dict[str, Any]]:
     """Return what a window has of the marks that an action sets, without names of tracks."""
     track = MarkTracks(domains.get("include", ()), domains.get("exclude", ()))

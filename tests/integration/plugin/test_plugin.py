@@ -15,7 +15,6 @@ from tests.integration.running import RunningJob
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import dynprof.plugin as plugin  # noqa: E402 - after torch, as scripts do
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _installed() -> Iterator[None]:
-    plugin.install()
+    import dynprof.plugin  # not at the top: it wraps as soon as it is imported
+
+    dynprof.plugin.install()
     yield
-    plugin.uninstall()
+    dynprof.plugin.uninstall()
 
 
 def marked(action: Callable[[], object]) -> list[str]:
@@ -79,11 +80,11 @@ def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
 
 def test_an_optimizer_that_was_made_before_it() -> None:
     """Its class is wrapped as well, once."""
-    plugin.uninstall()
+    dp.plugin.uninstall()
     weights = [torch.ones(2, requires_grad=True)]
     optimizer = torch.optim.Adam(weights)
-    plugin.install()
-    plugin.install()
+    dp.plugin.install()
+    dp.plugin.install()
     assert marked(optimizer.step) == ["optimizer.step"]
 
 
@@ -138,7 +139,7 @@ def test_threads_have_phases_of_their_own() -> None:
 
 def test_everything_is_put_back() -> None:
     """Every attribute is the very object that it was, also of optimizers made meanwhile."""
-    plugin.uninstall()
+    dp.plugin.uninstall()
     watched = [
         (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
         (torch.optim.Optimizer, "profile_hook_step"), (torch.optim.Optimizer, "zero_grad"),
@@ -146,13 +147,15 @@ def test_everything_is_put_back() -> None:
         (torch.distributed, "all_reduce"),
     ]  # fmt: skip
     before = [vars(owner)[name] for owner, name in watched]
-    plugin.install()
+    dp.plugin.install()
     train(torch.optim.Adagrad)
     assert [vars(owner)[name] for owner, name in watched] != before
-    plugin.uninstall()
+    dp.plugin.uninstall()
     assert all(vars(owner)[name] is was for (owner, name), was in zip(watched, before, strict=True))
-    assert not hasattr(torch.optim.Adagrad.step, "marks_phases")
+    step = torch.optim.Adagrad.step
+    assert not hasattr(step, "marks_phases")
     assert marked(lambda: train(torch.optim.Adagrad)) == []
+    assert torch.optim.Adagrad.step is step
 
 
 def test_what_somebody_else_put_over_it_stays() -> None:
@@ -160,7 +163,7 @@ def test_what_somebody_else_put_over_it_stays() -> None:
     ours = torch.save
     torch.save = lambda *args, **kwargs: ours(*args, **kwargs)
     theirs = torch.save
-    plugin.uninstall()
+    dp.plugin.uninstall()
     try:
         assert torch.save is theirs
         with pytest.raises(RuntimeError):
@@ -192,7 +195,7 @@ def test_compiled_code_is_not_broken_by_it() -> None:
         )
 
     with_it = compile_and_run()
-    plugin.uninstall()
+    dp.plugin.uninstall()
     assert with_it == compile_and_run()
     assert with_it[0] == 0
 
@@ -210,7 +213,7 @@ def test_stacks_name_modules_as_without_it() -> None:
     marked_too: list[str] = []
     marked(lambda: marked_too.extend(modules()))
     with_it = modules()
-    plugin.uninstall()
+    dp.plugin.uninstall()
     assert marked_too == with_it == modules()
     assert len(with_it) == 3
 
