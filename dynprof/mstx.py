@@ -31,27 +31,35 @@ FAILED = 0
 """What stands for the id of a range that could not be begun."""
 
 
-def mark(message: str | None = None, stream: object = None, domain: str = "default") -> None:
+def mark(
+    message: str | None = None,
+    stream: object = None,  # noqa: ARG001 - the vendor's
+    domain: str = "default",
+) -> None:
     """Mark this moment.
 
     Args:
         message: What to call it: 1 to 156 bytes; to 255 while somebody has subscribed.
-        stream: Of the device that is to be marked as well; None for the host alone.
+        stream: Taken as the vendor does; the mark stands on the host's side alone.
         domain: A group of marks that the config can keep or leave out.
     """
     if _is_fit(message, domain, "mark") and SINKS.all:
         for sink in SINKS.for_message(message):
-            sink.mark(message, domain, stream)
+            sink.mark(message, domain)
 
 
-def range_start(message: str | None = None, stream: object = None, domain: str = "default") -> int:
+def range_start(
+    message: str | None = None,
+    stream: object = None,  # noqa: ARG001 - the vendor's
+    domain: str = "default",
+) -> int:
     """Begin a range that any thread may end.
 
     Returns:
         What :func:`range_end` takes; 0 where the message cannot be taken, which is said.
     """
     if _is_fit(message, domain, "range_start"):
-        return open_ranges.start(message, domain, stream)
+        return open_ranges.start(message, domain)
     return FAILED
 
 
@@ -63,14 +71,18 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 -
         warn_script(f"mstx.range_end({range_id!r}): it takes what range_start returned")
 
 
-def range_push(message: str | None = None, stream: object = None, domain: str = "default") -> int:
+def range_push(
+    message: str | None = None,
+    stream: object = None,  # noqa: ARG001 - the vendor's
+    domain: str = "default",
+) -> int:
     """Begin a range inside those that are open on this thread.
 
     Returns:
         How many were open before; -1 where the message cannot be taken, which is said.
     """
     if _is_fit(message, domain, "range_push"):
-        return open_ranges.push(message, domain, stream)
+        return open_ranges.push(message, domain)
     return -1
 
 
@@ -121,7 +133,7 @@ class annotate:  # noqa: N801 - the vendor's name
         from dynprof.marks.annotation import around
 
         message = self.message or getattr(function, "__name__", None)
-        return around(function, lambda: range_start(message, self.stream, self.domain))
+        return around(function, lambda: annotate(message, self.stream, self.domain))
 
 
 def mstx_range(

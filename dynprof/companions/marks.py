@@ -52,7 +52,7 @@ class MarkTracks(Companion, Sink):
     def leave_child(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
 
-    def mark(self, message: str, domain: str, stream: object) -> None:  # noqa: ARG002
+    def mark(self, message: str, domain: str) -> None:
         """Note a moment."""
         self._moments.append((message, domain, get_native_id(), time_ns()))
 

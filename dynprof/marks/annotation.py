@@ -6,89 +6,78 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from dynprof.marks import open_ranges
-
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
     Function = TypeVar("Function", bound=Callable[..., Any])
-    Begin = Callable[[], int]
+    Ranged = Callable[[], AbstractContextManager[object]]
 
 
-def around(function: Function, begin: Begin) -> Function:
+def around(function: Function, ranged: Ranged) -> Function:
     """Return a function each call of which is a range, for as long as it runs.
 
     That of a generator is from its first item asked for to its end; so too of an asynchronous one.
 
     Args:
         function: What is called.
-        begin: Begins the range and returns its number.
+        ranged: Returns a range to be entered.
     """
     if inspect.isasyncgenfunction(function):
-        wrapped: Any = _around_async_generator(function, begin)
+        wrapped: Any = _around_async_generator(function, ranged)
     elif inspect.iscoroutinefunction(function):
-        wrapped = _around_coroutine(function, begin)
+        wrapped = _around_coroutine(function, ranged)
     elif inspect.isgeneratorfunction(function):
-        wrapped = _around_generator(function, begin)
+        wrapped = _around_generator(function, ranged)
     else:
-        wrapped = _around_call(function, begin)
+        wrapped = _around_call(function, ranged)
     found: Any = functools.wraps(function)(wrapped)
     return cast("Function", found)
 
 
-def _around_call(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _around_call(function: Callable[..., Any], ranged: Ranged) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        number = begin()
-        try:
+        with ranged():
             return function(*args, **kwargs)
-        finally:
-            open_ranges.end(number)
 
     return call
 
 
-def _around_coroutine(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _around_coroutine(function: Callable[..., Any], ranged: Ranged) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        number = begin()
-        try:
+        with ranged():
             return await function(*args, **kwargs)
-        finally:
-            open_ranges.end(number)
 
     return call
 
 
-def _around_generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _around_generator(function: Callable[..., Any], ranged: Ranged) -> Callable[..., Any]:
     def iterate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        number = begin()
-        try:
+        with ranged():
             return (yield from function(*args, **kwargs))
-        finally:
-            open_ranges.end(number)
 
     return iterate
 
 
-def _around_async_generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Callable[..., Any]:
     async def iterate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
-        number = begin()
-        try:
-            asked = inner.asend(None)
-            while True:
-                try:
-                    item = await asked
-                except StopAsyncIteration:
-                    return
-                sent = None
-                with _Thrown() as thrown:
-                    sent = yield item
-                asked = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
-        finally:
-            await inner.aclose()
-            open_ranges.end(number)
+        with ranged():
+            try:
+                asked = inner.asend(None)
+                while True:
+                    try:
+                        item = await asked
+                    except StopAsyncIteration:
+                        return
+                    sent = None
+                    with _Thrown() as thrown:
+                        sent = yield item
+                    asked = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
+            finally:
+                await inner.aclose()
 
     return iterate
 

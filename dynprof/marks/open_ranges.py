@@ -38,16 +38,14 @@ _made = tuple.__new__
 """Makes a named tuple in half the time that its class takes."""
 
 
-def start(message: str, domain: str, stream: object = None) -> int:
+def start(message: str, domain: str) -> int:
     """Begin a range that any thread may end; return its number."""
     number = next(_numbers)
     thread = _stacks.mine.number
-    begun = _made(Range, (message, domain, thread, time_ns(), number, stream))
+    begun = _made(Range, (message, domain, thread, time_ns(), number))
     _started[number] = begun
     if len(_started) > MOST_STARTED:
         _forget_oldest()
-    if SINKS.all:
-        _tell_begin(begun)
     return number
 
 
@@ -59,16 +57,14 @@ def end(number: int) -> bool:
     return ended is not None
 
 
-def push(message: str, domain: str, stream: object = None) -> int:
+def push(message: str, domain: str) -> int:
     """Begin a range inside those of this thread; return how many were open before."""
     mine = _stacks.mine
     stack = mine.by_domain.get(domain)
     if stack is None:
         stack = mine.by_domain[domain] = []
-    begun = _made(Range, (message, domain, mine.number, time_ns(), 0, stream))
+    begun = _made(Range, (message, domain, mine.number, time_ns(), 0))
     stack.append(begun)
-    if SINKS.all:
-        _tell_begin(begun)
     return len(stack) - 1
 
 
@@ -106,11 +102,6 @@ def _all_threads() -> list[_OfThread]:
 def _forget_oldest() -> None:
     with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
         del _started[next(iter(_started))]
-
-
-def _tell_begin(begun: Range) -> None:
-    for sink in SINKS.for_message(begun.message):
-        sink.begin(begun)
 
 
 def _tell_end(ended: Range) -> None:

@@ -27,7 +27,6 @@ class Range(NamedTuple):
         began_ns: When, in ns since the epoch.
         number: From 1, what the script ends it by; 0 where it lies inside those that were open on
             its thread.
-        stream: The device's stream that the script named; None where it named none.
     """
 
     message: str
@@ -35,7 +34,6 @@ class Range(NamedTuple):
     thread: int
     began_ns: int
     number: int
-    stream: object = None
 
 
 class Sink:
@@ -47,11 +45,8 @@ class Sink:
 
     max_bytes = MAX_BYTES
 
-    def mark(self, message: str, domain: str, stream: object) -> None:
+    def mark(self, message: str, domain: str) -> None:
         """Note a moment: now."""
-
-    def begin(self, begun: Range) -> None:
-        """Note the beginning of a range."""
 
     def end(self, ended: Range) -> None:
         """Note its end: now. It may have begun before this sink was plugged in."""

@@ -50,7 +50,7 @@ class Subscription(Sink):
         self._callback, self._wall = callback, Wall(StderrNotes())
         SINKS.plug(self)
 
-    def mark(self, message: str, domain: str, stream: object) -> None:  # noqa: ARG002
+    def mark(self, message: str, domain: str) -> None:
         """Deliver a moment."""
         now_ns = time.time_ns()
         self._deliver(Marker(message, domain, threading.get_native_id(), now_ns, now_ns))

@@ -28,7 +28,7 @@ def install() -> None:
         return
     with _lock:
         wrap_all(_patches)
-        SINKS.before_plug = _wrap_newer
+        SINKS.before_plug = install
 
 
 def uninstall() -> None:
@@ -37,11 +37,6 @@ def uninstall() -> None:
         SINKS.before_plug = None
         if _patches.on:
             unwrap_all(_patches)
-
-
-def _wrap_newer() -> None:
-    with _lock:
-        wrap_all(_patches)
 
 
 install()
