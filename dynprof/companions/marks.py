@@ -47,18 +47,21 @@ class MarkTracks(Companion, Sink):
         SINKS.unplug(self)
         if not self._ended_ns:
             self._ended_ns = time_ns()
-            self._open = [begun for begun in all_open() if is_short(begun.message)]
+            mine = (begun for begun in all_open() if self._keeps(begun.domain))
+            self._open = [begun for begun in mine if is_short(begun.message)]
 
     def leave_child(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
 
     def mark(self, message: str, domain: str) -> None:
         """Note a moment."""
-        self._moments.append((message, domain, get_native_id(), time_ns()))
+        if self._keeps(domain):
+            self._moments.append((message, domain, get_native_id(), time_ns()))
 
     def end(self, ended: Range) -> None:
         """Note the end of a range."""
-        self._ended.append((ended, time_ns()))
+        if self._keeps(ended.domain):
+            self._ended.append((ended, time_ns()))
 
     def events(self) -> Events:
         """Return the marks, and all ranges of the time between start and stop."""
@@ -74,8 +77,7 @@ class MarkTracks(Companion, Sink):
         for begun, ended_ns in ended:
             if begun.began_ns <= self._ended_ns:
                 by_domain.setdefault(begun.domain, []).append(self._as_event(begun, ended_ns))
-        kept = sorted(domain for domain in by_domain if self._keeps(domain))
-        return list(_on_tracks({domain: by_domain[domain] for domain in kept}))
+        return list(_on_tracks(dict(sorted(by_domain.items()))))
 
     def _as_event(self, begun: Range, ended_ns: int) -> Event:
         """Return a range as it stands in the trace: cut where the window begins and ends."""
@@ -109,7 +111,7 @@ def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
             yield {**event, "tid": number + place}
         for place in range(len(ends)):
             yield named_track(number + place, f"marks: {domain}")
-        number += max(1, len(ends))
+        number += len(ends)
 
 
 def _place(ends: list[list[int]], begin: int, end: int) -> int:
