@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -33,6 +34,7 @@ def report(
     """
     from dynprof.analysis.runs.window_report import report_on
 
+    say_if_elsewhere(path)
     try:
         with waiting("reading"):
             made = report_on(path, output)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import CaptureError
@@ -37,6 +38,7 @@ def view(
     """
     from dynprof.analysis.runs.one_trace import newest_in
 
+    say_if_elsewhere(path)
     try:
         trace = newest_in(path)
     except CaptureError as error:
