@@ -60,7 +60,10 @@ def top(
         say(f"passed over: {why}", err=True)
     shown = console()
     shown.print(sentence(trace.name, shown.width, style="italic"))
-    shown.print(_operators(measured.work, sort, limit, shown.width))
+    if measured.work:
+        shown.print(_operators(measured.work, sort, limit, shown.width))
+    else:
+        say("no operator was recorded")
     for words in measured.tear.words():
         say(f"{trace}: {words}", err=True)
 
