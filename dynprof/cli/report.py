@@ -21,7 +21,7 @@ def report(
         Optional[Path],  # noqa: UP045 - typer on Python 3.10
         typer.Option(help="The file or folder to write to; else analysis/ beside the trace."),
     ] = None,
-    browser: Annotated[bool, typer.Option(help="Open it.")] = False,
+    browser: Annotated[bool, typer.Option(metavar="", help="Open it.")] = False,
 ) -> None:
     """Write one page about a capture: where a step goes, what to try, and all behind it.
 

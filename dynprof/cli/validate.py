@@ -54,8 +54,10 @@ def validate(
 
 
 def _wish(config: ProfilerConfig) -> str:
-    if config.cancel:
-        return "the open or waiting window to be cancelled, if this save sets or repeats cancel"
     start = f"from step {config.start_step}" if config.start_step > 0 else "from the next step"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
-    return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
+    wish = f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
+    if not config.cancel:
+        return wish
+    cancelled = "the open or waiting window to be cancelled"
+    return f"{cancelled}; where the save before has cancel too and differs, for {wish}"

@@ -26,7 +26,9 @@ LOOPBACK = "127.0.0.1"
 def view(
     path: Captures,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open it; else print its address only.")] = True,
+    browser: Annotated[
+        bool, typer.Option(metavar="", help="Open it; else print its address only.")
+    ] = True,
 ) -> None:
     """Open a trace in Perfetto's viewer, without the network, until Ctrl-C.
 
