@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import pickle
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +174,53 @@ def test_what_somebody_else_put_over_it_stays() -> None:
         assert marked(lambda: None) == []
     finally:
         torch.save = ours.__wrapped__
+
+
+def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
+    """functools.wraps hands all attributes on; a script's own step is never put away."""
+    train(torch.optim.SGD)
+    done: list[str] = []
+
+    def step(self: Any, closure: Any = None) -> Any:
+        done.append("own")
+        return torch.optim.SGD.step(self, closure)
+
+    body = {"step": functools.wraps(torch.optim.SGD.step)(step)}
+    optimizer = type("Own", (torch.optim.SGD,), body)([torch.ones(2, requires_grad=True)], lr=0.1)
+    assert marked(optimizer.step) == ["optimizer.step"]
+    dp.plugin.uninstall()
+    optimizer.step()
+    assert done == ["own", "own"]
+
+
+def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
+    """As what lies in another one of its name: it is the same time."""
+    ours = torch.optim.Optimizer.zero_grad
+    torch.optim.Optimizer.zero_grad = lambda self: ours(self)
+    theirs = torch.optim.Optimizer.zero_grad
+    try:
+        optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+        assert marked(lambda: optimizer.zero_grad()) == ["optimizer.zero_grad"]
+        dp.plugin.uninstall()
+        assert torch.optim.Optimizer.zero_grad is theirs
+    finally:
+        torch.optim.Optimizer.zero_grad = ours.__wrapped__
+
+
+@pytest.mark.parametrize("function", ["save", "distributed.all_reduce", "autograd.backward"])
+def test_what_is_wrapped_can_be_pickled(function: str) -> None:
+    """A pool's task may be torch.save; it finds the same function again."""
+    wrapped = operator.attrgetter(function)(torch)
+    assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
+
+
+def test_a_module_is_exported_as_without_it() -> None:
+    """Strict export traces the forward pass of modules whose call nobody has replaced."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    exported = torch.export.export(model, (torch.ones(2, 4),), strict=True)
+    assert exported.module()(torch.ones(2, 4)).shape == (2, 4)
+    assert torch.nn.Module.__call__ == model.__call__.__func__
+    assert len({torch.nn.Module.__call__, model.__call__.__func__}) == 1
 
 
 def test_compiled_code_is_not_broken_by_it() -> None:
