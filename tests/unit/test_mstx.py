@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -334,6 +335,27 @@ def test_an_asynchronous_generator_is_one_too() -> None:
     events = recorded(lambda: asyncio.run(use()))
     assert sorted(names(events)) == ["left early", "numbers"]
     assert not any("cut" in event["args"] for event in events)
+
+
+def test_a_cancelled_task_reaches_an_asynchronous_context_manager() -> None:
+    """It is thrown into the generator inside, as into one that is not decorated."""
+    caught: list[str] = []
+
+    @mstx.annotate()
+    async def connection() -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            caught.append("cancelled")
+            raise
+
+    async def use() -> None:
+        async with contextlib.asynccontextmanager(connection)():
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(use())
+    assert caught == ["cancelled"]
 
 
 def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
