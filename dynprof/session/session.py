@@ -214,12 +214,11 @@ class Session:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
-        reading = self._read(
-            self._process.layout.config if config_path is None else Path(config_path).resolve()
-        )
+        file = None if config_path is None else Path(config_path).resolve()
+        reading = self._read(file or self._process.layout.config)
         problems = reading.problems if isinstance(reading, ConfigError) else ()
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
-        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems, file), now=True)
         self._loop.turn(a_step_ended=False)
 
     def _read(self, path: Path) -> Reading:
