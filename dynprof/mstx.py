@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
+from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, is_short
 from dynprof.process.warnings_to_script import warn_script
 
@@ -31,6 +32,7 @@ FAILED = 0
 """What stands for the id of a range that could not be begun."""
 
 
+@left_out(None)
 def mark(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -48,6 +50,7 @@ def mark(
             sink.mark(message, domain)
 
 
+@left_out(FAILED)
 def range_start(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -63,6 +66,7 @@ def range_start(
     return FAILED
 
 
+@left_out(None)
 def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 - the vendor's
     """End a range; one that could not be begun, or has ended, means nothing."""
     if isinstance(range_id, int):
@@ -71,6 +75,7 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 -
         warn_script(f"mstx.range_end({range_id!r}): it takes what range_start returned")
 
 
+@left_out(0)
 def range_push(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -86,6 +91,7 @@ def range_push(
     return -1
 
 
+@left_out(0)
 def range_pop(domain: str = "default") -> int:
     """End the newest open range of this thread.
 

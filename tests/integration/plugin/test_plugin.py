@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof as dp
-import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.marks import open_ranges
+from tests.integration.plugin.marking import marked
 from tests.integration.running import RunningJob
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -22,26 +22,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from dynprof.marks.subscription import Marker
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> Iterator[None]:
-    import dynprof.plugin  # not at the top: it wraps as soon as it is imported
-
-    dynprof.plugin.install()
-    yield
-    dynprof.plugin.uninstall()
-
-
-def marked(action: Callable[[], object]) -> list[str]:
-    """Return the phases that an action has, in the order of their ends."""
-    found: list[Marker] = []
-    with mstx.subscribe(found.append):
-        action()
-    assert {marker.domain for marker in found} <= {"phases"}
-    return [marker.message for marker in found]
 
 
 class Data:
@@ -212,42 +192,6 @@ def test_what_is_wrapped_can_be_pickled(function: str) -> None:
     """A pool's task may be torch.save; it finds the same function again."""
     wrapped = operator.attrgetter(function)(torch)
     assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
-
-
-def test_a_module_is_exported_as_without_it() -> None:
-    """Strict export traces the forward pass of modules whose call nobody has replaced."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    exported = torch.export.export(model, (torch.ones(2, 4),), strict=True)
-    assert exported.module()(torch.ones(2, 4)).shape == (2, 4)
-    assert torch.nn.Module.__call__ == model.__call__.__func__
-    assert len({torch.nn.Module.__call__, model.__call__.__func__}) == 1
-
-
-def test_compiled_code_is_not_broken_by_it() -> None:
-    """No graph break and no recompilation more than without it, while marks are taken too."""
-    counters = torch._dynamo.utils.counters
-
-    def compile_and_run() -> tuple[int, int, int]:
-        torch._dynamo.reset()
-        counters.clear()
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
-        fast = torch.compile(model, backend="aot_eager")
-        for _ in range(3):
-            fast(torch.ones(2, 4)).sum().backward()
-        with mstx.subscribe(print):
-            for _ in range(3):
-                fast(torch.ones(2, 4)).sum().backward()
-        stats = counters["stats"]
-        return (
-            sum(counters["graph_break"].values()),
-            stats["unique_graphs"],
-            stats["calls_captured"],
-        )
-
-    with_it = compile_and_run()
-    dp.plugin.uninstall()
-    assert with_it == compile_and_run()
-    assert with_it[0] == 0
 
 
 def test_stacks_name_modules_as_without_it() -> None:
