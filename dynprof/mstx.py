@@ -98,7 +98,7 @@ def range_pop(domain: str = "default") -> int:
     Returns:
         How many are open still; -1 where none was, which is said.
     """
-    left = open_ranges.pop(domain)
+    left = open_ranges.pop(domain) if isinstance(domain, str) else -1
     if left < 0:
         warn_script("mstx.range_pop(): no range is open on this thread")
     return left
@@ -106,7 +106,7 @@ def range_pop(domain: str = "default") -> int:
 
 def is_open(domain: str = "default") -> bool:
     """Return whether a range of :func:`range_push` is open on this thread."""
-    return open_ranges.is_open(domain)
+    return isinstance(domain, str) and open_ranges.is_open(domain)
 
 
 class annotate:  # noqa: N801 - the vendor's name
@@ -166,7 +166,7 @@ def subscribe(callback: Callable[[Marker], object]) -> Subscription:
 
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
-    if importlib.util.find_spec("mstx") is None:
+    if "mstx" not in sys.modules and importlib.util.find_spec("mstx") is None:
         sys.modules["mstx"] = sys.modules[__name__]
 
 

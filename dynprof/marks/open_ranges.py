@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import weakref
 from time import time_ns
@@ -13,6 +14,8 @@ from dynprof.marks.sinks import SINKS, Range
 
 MOST_STARTED = 10_000
 """Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
+MOST_PUSHED = 10_000
+"""The same of those that a thread has pushed in a domain."""
 
 
 class _OfThread:
@@ -68,6 +71,8 @@ def push(message: str, domain: str) -> int:
         stack = mine.by_domain[domain] = []
     begun = _made(Range, (message, domain, mine.number, time_ns(), 0))
     stack.append(begun)
+    if len(stack) > MOST_PUSHED:
+        del stack[0]
     return len(stack) - 1
 
 
@@ -105,6 +110,14 @@ def _all_threads() -> list[_OfThread]:
 def _forget_oldest() -> None:
     with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
         del _started[next(iter(_started))]
+
+
+def _renumber() -> None:
+    """Learn the number of the one thread of a forked child, which is not its parent's."""
+    _stacks.mine.number = threading.get_native_id()
+
+
+os.register_at_fork(after_in_child=_renumber)
 
 
 def _tell_end(ended: Range) -> None:

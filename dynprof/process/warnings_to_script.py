@@ -12,6 +12,6 @@ _BETWEEN = ("dynprof.", "contextlib")
 def warn_script(text: str) -> None:
     """Warn whoever called into dynprof."""
     depth, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(text, stacklevel=depth)

@@ -92,6 +92,28 @@ def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
     assert open_ranges.end(last)
 
 
+def test_ranges_that_are_never_popped_do_not_either() -> None:
+    """As where an exception jumps over the pop, step by step."""
+    for _ in range(open_ranges.MOST_PUSHED + 3):
+        mstx.range_push("lost", domain="lost")
+    assert len(open_ranges.all_open()) == open_ranges.MOST_PUSHED
+    while mstx.is_open("lost"):
+        mstx.range_pop("lost")
+
+
+def test_a_domain_that_is_none_has_no_ranges() -> None:
+    """It is said, and not raised."""
+    wrong: Any = ["io"]
+    assert not mstx.is_open(wrong)
+    with pytest.warns(UserWarning, match="no range is open"):
+        assert mstx.range_pop(wrong) == -1
+
+
+def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
+    """Python warns of nothing in a namespace whose name is None; the mark is all that it costs."""
+    exec("mark('')", {"__name__": None, "mark": mstx.mark})  # noqa: S102
+
+
 @pytest.mark.parametrize("ends_inside", [True, False])
 @pytest.mark.parametrize("begins_inside", [True, False])
 @pytest.mark.parametrize("kind", ["push/pop", "start/end"])
@@ -392,6 +414,29 @@ def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]
     assert "the subscriber failed: ValueError: not today" in capfd.readouterr().err
 
 
+FORKED = """
+import os, threading
+import dynprof.mstx as mstx
+mstx.range_push("before")
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    threads = []
+    mstx.subscribe(lambda marker: threads.append(marker.thread))
+    mstx.range_end(mstx.range_start("a"))
+    mstx.range_push("b")
+    mstx.range_pop()
+    print(set(threads) == {threading.get_native_id()}, flush=True)
+    os._exit(0)
+"""
+
+
+def test_ranges_of_a_forked_child_are_of_its_own_thread() -> None:
+    """Not of its parent's, whose number it had when it was made."""
+    done: subprocess.CompletedProcess[str] = run([sys.executable, "-c", FORKED])
+    assert done.stdout == "True\n", done.stderr
+
+
 INSTALLED = """
 import dynprof.mstx
 dynprof.mstx.install()
@@ -407,3 +452,7 @@ def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Any) -> N
     (tmp_path / "mstx.py").write_text("range_start = len")
     done = run([sys.executable, "-c", INSTALLED], cwd=tmp_path)
     assert done.stdout == "3 mstx\n", done.stderr
+    stub = 'import sys, types\nsys.modules["mstx"] = types.SimpleNamespace(range_start=len, '
+    stub += f'__name__="stub")\n{INSTALLED}'
+    done = run([sys.executable, "-c", stub], cwd=tmp_path)
+    assert done.stdout == "3 stub\n", done.stderr
