@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.marks import open_ranges
 from tests.integration.plugin.marking import marked
 from tests.integration.running import RunningJob
+from tests.processes import run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -210,6 +212,35 @@ def test_stacks_name_modules_as_without_it() -> None:
     dp.plugin.uninstall()
     assert marked_too == with_it == modules()
     assert len(with_it) == 3
+
+
+FORKED = """
+import os, signal, threading
+import torch
+import dynprof.mstx as mstx, dynprof.plugin
+held, leave = threading.Event(), threading.Event()
+def hold():
+    with dynprof.plugin._lock:
+        held.set()
+        leave.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    with mstx.subscribe(print):
+        os._exit(0)
+leave.set()
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_forked_while_it_installs_can_subscribe() -> None:
+    """The thread that held the lock is not in the child, and is not waited for."""
+    done = run([sys.executable, "-c", FORKED])
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_loops_without_torch_have_the_same_phases() -> None:
