@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,8 @@ UNKNOWN_TIME = "N/A"
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
+_AT_ONCE = 1000
+"""Rows that are written together."""
 
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
@@ -114,7 +116,9 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     if first is None:
         return False
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"{','.join(row)}\r\n" for row in chain([header, first], ahead))
+        every = chain([header, first], ahead)
+        while some := list(islice(every, _AT_ONCE)):
+            file.write("\r\n".join(map(",".join, some)) + "\r\n")
     return True
 
 
