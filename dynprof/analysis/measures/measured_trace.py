@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.code.backward import passes
-from dynprof.analysis.measures.code.call_stacks import call_stacks
+from dynprof.analysis.measures.code.call_stacks import CallStacks
 from dynprof.analysis.measures.code.call_tree import call_tree
 from dynprof.analysis.measures.code.marks import marks
 from dynprof.analysis.measures.code.modules import modules
@@ -37,8 +37,6 @@ from dynprof.analysis.measures.waiting.host_waits import Host
 from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -221,6 +219,6 @@ class MeasuredTrace(ReadTrace):
         return allocations(self.trace)
 
     @cached_property
-    def call_stacks(self) -> Callable[[int], str]:
+    def call_stacks(self) -> CallStacks:
         """What names the Python frames that an operator lies in, the innermost first."""
-        return call_stacks(self.trace, self.operators, self.calls)
+        return CallStacks(self.trace, self.operators, self.calls)

@@ -158,8 +158,6 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
     steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
     kept = np.flatnonzero(~steps[found.span])
     chosen, stacks = found.span[kept], measured.call_stacks
-    quoted: dict[str, str] = {}
-    calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
     unknown = found.device_unknown and not found.device_own.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
     device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
@@ -167,7 +165,7 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
             _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
-            calls,
+            _column(stacks.number[kept], lambda number: cell(stacks.text(number))),
             _column(found.own[kept], us),
             _column(found.total[kept], us),
             *device,
@@ -279,7 +277,7 @@ def _operator_memory(measured: MeasuredTrace) -> Ready:
     after = _mbs(one.total_after for one in made)
     return Ready(
         (
-            [cell(one.operator) for one in made],
+            list(map(cache(cell), (one.operator for one in made))),
             [str(one.size / _KB) for one in made],
             [us(base + one.allocated) for one in made],
             released,
@@ -293,10 +291,11 @@ def _operator_memory(measured: MeasuredTrace) -> Ready:
             _mbs(one.reserved_after for one in made),
             after,
             [""] * len(made),
-            [cell(one.device.upper()) for one in made],
+            list(map(cache(lambda device: cell(device.upper())), (one.device for one in made))),
         )
     )
 
 
 def _mbs(sizes: Iterable[int | None]) -> list[str]:
-    return ["" if size is None else _mb(size) for size in sizes]
+    text = cache(_mb)
+    return ["" if size is None else text(size) for size in sizes]
