@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.code.backward import passes
-from dynprof.analysis.measures.code.call_stacks import call_stacks
-from dynprof.analysis.measures.code.call_tree import call_tree
+from dynprof.analysis.measures.code.call_stacks import CallStacks
+from dynprof.analysis.measures.code.call_tree import call_paths, call_tree
 from dynprof.analysis.measures.code.marks import marks
 from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
@@ -37,13 +37,11 @@ from dynprof.analysis.measures.waiting.host_waits import Host
 from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.code.backward import Pass
-    from dynprof.analysis.measures.code.call_tree import CallTree
+    from dynprof.analysis.measures.code.call_tree import CallPaths, CallTree
     from dynprof.analysis.measures.code.marks import Marks
     from dynprof.analysis.measures.code.modules import Modules
     from dynprof.analysis.measures.communication.collectives import Messages
@@ -165,14 +163,19 @@ class MeasuredTrace(ReadTrace):
         return calls(self.trace)
 
     @cached_property
+    def paths(self) -> CallPaths:
+        """The path that leads to each of them."""
+        return call_paths(self.trace, self.calls)
+
+    @cached_property
     def tree(self) -> CallTree:
         """The same by the path that leads to each."""
-        return call_tree(self.trace, self.calls, self.marked)
+        return call_tree(self.trace, self.paths, self.marked)
 
     @cached_property
     def tree_on_device(self) -> CallTree:
         """The same with the time of what each started on a device."""
-        return call_tree(self.trace, self.calls, self.marked, self.launches)
+        return call_tree(self.trace, self.paths, self.marked, self.launches)
 
     @cached_property
     def efforts(self) -> Efforts:
@@ -221,6 +224,6 @@ class MeasuredTrace(ReadTrace):
         return allocations(self.trace)
 
     @cached_property
-    def call_stacks(self) -> Callable[[int], str]:
+    def call_stacks(self) -> CallStacks:
         """What names the Python frames that an operator lies in, the innermost first."""
-        return call_stacks(self.trace, self.operators, self.calls)
+        return CallStacks(self.trace, self.operators, self.calls)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.code.call_tree import call_tree
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.whole_files import whole
@@ -75,9 +74,7 @@ def write_stacks(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 
 def folded(measured: MeasuredTrace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
     """Yield each path once, outermost frame first, with its own microseconds."""
-    tree = measured.tree
-    if on_device:
-        tree = call_tree(measured.trace, measured.calls, measured.marked, measured.launches)
+    tree = measured.tree_on_device if on_device else measured.tree
     stacks: list[str] = []
     for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
         text = measured.trace.tables["name"][name].translate(_UNSAFE)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,8 @@ UNKNOWN_TIME = "N/A"
 COMPONENT = "PTA"
 """What the vendor calls torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
+_AT_ONCE = 1000
+"""Rows that are written together."""
 
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
@@ -114,7 +116,9 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     if first is None:
         return False
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"{','.join(row)}\r\n" for row in chain([header, first], ahead))
+        every = chain([header, first], ahead)
+        while some := list(islice(every, _AT_ONCE)):
+            file.write("\r\n".join(map(",".join, some)) + "\r\n")
     return True
 
 
@@ -154,8 +158,6 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
     steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
     kept = np.flatnonzero(~steps[found.span])
     chosen, stacks = found.span[kept], measured.call_stacks
-    quoted: dict[str, str] = {}
-    calls = [quoted.get(s) or quoted.setdefault(s, cell(s)) for s in map(stacks, kept.tolist())]
     unknown = found.device_unknown and not found.device_own.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
     device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
@@ -163,7 +165,7 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
             _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
-            calls,
+            _column(stacks.number[kept], lambda number: cell(stacks.text(number))),
             _column(found.own[kept], us),
             _column(found.total[kept], us),
             *device,
@@ -275,7 +277,7 @@ def _operator_memory(measured: MeasuredTrace) -> Ready:
     after = _mbs(one.total_after for one in made)
     return Ready(
         (
-            [cell(one.operator) for one in made],
+            list(map(cache(cell), (one.operator for one in made))),
             [str(one.size / _KB) for one in made],
             [us(base + one.allocated) for one in made],
             released,
@@ -289,10 +291,11 @@ def _operator_memory(measured: MeasuredTrace) -> Ready:
             _mbs(one.reserved_after for one in made),
             after,
             [""] * len(made),
-            [cell(one.device.upper()) for one in made],
+            list(map(cache(lambda device: cell(device.upper())), (one.device for one in made))),
         )
     )
 
 
 def _mbs(sizes: Iterable[int | None]) -> list[str]:
-    return ["" if size is None else _mb(size) for size in sizes]
+    text = cache(_mb)
+    return ["" if size is None else text(size) for size in sizes]

@@ -167,6 +167,8 @@ def _last_boundary(text: bytes, since: int) -> int:
 
 def _in_utf8(text: bytes) -> bytes:
     """Return the text, with the sign for it where something is no UTF-8; names may be any bytes."""
+    if text.isascii():  # nearly always, and asked ten times as fast
+        return text
     try:
         text.decode()
     except UnicodeDecodeError:

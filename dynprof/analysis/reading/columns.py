@@ -37,6 +37,10 @@ class Table(dict[Any, int]):
         place = self[value] = len(self)
         return place
 
+    def places(self, values: Iterable[Any], count: int) -> NDArray[np.int64]:
+        """Return the places of so many values."""
+        return np.fromiter(map(self.__getitem__, values), np.int64, count)
+
 
 @dataclass
 class ChunkColumns:
@@ -74,7 +78,7 @@ def _digested(events: list[Event]) -> ChunkColumns:
     tables = {name: Table() for name in TABLES}
     spans = [e for e in events if e.ph == "X" or (e.ph in _MARKING and e.cat in MARKS)]
     ends = [e for e in events if e.ph == "e" and e.cat in MARKS]
-    times = _column((e.start_ns() for e in ends), len(ends))
+    times = _starts(ends)
     memory = [e for e in events if e.name == "[memory]" and e.args is not None]
     return ChunkColumns(
         spans=_spans(spans, tables),
@@ -109,41 +113,53 @@ def _fit(event: Event) -> bool:
 
 
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
-    count = len(events)
-    names, categories, threads = tables["name"], tables["category"], tables["thread"]
-    dims, groups, known = tables["dims"], tables["group"], tables["details"]
-    nothing = known[Details()]
-    args, valued = [e.args or _NO_ARGS for e in events], _Valued()
+    count, args = len(events), [e.args or _NO_ARGS for e in events]
+    names = [e.name for e in events]
     columns = {
-        "start": _column((e.start_ns() for e in events), count),
-        "length": _column((e.length_ns() for e in events), count),
-        "name": _column((names[e.name] for e in events), count),
-        "category": _column((categories[e.cat] for e in events), count),
-        "thread": _column(
-            (threads[e.pid, e.set_on() if e.cat in MARKS else e.tid] for e in events), count
-        ),
-        "dims": _column(
-            (dims[_inputs(a, valued[e.name])] for e, a in zip(events, args, strict=True)), count
-        ),
-        "group": _column((groups[bytes(a.group), bytes(a.members)] for a in args), count),
-        "details": _column(
-            (
-                known[details(a, e.id if e.ph == "b" else None)]
-                if a.device != NONE or a.grid or a.domain
-                else nothing
-                for a, e in zip(args, events, strict=True)
-            ),
-            count,
-        ),
+        "start": _starts(events),
+        "length": _ns([e.dur for e in events], least=0),
+        "name": tables["name"].places(names, count),
+        "category": tables["category"].places([e.cat for e in events], count),
+    }
+    threads = [e.tid for e in events]
+    if not MARKS.isdisjoint(tables["category"]):
+        threads = [e.set_on() if e.cat in MARKS else e.tid for e in events]
+    pairs = zip([e.pid for e in events], threads, strict=True)
+    columns |= {
+        "thread": tables["thread"].places(pairs, count),
+        "dims": _dims(args, names, tables["dims"]),
+        "group": _groups(args, tables["group"]),
+        "details": _details(events, args, tables["details"]),
     }
     for name in _NUMBERS:
-        get = operator.attrgetter(name)
-        columns[name] = _column(map(get, args), count)
-    columns["stream"] = _column((a.stream if type(a.stream) is int else NONE for a in args), count)
+        columns[name] = _column(map(operator.attrgetter(name), args), count)
+    streams = [a.stream for a in args]
+    columns["stream"] = _column((s if type(s) is int else NONE for s in streams), count)
     for name, other in _ELSEWHERE.items():
         missing = columns[name] == NONE
         columns[name][missing] = columns.pop(other)[missing]
     return columns
+
+
+def _starts(events: list[Event]) -> NDArray[np.int64]:
+    """Return when events begin, in ns."""
+    if events and type(events[0]) is ExactEvent:
+        return _column((e.start_ns() for e in events), len(events))
+    return _ns([e.ts for e in events])
+
+
+def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
+    """Return times in whole ns, each rounded as Python does it, and no less than the least.
+
+    Raises:
+        ValueError: One is none, or too long.
+    """
+    with np.errstate(over="ignore"):
+        found = np.rint(np.array(microseconds, np.float64) * 1000)
+    fits = np.maximum(found, least)
+    if not (np.isfinite(found) & (np.abs(fits) < _LATEST)).all():
+        raise ValueError
+    return fits.astype(np.int64)
 
 
 _WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
@@ -162,11 +178,41 @@ _EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
 """The stride of what is one element for many places; other strides tell nothing that is asked."""
 
 
+def _dims(args: list[Args], names: list[str], table: Table) -> NDArray[np.int64]:
+    """Return the places of what operators were given; what is the same text is looked at once."""
+    known, valued, found = dict[bytes, int](), _Valued(), list[int]()
+    for a, name in zip(args, names, strict=True):
+        shapes, text = a.dims or a.dims_in_1_8, b""
+        if shapes or a.types or a.strides or a.values:
+            text = b"\0".join((shapes, a.types, a.values if valued[name] else b"", a.strides))
+        if text not in known:
+            known[text] = table[_inputs(a, valued[name])]
+        found.append(known[text])
+    return np.array(found, np.int64)
+
+
 def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes, bytes]:
     """Return shapes and types of what was given to an operator; of some values, and strides."""
     shapes, strides = bytes(args.dims) or bytes(args.dims_in_1_8), bytes(args.strides)
     values = bytes(args.values) if valued else b""
     return shapes, bytes(args.types), values, strides if _EXPANDED.search(strides) else b""
+
+
+def _groups(args: list[Args], table: Table) -> NDArray[np.int64]:
+    """Return the places of process groups, by name and members."""
+    nothing = (b"", b"")
+    given = ((bytes(a.group), bytes(a.members)) if a.group or a.members else nothing for a in args)
+    return table.places(given, len(args))
+
+
+def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.int64]:
+    """Return the places of what is known of devices' work and of marks."""
+    found = np.full(len(args), table[Details()], np.int64)
+    for place, a in enumerate(args):
+        if a.device != NONE or a.grid or a.domain:
+            event = events[place]
+            found[place] = table[details(a, event.id if event.ph == "b" else None)]
+    return found
 
 
 _ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
@@ -178,8 +224,8 @@ def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:
     count, threads = len(events), tables["thread"]
     args = [e.args or _NO_ARGS for e in events]
     return {
-        "time": _column((e.start_ns() for e in events), count),
-        "thread": _column((threads[e.pid, e.tid] for e in events), count),
+        "time": _starts(events),
+        "thread": threads.places(((e.pid, e.tid) for e in events), count),
         "bytes": _column((a.bytes for a in args), count),
         "total": _column((a.total for a in args), count),
         "reserved": _column((a.reserved for a in args), count),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,12 +54,16 @@ class Trace:
     complete: bool
     size: int
     last: int
+    _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return which spans are of one of these kinds of categories."""
         names = frozenset[str]().union(*kinds)
-        passed = np.array([name.lower() in names for name in self.tables["category"]], bool)
-        return passed[self.spans["category"]]
+        found = self._known.get(names)
+        if found is None:
+            passed = np.array([name.lower() in names for name in self.tables["category"]], bool)
+            found = self._known[names] = passed[self.spans["category"]]
+        return np.copy(found)
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return which spans have a name that passes a test, which is asked once for each name."""

@@ -23,6 +23,7 @@ from dynprof.analysis.runs.one_trace import (
     OPERATORS,
     PARTS,
     RANK,
+    VIEWS,
     export_types,
     folder_of,
     write_analysis,
@@ -44,7 +45,7 @@ _PACKED = 12
 """By how much a trace is smaller when it is packed, about."""
 
 
-_PARTS_OF_EACH = ((OPERATORS,), (MEMORY, RANK))
+_PARTS_OF_EACH = ((VIEWS,), (OPERATORS, MEMORY, RANK))
 """They take about as long."""
 
 
@@ -212,7 +213,7 @@ def _analyse(
                 found.made.append(place.deliver(path))
             found.ranked = RANK in parts
             found.database = "db" in (export_types(measured) if types is None else types)
-            if OPERATORS in parts:
+            if VIEWS in parts:
                 found.left_out = left_out(measured)
     except (DynprofError, OSError) as error:
         found.problem = describe(error)

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
-OPERATORS, MEMORY, RANK = "operators", "memory", "rank"
-PARTS = (OPERATORS, MEMORY, RANK)
-"""Of the work on a trace. Stacks and report go with operators; events and database with memory."""
+OPERATORS, VIEWS, MEMORY, RANK = "operators", "views", "memory", "rank"
+PARTS = (OPERATORS, VIEWS, MEMORY, RANK)
+"""Of the work on a trace. Views are the report, all that it needs, and the database; events go with
+memory."""
 _OF_NPUS = "_ascend_pt"
 _ENDINGS = ("trace.json", "trace.json.gz")
 
@@ -107,30 +108,36 @@ def write_analysis(
     wanted = export_types(measured) if types is None else types
     if RANK in parts:
         yield from write_rank_tables(measured, folder)
-    if OPERATORS in parts or MEMORY in parts:
+    if set(parts) - {RANK}:
         own_folder(folder / OUTPUT)
-    if OPERATORS in parts:
-        if "text" in wanted:
-            tables = {**operator_tables(measured), **host_tables(measured)}
-            yield from write_tables(tables, folder / OUTPUT)
-            yield from write_json_files(measured, folder / OUTPUT)
-            yield from write_tables(own_tables(measured), folder)
-            yield from write_tables(bandwidth_tables(measured), folder)
-        yield from write_tables(path_tables(measured), folder)
-        yield from write_tables(sequence_tables(measured), folder)
-        yield from write_stacks(measured, folder)
-        yield write_report(measured, folder / REPORT)
+    if OPERATORS in parts and "text" in wanted:
+        tables = {**operator_tables(measured), **host_tables(measured)}
+        yield from write_tables(tables, folder / OUTPUT)
+    if VIEWS in parts:
+        yield from _write_views(measured, folder, wanted)
     if MEMORY in parts:
         if "text" in wanted:
             yield from write_tables(memory_tables(measured), folder / OUTPUT)
-        if "db" in wanted:
-            database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
-            with whole(database) as temporary:
-                write_database(measured, temporary)
-            yield database
-            yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
         yield from write_events(measured, folder)
         yield from write_memory_timeline(measured.trace, folder, measured.path.name)
+
+
+def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
+    """Write the report, what is made of the same measures, and the database."""
+    if "text" in wanted:
+        yield from write_json_files(measured, folder / OUTPUT)
+        yield from write_tables(own_tables(measured), folder)
+        yield from write_tables(bandwidth_tables(measured), folder)
+    yield from write_tables(path_tables(measured), folder)
+    yield from write_tables(sequence_tables(measured), folder)
+    yield from write_stacks(measured, folder)
+    yield write_report(measured, folder / REPORT)
+    if "db" in wanted:
+        database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
+        with whole(database) as temporary:
+            write_database(measured, temporary)
+        yield database
+        yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
 
 
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:

@@ -10,8 +10,6 @@ from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.categories import FRAMES, LABELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dynprof.analysis.measures.timeline.operators import Calls, Operators
     from dynprof.analysis.reading.trace import Trace
 
@@ -20,11 +18,9 @@ MOST_FRAMES = 100
 SEPARATOR = ";\r\n"
 """Between two frames, as the vendor has it."""
 
-_NONE = ("", 0)
 
-
-def call_stacks(trace: Trace, found: Operators, calls: Calls) -> Callable[[int], str]:
-    """Return what names the frames that an operator lies in, the innermost first.
+class CallStacks:
+    """Names the frames that an operator lies in, the innermost first.
 
     Labels have none: they begin in one frame and end after it.
 
@@ -32,31 +28,55 @@ def call_stacks(trace: Trace, found: Operators, calls: Calls) -> Callable[[int],
         trace: The trace.
         found: Its operators.
         calls: Its operators and frames.
-    """
-    if not trace.category(FRAMES).any():
-        return lambda _: ""
-    labels = trace.category(LABELS)[found.span].tolist()
-    outer, names = calls.parent.tolist(), trace.tables["name"]
-    code = trace.spans["name"][calls.span].tolist()
-    is_frame = trace.category(FRAMES)[calls.span].tolist()
-    places = np.searchsorted(calls.span, found.span).tolist()
-    known: dict[int, tuple[str, int]] = {ROOT: _NONE}
 
-    def stack(place: int) -> str:
-        """Return the frames from a place on outwards."""
-        chain = []
-        while place not in known:
-            chain.append(place)
-            place = outer[place]
-        text, count = known[place]
-        for inner in reversed(chain):
-            if is_frame[inner]:
-                text, count = _under(names[code[inner]], text, count), count + 1
-            known[inner] = text, count
+    Attributes:
+        number: Which stack each operator has; 0 for none.
+    """
+
+    def __init__(self, trace: Trace, found: Operators, calls: Calls) -> None:
+        self.number = np.zeros(len(found.span), np.int64)
+        self._stacks = [("", 0)]
+        frames = trace.category(FRAMES)
+        if not frames.any():
+            return
+        self._parent, self._names = calls.parent.tolist(), trace.tables["name"]
+        self._code = trace.spans["name"][calls.span].tolist()
+        self._is_frame = frames[calls.span].tolist()
+        self._known, self._longer = {ROOT: 0}, dict[tuple[int, int], int]()
+        named = ~trace.category(LABELS)[found.span]
+        outer = calls.parent[np.searchsorted(calls.span, found.span[named])]
+        self.number[named] = [self._number(place) for place in outer.tolist()]
+
+    def __call__(self, operator: int) -> str:
+        """Return the frames of an operator."""
+        return self.text(int(self.number[operator]))
+
+    def text(self, number: int) -> str:
+        """Return the frames of a stack."""
+        text, count = self._stacks[number]
         more = count - MOST_FRAMES
         return f"{text}{SEPARATOR}({more:,} more)" if more > 0 else text
 
-    return lambda operator: "" if labels[operator] else stack(outer[places[operator]])
+    def _number(self, place: int) -> int:
+        """Return the stack from a place among the calls on outwards."""
+        chain, known = [], self._known
+        while place not in known:
+            chain.append(place)
+            place = self._parent[place]
+        number = known[place]
+        for inner in reversed(chain):
+            if self._is_frame[inner]:
+                number = self._under(number, self._code[inner])
+            known[inner] = number
+        return number
+
+    def _under(self, number: int, code: int) -> int:
+        """Return the stack of a frame within those of another stack."""
+        found = self._longer.setdefault((number, code), len(self._stacks))
+        if found == len(self._stacks):
+            text, count = self._stacks[number]
+            self._stacks.append((_under(self._names[code], text, count), count + 1))
+        return found
 
 
 def _under(frame: str, text: str, count: int) -> str:

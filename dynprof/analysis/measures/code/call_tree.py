@@ -43,30 +43,31 @@ class CallTree:
     own_ns: list[int]
 
 
-def call_tree(
-    trace: Trace, calls: Calls, steps: Sequence[Marked], on_device: Launches | None = None
-) -> CallTree:
-    """Return the paths of all threads together that ran an operator, within the steps.
+@dataclass(frozen=True)
+class CallPaths:
+    """The path of each operator and frame of threads that ran an operator.
 
-    A thread that runs none waits, mostly; a frame that begins before or after the steps, or lasts
-    beyond them, is there because the profiler was switched on and off. What a profiler itself does
-    is one path, under the profiler's name.
+    A thread that runs none waits, mostly. What a profiler itself does is one path, under the
+    profiler's name.
 
-    Args:
-        trace: The trace.
-        calls: Its operators and frames.
-        steps: The steps.
-        on_device: What devices did: count what was started there, not what it took of the host.
+    Attributes:
+        span: Places in the trace's spans.
+        within: Places here of what each lies in; -1 for none.
+        path: Which path each has.
+        name: Places in the trace's names of the last of each path.
+        parent: Which path each path lies in; -1 for none.
     """
+
+    span: NDArray[np.int64]
+    within: NDArray[np.int64]
+    path: NDArray[np.int64]
+    name: list[int]
+    parent: list[int]
+
+
+def call_paths(trace: Trace, calls: Calls) -> CallPaths:
+    """Return the paths of operators and frames."""
     chosen, parent = _working(trace, calls)
-    begin = min((step[1] for step in steps), default=0)
-    end = max((step[1] + step[2] for step in steps), default=0)
-    if on_device:
-        time_ns, _ = device_time(trace, on_device, chosen, parent)
-    else:
-        start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
-        lasts = np.minimum(start + length, end) - np.maximum(start, begin)
-        time_ns = own_time(np.maximum(lasts, 0), parent)
     known: dict[tuple[int, int], int] = {}
     path: list[int] = []
     levels: list[int] = []
@@ -81,12 +82,40 @@ def call_tree(
             level = 1 if outer == ROOT else levels[above] + 1
             levels.append(MOST_LEVELS if own in owners else level)
         path.append(place)
-    total = np.bincount(np.array(path, np.int64), weights=time_ns, minlength=len(known))
-    return CallTree(
+    return CallPaths(
+        span=chosen,
+        within=parent,
+        path=np.array(path, np.int64),
         name=[own for _, own in known],
         parent=[above for above, _ in known],
-        own_ns=total.astype(np.int64).tolist(),
     )
+
+
+def call_tree(
+    trace: Trace, paths: CallPaths, steps: Sequence[Marked], on_device: Launches | None = None
+) -> CallTree:
+    """Return the paths of all threads together, with the time within the steps.
+
+    A frame that begins before or after the steps, or lasts beyond them, is there because the
+    profiler was switched on and off.
+
+    Args:
+        trace: The trace.
+        paths: The paths of its operators and frames.
+        steps: The steps.
+        on_device: What devices did: count what was started there, not what it took of the host.
+    """
+    chosen, parent = paths.span, paths.within
+    begin = min((step[1] for step in steps), default=0)
+    end = max((step[1] + step[2] for step in steps), default=0)
+    if on_device:
+        time_ns, _ = device_time(trace, on_device, chosen, parent)
+    else:
+        start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
+        lasts = np.minimum(start + length, end) - np.maximum(start, begin)
+        time_ns = own_time(np.maximum(lasts, 0), parent)
+    total = np.bincount(paths.path, weights=time_ns, minlength=len(paths.name))
+    return CallTree(paths.name, paths.parent, total.astype(np.int64).tolist())
 
 
 def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """One allocation; times in ns since the trace's base time, sizes in bytes.
 
     Attributes:
@@ -84,22 +82,23 @@ def _makers(trace: Trace) -> list[str]:
     """Return the name of the innermost operator at the time of each memory event."""
     spans = trace.spans
     chosen = np.flatnonzero(trace.category(OPERATORS))
-    start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
-    thread, names = spans["thread"][chosen], trace.tables["name"]
+    start, thread, names = spans["start"][chosen], spans["thread"][chosen], trace.tables["name"]
+    starts, ends = start.tolist(), (start + spans["length"][chosen]).tolist()
+    codes = spans["name"][chosen].tolist()
     result = [""] * len(trace.memory["time"])
     for number in distinct(trace.memory["thread"]).tolist():
         mine = np.flatnonzero(thread == number)
         events = np.flatnonzero(trace.memory["thread"] == number)
+        times = trace.memory["time"][events].tolist()
         stack: list[int] = []
         ahead = iter(mine.tolist())
         following = next(ahead, None)
-        for event in events.tolist():
-            now = int(trace.memory["time"][event])
-            while following is not None and start[following] <= now:
+        for event, now in zip(events.tolist(), times, strict=True):
+            while following is not None and starts[following] <= now:
                 stack.append(following)
                 following = next(ahead, None)
-            while stack and end[stack[-1]] < now:
+            while stack and ends[stack[-1]] < now:
                 stack.pop()
             if stack:
-                result[event] = names[spans["name"][chosen[stack[-1]]]]
+                result[event] = names[codes[stack[-1]]]
     return result

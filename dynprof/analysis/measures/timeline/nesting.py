@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ROOT = -1
 """The parent of a span that lies in no other."""
+_FEW = 4
+"""So many spans of a thread may cross others before each is looked at by itself."""
 _NEVER = int(np.iinfo(np.int64).max)
 
 
@@ -31,26 +33,48 @@ def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
     found = np.full(len(start), ROOT, np.int64)
     order = np.argsort(thread, kind="stable")
     edges = np.flatnonzero(np.diff(thread[order])) + 1
-    begins, ends = start[order].tolist(), (start + length)[order].tolist()
-    places, bounds = order.tolist(), [0, *edges.tolist(), len(order)]
-    for one, other in pairwise(bounds):
-        nested = _nested(places[one:other], begins[one:other], ends[one:other])
-        found[order[one:other]] = nested
+    end = start + length
+    for one, other in pairwise([0, *edges.tolist(), len(order)]):
+        mine = order[one:other]
+        inside = _around(start[mine], end[mine])
+        found[mine] = np.append(mine, ROOT)[inside]
     return found
 
 
-def _nested(places: list[int], begins: list[int], ends: list[int]) -> list[int]:
-    """Return the parents of the spans of one thread; two lists are the stack of what is open."""
+def _around(begin: Numbers, end: Numbers) -> Numbers:
+    """Return the parents of the spans of one thread; the ends are changed where spans cross."""
+    for _ in range(_FEW):
+        found = _open_before(begin, end)
+        over = np.flatnonzero((found != ROOT) & (end > end[found]))
+        if not len(over):
+            return found
+        end[over[0]] = end[found[over[0]]]  # up to the first that crosses, all is right
+    return _crossing(begin.tolist(), end.tolist())
+
+
+def _open_before(begin: Numbers, end: Numbers) -> Numbers:
+    """Return for each span the last one before it that is open when it begins."""
+    found = np.arange(len(begin)) - 1
+    wrong = np.flatnonzero(end[found[1:]] <= begin[1:]) + 1
+    while len(wrong):
+        found[wrong] = found[found[wrong]]  # those between the two ended even earlier
+        wrong = wrong[found[wrong] != ROOT]
+        wrong = wrong[end[found[wrong]] <= begin[wrong]]
+    return found
+
+
+def _crossing(begins: list[int], ends: list[int]) -> Numbers:
+    """Return the same where spans cross; two lists are the stack of what is open."""
     found: list[int] = []
     outer, limits = [ROOT], [_NEVER]
-    for place, begin, end in zip(places, begins, ends, strict=True):
+    for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         while limits[-1] <= begin:
             limits.pop()
             outer.pop()
         found.append(outer[-1])
         outer.append(place)
         limits.append(end if end < limits[-1] else limits[-1])
-    return found
+    return np.array(found, np.int64)
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:

@@ -99,13 +99,10 @@ def operators(trace: Trace, started: Launches) -> Operators:
     """
     wanted = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(_UTILITIES.__contains__)
     span = np.flatnonzero(wanted)
-    while True:
-        start, length = trace.spans["start"][span], trace.spans["length"][span]
-        parent = parents(start, length, trace.spans["thread"][span])
-        repeated = _repeats(trace.spans["name"][span], parent)
-        if not repeated.any():
-            break
-        span = span[~repeated]
+    parent = parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
+    while (repeated := _repeats(trace.spans["name"][span], parent)).any():
+        span, parent = span[~repeated], _without(parent, repeated)
+    length = trace.spans["length"][span]
     device_own, unknown = device_time(trace, started, span, parent)
     return Operators(
         span=span,
@@ -132,6 +129,15 @@ def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:
     result = np.zeros(len(parent), bool)
     result[inside] = (name[parent[inside]] == name[inside]) & (children[parent[inside]] == 1)
     return result
+
+
+def _without(parent: Numbers, repeated: NDArray[np.bool_]) -> Numbers:
+    """Return the parents of what is left; what a repeated one holds lies in what that lies in."""
+    parent = parent.copy()
+    while (inside := (parent != ROOT) & repeated[parent]).any():
+        parent[inside] = parent[parent[inside]]
+    places = np.append(np.cumsum(~repeated) - 1, ROOT)
+    return places[parent[~repeated]]
 
 
 def device_time(

@@ -155,9 +155,9 @@ def step_times(
     collective = trace.named(is_collective)
     if not kernels.any():
         counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
-        return [
-            _on_host(trace, collective, receives, np.flatnonzero(counted), *step) for step in steps
-        ]
+        chosen = np.flatnonzero(counted)
+        ends = (trace.spans["start"] + trace.spans["length"])[chosen]
+        return [_on_host(trace, collective, receives, chosen, ends, *step) for step in steps]
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
@@ -175,14 +175,15 @@ def _on_host(
     collective: NDArray[np.bool_],
     receives: Receives | None,
     counted: Numbers,
+    ends: Numbers,
     number: int | None,
     begin: int,
     length: int,
 ) -> Step:
-    start = trace.spans["start"][counted]
-    ends = start + trace.spans["length"][counted]
-    inside = (ends > begin) & (start < begin + length)
-    return _row(trace, collective, receives, HOST, number, begin, length, counted[inside])
+    until = np.searchsorted(trace.spans["start"], begin + length)  # they are in order
+    before = np.searchsorted(counted, until)
+    inside = counted[:before][ends[:before] > begin]
+    return _row(trace, collective, receives, HOST, number, begin, length, inside)
 
 
 def _row(

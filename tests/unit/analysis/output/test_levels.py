@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
-from dynprof.analysis.runs.one_trace import OPERATORS, write_analysis
+from dynprof.analysis.runs.one_trace import OPERATORS, VIEWS, write_analysis
 from tests.unit.analysis.output.captured import captured
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ MORE = {"communication.json", "communication_matrix.json", "api_statistic.csv"}
 
 def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[str, Path]:
     """Return the files that are made."""
-    found = write_analysis(measured, types, (OPERATORS, "memory"))
+    found = write_analysis(measured, types, (OPERATORS, VIEWS, "memory"))
     return {path.name: path for path in found}
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.code.call_tree import call_tree
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.tables import operator_tables
 from dynprof.analysis.report.contents import contents
@@ -110,7 +109,7 @@ def test_on_real_traces(path: Path) -> None:
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
     """With two threads, two streams, copies, graphs, and launches that were not recorded."""
     measured = check(random_trace(tmp_path, seed))
-    tree = call_tree(measured.trace, measured.calls, measured.marked, measured.launches)
+    tree = measured.tree_on_device
     found = measured.operators
     named = {measured.trace.tables["name"][name] for name in tree.name}
     assert all(name.startswith("aten::") for name in named)
