@@ -213,3 +213,49 @@ def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
     run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
     (manifest,) = manifests(tmp_path)
     assert "but a graph is being captured on thread MainThread" in manifest.reason
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
+    """Is captured whole on another thread beside requests; its replays stand in their steps."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
+    script = f"""
+    dp.graph_capture  # the class of graphs is followed since init()
+    x, y = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    graph, begun, over = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+    def capture():
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="{mode}"):
+            y.copy_(x.mul(3))
+            begun.set()
+            over.wait(60)
+    Path("asked.json").write_text(json.dumps({{"active": 3, "activities": ["CPU", "CUDA"]}}))
+    thread = threading.Thread(target=capture, name="capturing")
+    thread.start()
+    begun.wait(60)
+    dp.start("asked.json")
+    for _ in range(5):
+        dp.step()
+    assert dp.status().state == "waiting", dp.status()
+    over.set()
+    thread.join()
+    for _ in range(6):
+        graph.replay()
+        dp.step()
+    idle()
+    torch.cuda.synchronize()
+    assert y.tolist() == [3.0] * 8
+    """
+    log = run(tmp_path, "import json" + script.replace("\n    ", "\n"))
+    assert "is being captured on thread capturing" in log
+    (manifest,) = manifests(tmp_path)
+    assert manifest.complete
+    found = events(tmp_path, manifest)
+    steps = sorted(
+        (e["ts"], e["ts"] + e["dur"])
+        for e in found
+        if e.get("cat") == "user_annotation" and str(e["name"]).startswith("ProfilerStep#")
+    )
+    launches = [e["ts"] for e in found if e.get("name") == "cudaGraphLaunch"]
+    assert [sum(a <= ts < b for ts in launches) for a, b in steps] == [1, 1, 1]
