@@ -34,6 +34,7 @@ TICK_S = 1.0
 """Between two looks at the step counter."""
 LOG_BYTES = 2_000_000
 LOG_FILES = 3
+"""The one that is written among them."""
 
 _LOUD = ("refused", "failed", "superseded", "not served")
 """Outcomes of which somebody will want to hear."""
@@ -181,7 +182,7 @@ class _LogFile(RotatingFileHandler):
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True)
+        super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
 
     def _open(self) -> Any:
         opener = self._follow_to if self._layout.follow_symlinks else _open_own

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.arguments import names_of
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.wall import Wall
@@ -196,10 +197,12 @@ def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:
     return action is NONE
 
 
-def _with_cuda(activities: Iterable[Any] | None, use_cuda: bool | None) -> Iterable[Any] | None:
+def _with_cuda(activities: Iterable[Any] | None, use_cuda: bool | None) -> Any:
     if use_cuda is None:
         return activities
     warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
-    named = ["CPU"] if activities is None else list(activities)
-    others = [activity for activity in named if getattr(activity, "name", activity) != "CUDA"]
+    named = ["CPU"] if activities is None else names_of(activities)
+    if not isinstance(named, list):
+        return named
+    others = [name for name in named if name != "CUDA"]
     return [*others, "CUDA"] if use_cuda else others

@@ -33,6 +33,19 @@ def test_disk_full_while_saving(tmp_path: Path) -> None:
         assert "the disk is full" in job.log()
 
 
+def test_a_reserve_that_a_trace_would_take(tmp_path: Path) -> None:
+    """The trace is given up though the disk has room for it: that room is the job's."""
+    disk = tmp_path / "prof_config" / "to"
+    with small_disk(disk, "20m"), TroubledJob(tmp_path) as job:
+        job.edit(active=30, with_stack=True, prof_dir="to", limits={"min_free_disk_mb": 20.9})
+        manifest, trace = job.capture()
+        job.ends_unharmed()
+        assert "limits.min_free_disk_mb keeps 21 for the job" in manifest.reason
+        assert trace == {}
+        left = sorted(path.name for path in disk.rglob("*") if path.is_file())
+        assert left == ["rank_0.info.json", "rank_0.metadata.json"]
+
+
 def test_a_read_only_directory(tmp_path: Path) -> None:
     """Captures are refused by the directory and it is said; permissions back, all works again."""
     with TroubledJob(tmp_path, through=without_privilege()) as job:

@@ -177,3 +177,16 @@ def test_the_failures_page_names_tests_that_are_there() -> None:
         if path.name.startswith("test_failing"):
             assert names <= named
     assert named <= there
+
+
+def test_the_threat_model_names_a_test_for_each_attempt() -> None:
+    """Every row of its second table names tests, and they are there."""
+    _, _, table = PAGES["threat-model.md"].partition("| attempt | answer | test |\n|---|---|---|\n")
+    rows = re.findall(r"^\|.*\|$", table.partition("\n\n")[0], re.MULTILINE)
+    named = [set(re.findall(r"`(test_[a-z0-9_]+)`", row.split("|")[-2])) for row in rows]
+    there = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        there |= set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+    assert rows
+    assert all(named)
+    assert set().union(*named) <= there

@@ -85,6 +85,11 @@ TORCH_MODULES |= {
     "demo.torch_job",
 }
 
+RUNS_TEXT = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
+RUNS_TEXT |= {"getoutput", "getstatusoutput", "Unpickler", "execfile"}
+RUNS_TEXT_OF = {"pickle", "marshal", "shelve", "dill", "yaml"}
+"""Calls, and modules whose ``load`` makes objects of bytes."""
+
 
 @functools.cache
 def modules() -> dict[str, Path]:
@@ -245,6 +250,31 @@ def test_only_torchs_backends_import_torch() -> None:
             if any(n.split(".")[0] == "torch" for n in names):
                 found.add(module)
     assert found == TORCH_MODULES
+
+
+def runs_text(tree: ast.AST) -> list[str]:
+    """Return the calls that make code or a command of a text, or objects of bytes."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            home, _, last = name.rpartition(".")
+            loads = home in RUNS_TEXT_OF and last.startswith(("load", "open"))
+            if loads or (last in RUNS_TEXT and home != "re"):
+                found.append(name)
+            found += ["shell" for word in node.keywords if word.arg == "shell"]
+    return found
+
+
+def test_what_is_read_is_never_run() -> None:
+    """Only doors import by a name, one of their own; what is unpickled comes from our own pipes."""
+    pipes = {"analysis.reading.two_processes", "analysis.runs.executors", "analysis.runs.worker"}
+    for module, path in modules().items():
+        allowed = {"importlib.import_module"} if module.endswith("__init__") else set()
+        allowed |= {"pickle.load", "pickle.loads"} if module in pipes else set()
+        assert set(runs_text(ast.parse(path.read_text()))) <= allowed, module
+    planted = "eval(a); pickle.loads(b); os.system(c); run(d, shell=True); __import__(e)"
+    assert len(runs_text(ast.parse(planted))) == 5
 
 
 def test_there_is_one_broad_except() -> None:

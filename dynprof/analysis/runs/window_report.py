@@ -17,6 +17,7 @@ from dynprof.analysis.runs.remote_files import Place
 from dynprof.analysis.runs.window import joined_words, window_below
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
+from dynprof.plural import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,8 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
     about = f"what follows is of {ranks.chosen()}"
-    words = [*ranks.words(), *joined_words(ready), about, *verdict(measured, ranks)]
+    of_ranks = map(sentence, (*ranks.words(), *joined_words(ready), about))
+    words = [*of_ranks, *verdict(measured, ranks)]
     return Report(write_report(measured, target, ranks), words, problems)
 
 

@@ -228,7 +228,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
     done = report(str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
+    assert "Rank 2 comes last to 5 of 5 collectives" in done.stderr
     page = opened(done.stdout.strip())
     assert page.inner_text("#title").startswith("Steps 0 to 4, rank 2")
     assert page.inner_text("#verdict").startswith("Rank 2 comes last to 5 of 5 collectives")

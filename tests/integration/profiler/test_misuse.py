@@ -53,10 +53,13 @@ def recorded(**settings: Any) -> profile:
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        (lambda: profile(activities=[]), ValueError, "activities"),
-        (lambda: profile(activities=["TPU"]), ValueError, "TPU"),
-        (lambda: profile(record_shapes=some("yes")), ValueError, "record_shapes"),
-        (lambda: profile(backend="vtune"), ValueError, "backend"),
+        (lambda: profile(activities=[]), ValueError, "=\\[\\] is not allowed; write a list"),
+        (lambda: profile(activities=["TPU"]), ValueError, "'TPU' is not allowed; write a list"),
+        (lambda: profile(activities=some(3)), ValueError, "activities=3 is not allowed"),
+        (lambda: profile(activities=some("CPU")), ValueError, "='CPU' is not allowed; write a l"),
+        (lambda: profile(experimental_config=5), ValueError, "=5 is not allowed; write an _Exp"),
+        (lambda: profile(record_shapes=some("yes")), ValueError, "='yes' .*; write True or False"),
+        (lambda: profile(backend="vtune"), ValueError, "backend='vtune' .*; write 'auto', 'torch'"),
         (lambda: profile(schedule=lambda _: None), ValueError, "schedule returned None"),
         (lambda: some(_KinetoProfile)(schedule=schedule(wait=0, active=1)), TypeError, "schedule"),
         (lambda: profile().stop(), RuntimeError, "not running"),

@@ -131,6 +131,18 @@ def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     assert list(elsewhere.glob("*.log")) == []
 
 
+def test_the_log_takes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much there is to say; the newest lines are there."""
+    monkeypatch.setattr("dynprof.journal.journal.LOG_BYTES", 300)
+    office = Office(tmp_path)
+    office.journal.start()
+    for number in range(40):
+        office.journal.info(f"line {number}")
+    office.journal.stop()
+    assert len(list(office.layout.log.parent.iterdir())) == 3
+    assert "line 39" in office.layout.log.read_text()
+
+
 def test_a_directory_in_the_place_of_an_old_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

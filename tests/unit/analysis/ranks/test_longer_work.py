@@ -26,7 +26,7 @@ def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
     assert "Rank 2 keeps the others waiting: Its own work takes " in words
     assert "It takes longer by 30 ms in aten::mm (1 time on both)." in words
     assert FIRST not in words
-    assert "what follows is of rank 2, which others wait for" in words
+    assert "What follows is of rank 2, which others wait for.\n" in words
     assert '"title":"Rank 2 keeps the others waiting"' in report_on(tmp_path).path.read_text()
 
 
@@ -35,7 +35,7 @@ def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, rank, late_ms=30.0 * (rank == 2))
     words = said(tmp_path)
-    assert "rank 2 comes last to 5 of 5 collectives" in words
+    assert "Rank 2 comes last to 5 of 5 collectives" in words
     assert "aten::mm, " not in words
 
 
@@ -45,5 +45,5 @@ def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:
         write(tmp_path, rank)
     words = said(tmp_path)
     assert FIRST in words
-    assert "what follows is of rank 0, which has the most work of its own" in words
+    assert "What follows is of rank 0, which has the most work of its own.\n" in words
     assert "keeps the others waiting: Its" not in words

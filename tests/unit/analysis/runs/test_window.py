@@ -75,10 +75,10 @@ def test_another_request_of_the_same_second_is_not_joined(apart: Path) -> None:
 def test_the_report_is_on_all_of_them(apart: Path) -> None:
     """It says so and which steps differ; the late rank is found by the steps that all have."""
     words = report_on(apart).words
-    assert words[0].startswith("rank 3 comes last to 4 of 4 collectives, 30.0 ms after the median")
-    assert "the ranks recorded different steps: ranks 0, 1, 2 steps 0 to 4, rank 3 steps 1 to 4; " \
-        "steps 1 to 4 on all" in words  # fmt: skip
-    joined = "joined by their request: step_0-4_20261122T064715Z, step_1-4_20261122T064715Z"
+    assert words[0].startswith("Rank 3 comes last to 4 of 4 collectives, 30.0 ms after the median")
+    assert "The ranks recorded different steps: ranks 0, 1, 2 steps 0 to 4, rank 3 steps 1 to 4; " \
+        "steps 1 to 4 on all." in words  # fmt: skip
+    joined = "Joined by their request: step_0-4_20261122T064715Z, step_1-4_20261122T064715Z."
     assert joined in words
 
 
@@ -97,5 +97,5 @@ def test_ranks_without_a_common_step_are_not_compared(tmp_path: Path) -> None:
         if rank:
             path.write_text(path.read_text().replace("ProfilerStep#", "ProfilerStep#7"))
     words = report_on(tmp_path).words
-    assert any(text.endswith("rank 1 steps 70 to 74; no step on all") for text in words)
+    assert any(text.endswith("rank 1 steps 70 to 74; no step on all.") for text in words)
     assert not any("comes last" in text for text in words)
