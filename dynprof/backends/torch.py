@@ -21,7 +21,7 @@ from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
 from dynprof.backends.quiescence import tasks
-from dynprof.backends.script_session import ScriptSession
+from dynprof.backends.script_window_session import ScriptSession
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED

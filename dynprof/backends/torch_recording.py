@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.detached_close import DetachedClose, Taken
     from dynprof.backends.kineto import KinetoSession
-    from dynprof.backends.script_session import ScriptSession
+    from dynprof.backends.script_window_session import ScriptSession
     from dynprof.companions import Companion
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
+from dynprof.cli.foretold import foretold
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, fail, say
 from dynprof.cli.request_follower import Follower
@@ -19,7 +20,7 @@ from dynprof.files.layout import CONFIG_NAME
 from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
-    from dynprof.config import ProfilerConfig
+    from dynprof.config import Parsed, ProfilerConfig
     from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.status import Status
 
@@ -81,7 +82,8 @@ def _save(
     raw, before = _changed(path, asked, resets)
     if not before:
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
-    config = parse_config(raw).config
+    parsed = parse_config(raw)
+    config = parsed.config
     if missing := _missing(before, config):
         say(f"not there, and not asked: {listed('rank', missing)}", err=True)
     if not config.cancel:
@@ -95,6 +97,7 @@ def _save(
     say(f"{path} is saved; {asked_of} asked", err=True)
     if not config.cancel:
         _tell_what_is_asked(watching, inherited(config, asked))
+        _tell_what_has_no_effect(parsed, path)
     if wait:
         code = _follow(Follower(path, hashlib.sha256(raw).hexdigest(), before), watching, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)
@@ -113,6 +116,13 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
         say(f"{ranks} in the first step still: a window opens after it", err=True)
     if rest:
         say(f"as the file says besides: {', '.join(rest)}", err=True)
+
+
+def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
+    """Say what the job will leave out; what it refuses it says itself."""
+    for text, is_refusal in foretold(parsed, path):
+        if not is_refusal:
+            say(text, err=True)
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:

@@ -31,7 +31,10 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+)")
 def log(
     directory: Directory,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--follow", "-f", metavar="", help="Go on with what is written, until Ctrl-C."
+        ),
     ] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=1, help="Only so many of the newest.")

@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -35,6 +36,7 @@ def merge(
     """
     from dynprof.analysis.runs.merge import merge as merged
 
+    say_if_elsewhere(path)
     try:
         with waiting("merging"):
             made = merged(path, ranks, output)

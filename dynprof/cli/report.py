@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -20,7 +21,7 @@ def report(
         Optional[Path],  # noqa: UP045 - typer on Python 3.10
         typer.Option(help="The file or folder to write to; else analysis/ beside the trace."),
     ] = None,
-    browser: Annotated[bool, typer.Option(help="Open it.")] = False,
+    browser: Annotated[bool, typer.Option(metavar="", help="Open it.")] = False,
 ) -> None:
     """Write one page about a capture: where a step goes, what to try, and all behind it.
 
@@ -33,6 +34,7 @@ def report(
     """
     from dynprof.analysis.runs.window_report import report_on
 
+    say_if_elsewhere(path)
     try:
         with waiting("reading"):
             made = report_on(path, output)

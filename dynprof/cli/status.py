@@ -38,9 +38,12 @@ MOST_RANKS = 64
 
 def status(
     directory: Directory,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", metavar="", help="Keep showing it, until Ctrl-C.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print it for a script, one object for all ranks.")
+        bool,
+        typer.Option("--json", metavar="", help="Print it for a script, one object for all ranks."),
     ] = False,
 ) -> None:
     """Show where every rank stands: its health, step, request and last capture.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -48,6 +49,7 @@ def top(
     """
     from dynprof.analysis.runs.newest import newest_measured
 
+    say_if_elsewhere(path)
     try:
         with waiting("reading"):
             measured, passed_over = newest_measured(path)
@@ -58,7 +60,10 @@ def top(
         say(f"passed over: {why}", err=True)
     shown = console()
     shown.print(sentence(trace.name, shown.width, style="italic"))
-    shown.print(_operators(measured.work, sort, limit, shown.width))
+    if measured.work:
+        shown.print(_operators(measured.work, sort, limit, shown.width))
+    else:
+        say("no operator was recorded")
     for words in measured.tear.words():
         say(f"{trace}: {words}", err=True)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import CaptureError
@@ -25,7 +26,9 @@ LOOPBACK = "127.0.0.1"
 def view(
     path: Captures,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open it; else print its address only.")] = True,
+    browser: Annotated[
+        bool, typer.Option(metavar="", help="Open it; else print its address only.")
+    ] = True,
 ) -> None:
     """Open a trace in Perfetto's viewer, without the network, until Ctrl-C.
 
@@ -37,6 +40,7 @@ def view(
     """
     from dynprof.analysis.runs.one_trace import newest_in
 
+    say_if_elsewhere(path)
     try:
         trace = newest_in(path)
     except CaptureError as error:

@@ -23,10 +23,25 @@ _NAMES = {
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return the sentence for a key that no setting has."""
+    """Return the sentence for a key that no setting has, or none in this section."""
+    if (home := _home(key)) is not None:
+        place = f'inside "{home}"' if home else "at the top level"
+        return f"{show(key)} stands in the wrong place; write it {place}."
     near = near_miss(key, known)
     hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(known)}."
     return f"there is no setting {show(key)}; {hint}"
+
+
+def _home(key: str) -> str | None:
+    """Return the section that has a setting, empty for none; None where no section has it."""
+    schema = config_schema()
+    if key in schema["properties"]:
+        return ""
+    for name, member in schema["properties"].items():
+        options = map(_resolve, (member, *member.get("anyOf", [])))
+        if any(key in option.get("properties", {}) for option in options):
+            return str(name)
+    return None
 
 
 def violation(error: ValidationError) -> str:

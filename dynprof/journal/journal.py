@@ -171,7 +171,9 @@ class Journal:
         last = self._written
         if last and 0 <= status.heartbeat - last.heartbeat < HEARTBEAT_S:  # clocks are set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
-            if dataclasses.replace(status, **still) == dataclasses.replace(last, **still):
+            is_learned = last.step_ms is None and status.step_ms is not None  # who looks wants it
+            same = dataclasses.replace(status, **still) == dataclasses.replace(last, **still)
+            if same and not is_learned:
                 return
         self._written = status
         self._status_file.write(status)

@@ -19,16 +19,25 @@ from dynprof.process.warnings_to_script import warn_script
 
 _patches = Patches()
 _lock = threading.RLock()
+_TOO_EARLY = "marks nothing before torch is imported and the next window opens; import torch first"
 
 
 def install() -> None:
     """Mark phases from now on; a second time it wraps what was imported since."""
-    if not hasattr(sys.modules.get("torch"), "autograd"):
-        warn_script("dynprof.plugin marks nothing: import torch before it")
-        return
     with _lock:
-        wrap_all(_patches)
-        SINKS.before_plug = install
+        SINKS.before_plug = _wrap
+        _wrap()
+        if not _patches.on:
+            warn_script(f"dynprof.plugin {_TOO_EARLY}")
+
+
+def _wrap() -> None:
+    """Wrap what torch has by now, if it is there and whole."""
+    torch = sys.modules.get("torch")
+    is_half = getattr(getattr(torch, "__spec__", None), "_initializing", False)
+    if hasattr(torch, "autograd") and not is_half:  # another thread may be importing it
+        with _lock:
+            wrap_all(_patches)
 
 
 def uninstall() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
-from dynprof.errors import ConfigError
+from dynprof.errors import ConfigError, Problem
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
@@ -214,10 +214,14 @@ class Session:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
-        reading = self._read(
-            self._process.layout.config if config_path is None else Path(config_path).resolve()
-        )
+        path = self._process.layout.config if config_path is None else Path(config_path).resolve()
+        reading = self._read(path)
         problems = reading.problems if isinstance(reading, ConfigError) else ()
+        if reading is GONE and config_path is not None:  # it may never have been there
+            text = (
+                f"there is no file {path}, so start() opens nothing; give it the path of a config."
+            )
+            problems = (Problem(text),)
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
         self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems), now=True)
         self._loop.turn(a_step_ended=False)

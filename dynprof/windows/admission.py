@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from dynprof.captures.exporter import Exporter
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
-    from dynprof.windows.given_up import GivenUp
     from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.unended_recordings import UnendedRecordings
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
@@ -27,14 +27,14 @@ class Admission:
         process: This process.
         inbox: The step that is running, and what is known of the disk.
         exporter: May be saving.
-        given_up: Recordings that have not been ended yet.
+        unended: Recordings that have not been ended yet.
     """
 
     def __init__(
-        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, given_up: GivenUp
+        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedRecordings
     ) -> None:
         self._process, self._inbox = process, inbox
-        self._exporter, self._given_up = exporter, given_up
+        self._exporter, self._unended = exporter, unended
         self._failures: Counter[str] = Counter()
         self._waited = (0, "")
 
@@ -54,7 +54,7 @@ class Admission:
         """Return what a request has to wait for now; None where nothing."""
         if self._exporter.busy:
             return "the last capture is being saved"
-        if self._given_up.hinder():
+        if self._unended.hinder():
             return "the thread of a window that was given up has not come by since"
         backend = self._process.backend(request.plan.backend)
         if obstacle := backend.obstacle(request.plan):

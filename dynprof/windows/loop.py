@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.windows.admission import Admission
-from dynprof.windows.given_up import GivenUp
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import why_early
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
+from dynprof.windows.unended_recordings import UnendedRecordings
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Loop:
         self._costs = costs
         self._open: OpenWindow | None = None
         self._said, self._opening = "", False
-        self.turns, self._given_up = Turns(), GivenUp(wall, self._clock)
-        self.admission = Admission(process, inbox, exporter, self._given_up)
+        self.turns, self._unended = Turns(), UnendedRecordings(wall, self._clock)
+        self.admission = Admission(process, inbox, exporter, self._unended)
         self._handover = Handover(process, inbox, exporter, on_saved)
 
     @property
@@ -130,7 +130,7 @@ class Loop:
         """Take a turn, if it can be had: end first what this thread may, and say what is due."""
         with self.turns.take() as mine:
             if mine:
-                self._given_up.look()
+                self._unended.look()
             try:
                 yield mine
             finally:
@@ -151,7 +151,7 @@ class Loop:
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
-        if self._given_up:
+        if self._unended:
             self._inbox.knock()
 
     def _turn(self, a_step_ended: bool) -> None:
@@ -237,7 +237,7 @@ class Loop:
             current.window.open(self._preparing(request, backend), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._given_up.let_go(current)
+            self._unended.let_go(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
@@ -268,7 +268,7 @@ class Loop:
             return
         current, self._open = self._open, None
         self.admission.note_failure(current.backend.name)
-        self._given_up.let_go(current)
+        self._unended.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         self._wall.attempt(

@@ -151,6 +151,13 @@ def test_nothing_is_raised_after_init(tmp_path: Path, call: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+def test_a_file_that_start_does_not_find_is_named(tmp_path: Path) -> None:
+    """The log does not say of another file that the watched config is gone."""
+    done = run(tmp_path, 'dp.init("a"); dp.start("no such"); print(*dp.status().problems)')
+    said = f"there is no file {tmp_path / 'no such'}, so start() opens nothing; "
+    assert done.stdout == f"{said}give it the path of a config.\n"
+
+
 def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
     """A child made by fork neither profiles nor writes, and the parent goes on."""
     script = """

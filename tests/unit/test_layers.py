@@ -75,7 +75,7 @@ TORCH_MODULES = {
         "detached_close",
         "detached_close_selftest",
         "open_annotations",
-        "script_session",
+        "script_window_session",
     )
 }
 TORCH_MODULES |= {

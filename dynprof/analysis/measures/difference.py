@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
 from dynprof.analysis.measures.timeline.phases import mean_phases
-from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS
+from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,6 +58,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
     """Return what of the things that change the other numbers was recorded."""
     trace = measured.trace
     return {
+        "operators": bool(trace.category(OPERATORS).any()),
         "the host's Python frames": bool(trace.category(FRAMES).any()),
         "shapes of operators": len(trace.tables["dims"]) > 1,
         "memory events": len(trace.memory["time"]) > 0,

@@ -109,9 +109,12 @@ def _slowed(measured: MeasuredTrace) -> str:
     if cost.step_during_ms < SLOWED * cost.step_before_ms:
         return ""
     more = cost.step_during_ms / cost.step_before_ms - 1
+    said = f"Recording made the steps {more:.0%} longer ({cost.step_before_ms:,.4g} ms before)"
+    if measured.manifest and measured.manifest.backend == "marks":
+        return f"{said}."  # there is no less detail than marks alone
     return (
-        f"Recording made the steps {more:.0%} longer ({cost.step_before_ms:,.4g} ms before): what "
-        "runs much Python has too large a share here; less detail, without stacks, slows less."
+        f"{said}: what runs much Python has too large a share here; less detail, without stacks, "
+        "slows less."
     )
 
 

@@ -53,6 +53,15 @@ def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
     assert job.config.read_bytes() == before
 
 
+def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> None:
+    """Nobody has to look into the log to learn that what was asked for is left out."""
+    code, _, errors = dynprof("arm", job.root, "--activities", "CPU,CUDA", "--l2-cache", "--wait")
+    assert code == 0
+    assert "/activities: CUDA is left out: " in errors
+    assert "/experimental_config/l2_cache: has no effect with backend " in errors
+    assert dynprof("cancel", job.root)[2].splitlines()[1:] == []
+
+
 def test_a_refusal_is_the_answer(job: RunningJob) -> None:
     """A rank that refuses ends the wait, with its reason."""
     code, _, errors = dynprof("arm", job.root, "--start-step", 1, "--wait")

@@ -218,3 +218,10 @@ def test_one_step_between_start_and_stop(tmp_path: Path) -> None:
             prof.stop()
     (trace,) = traces(tmp_path / "result")
     assert len(operators(trace, "aten::addmm")) == 1
+
+
+def test_the_vendors_own_module_of_analyse() -> None:
+    """Its samples of offline analysis import it from there."""
+    from dynprof.profiler.profiler import analyse, profile
+
+    assert (analyse, profile) == (torch_npu.profiler.analyse, torch_npu.profiler.profile)

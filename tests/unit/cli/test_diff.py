@@ -84,6 +84,17 @@ def test_without_marked_steps_the_whole_is_compared(tmp_path: Path) -> None:
     ]
 
 
+def test_marks_alone_are_no_faster_job(tmp_path: Path) -> None:
+    """A window of ``Level_none`` has no operators: what seems to be saved was not recorded."""
+    one = write(tmp_path / "a.trace.json", 2, 3, 10)
+    other = tmp_path / "b.trace.json"
+    other.write_text(one.read_text().replace('"cpu_op"', '"mstx"'))
+    done = run([*DYNPROF, "diff", one, other])
+    assert (done.returncode, done.stderr) == (1, "not the same: only the first has operators\n")
+    shown = run([*DYNPROF, "top", other])
+    assert shown.stdout.splitlines() == ["b.trace.json", "no operator was recorded"]
+
+
 def test_other_devices_are_said(tmp_path: Path) -> None:
     """Their kernels have other names, which the numbers do not tell; that is no error."""
     paths = []

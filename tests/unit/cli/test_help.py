@@ -36,6 +36,12 @@ def test_nothing_is_cut(command: str, width: int) -> None:
     assert "…" not in "".join(lines)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_takes_no_value_shows_none(command: str) -> None:
+    """Nobody shall write ``--watch true``."""
+    assert not [line for line in shown(command, 80) if "<bool>" in line and "--help" not in line]
+
+
 def test_on_forty_columns_the_options_keep_their_names() -> None:
     """Where frames would cut the names of options, the help is plain, and no wider either."""
     done = run([*DYNPROF, "arm", "--help"], env={**os.environ, "COLUMNS": "40"})

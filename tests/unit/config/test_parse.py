@@ -65,6 +65,12 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"prof_dir": "a\x1b[2J"}, '"a\\u001b[2J" is not allowed'),
         ({"experimental_config": 3}, "write an object in braces or null"),
         ({"start_step": -2}, "at least -1"),
+        (
+            {"mstx": True},
+            '"mstx" stands in the wrong place; write it inside "experimental_config".',
+        ),
+        ({"max_seconds": 5}, 'write it inside "limits"'),
+        ({"experimental_config": {"active": 5}}, "write it at the top level"),
         ('{"x": ' + "9" * 5000 + "}", "too many digits"),
     ],
 )

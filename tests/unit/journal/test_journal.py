@@ -27,6 +27,7 @@ class Office:
     def __init__(self, root: Path) -> None:
         self.layout = Layout(root, 3, "host", 42)
         self.state = "idle"
+        self.step_ms: float | None = None
         self.ticked = threading.Event()
         self.journal = Journal(self.layout, self.status, self.ticked.set)
 
@@ -34,6 +35,7 @@ class Office:
         """Return the state of now."""
         return Status(
             self.state,
+            step_ms=self.step_ms,
             heartbeat=time.time(),
             profilers=(Capabilities("torch", ("CPU",)),),
             rank=self.layout.rank,
@@ -67,6 +69,17 @@ def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
     assert (status.state, status.rank) == ("stopped", 3)
     assert status.profilers == (Capabilities("torch", ("CPU",)),)
     assert [p.name for p in office.layout.status.parent.iterdir()] == ["rank_3.json"]
+
+
+def test_the_first_step_time_does_not_wait_for_the_heartbeat(tmp_path: Path) -> None:
+    """Whoever looks at a job that has just begun, or has just saved, sees how fast it is."""
+    office = Office(tmp_path)
+    office.journal.start()
+    while not office.layout.status.exists():
+        assert office.ticked.wait(patience_s())
+    office.step_ms = 12.5
+    office.journal.stop()
+    assert load_status(office.layout.status).step_ms == 12.5
 
 
 def test_files_are_private_to_user_and_group(tmp_path: Path) -> None:

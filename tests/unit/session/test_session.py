@@ -92,7 +92,7 @@ def test_start_opens_now(job: Job) -> None:
     assert job.backend.recordings[0].steps == [7, 8]
     assert len(job.backend.recordings) == 1
     job.session.start(job.root / "missing.json")
-    assert "gone" in job.session.status().problems[0]
+    assert "there is no file" in job.session.status().problems[0]
 
 
 def test_stop_closes_now(job: Job) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.report.contents import contents
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.report.contents import contents, verdict
 from dynprof.analysis.report.waiting import waiting
+from dynprof.captures.manifest import Cost
 from tests.unit.analysis.made_jobs import COMPUTE, Job
+from tests.unit.analysis.output.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +50,19 @@ def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> 
     assert "queued for an event" not in silent["streams"][0]["kinds"]
     assert "queued for an event" in told["streams"][0]["kinds"]
     assert "queued alone" in silent["streams"][0]["kinds"]
+
+
+def test_nobody_is_told_to_record_less_than_marks(tmp_path: Path) -> None:
+    """That recording slowed the job is said of every capture; what to leave out, where one can."""
+    step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
+    measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
+    assert measured.manifest is not None
+    (path,) = tmp_path.rglob("*.info.json")
+    cost = Cost(open_ms=0, close_ms=0, step_before_ms=10, step_during_ms=20)
+    said = {}
+    for backend in ("torch", "marks"):
+        measured.manifest.model_copy(update={"backend": backend, "cost": cost}).save(path)
+        lines = verdict(MeasuredTrace(measured.path))
+        (said[backend],) = (line for line in lines if "100% longer (10 ms before)" in line)
+    assert said["torch"].endswith("less detail, without stacks, slows less.")
+    assert said["marks"] == "Recording made the steps 100% longer (10 ms before)."

@@ -17,7 +17,7 @@ WAIT_S = 30.0
 """For so long the next window waits for the thread of one that was given up."""
 
 
-class GivenUp:
+class UnendedRecordings:
     """Keeps them until a thread comes by that may end them, or theirs has ended itself.
 
     Args:

@@ -1,0 +1,40 @@
+"""Captures of a job that lie outside of its config's directory, where commands do not look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dynprof.cli.config_directory import statuses
+from dynprof.cli.outcome import say
+from dynprof.errors import CaptureError
+
+
+def say_if_elsewhere(path: Path) -> None:
+    """Say where a job's newest captures lie, if the folder that was named has older ones only.
+
+    Args:
+        path: What the command was given: a config's directory, or any other folder or file.
+    """
+    told = (status.last_capture for status in statuses(path))
+    manifests = [Path(name) for name in told if name and Path(name).is_absolute()]
+    newest = max((_written_s(one) for one in manifests), default=0.0)
+    if newest <= _newest_below(path):
+        return
+    folders = sorted({str(one.parent.parent) for one in manifests if _written_s(one)})
+    say(f"newer captures lie elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
+
+
+def _newest_below(path: Path) -> float:
+    from dynprof.analysis.runs.one_trace import traces_in
+
+    try:
+        return max(_written_s(trace) for trace in traces_in(path))
+    except CaptureError:
+        return 0.0
+
+
+def _written_s(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,57 @@
+"""What a job would say of a config: asked of its plan and its last status, not of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import CaptureError
+from dynprof.files.layout import STATUS_DIR, Layout, free_disk_mb, why_unusable
+from dynprof.journal.status import Status, load_status
+from dynprof.requests.plan import Refusal, Standing, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.config import Parsed, ProfilerConfig
+
+
+def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield what is to be said of a well-formed config, and whether it is a refusal.
+
+    Args:
+        parsed: The config, as it was read.
+        path: Where it lies.
+    """
+    for remark in parsed.remarks:
+        yield str(remark), False
+    status = _asked_process(parsed.config, path.parent)
+    if status is None or parsed.config.cancel:
+        return
+    allowed = tuple(map(Path, status.prof_dirs))
+    layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed)
+    folder = layout.capture_dir(parsed.config.prof_dir)
+    standing = Standing(
+        step=status.step if status.is_live(time.time()) else -1,
+        rank=status.rank,
+        capabilities=status.profilers,
+        free_disk_mb=free_disk_mb(folder),
+        prof_dir_problem=layout.why_forbidden(folder) or why_unusable(folder),
+    )
+    outcome = plan(parsed.config, standing)
+    refused = isinstance(outcome, Refusal)
+    for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
+        (located,) = parsed.locate([problem])
+        yield f"{located} (rank {status.rank} on {status.host})", refused
+
+
+def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
+    """Return the latest status beside the config of a rank that it asks for."""
+    statuses = []
+    for path in (directory / STATUS_DIR).glob("rank_*.json"):
+        with contextlib.suppress(CaptureError):
+            statuses.append(load_status(path))
+    asked = [status for status in statuses if status.rank in config.asked_ranks]
+    return max(asked, key=lambda status: status.heartbeat, default=None)

@@ -1,0 +1,23 @@
+"""What commands say of captures that ``prof_dir`` has put outside of the config's directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.integration.commands import dynprof
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.running import RunningJob
+
+
+def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path: Path) -> None:
+    """Whoever asks for a report of the config's folder learns that an older capture is shown."""
+    for place in ("./", tmp_path / "elsewhere"):
+        assert dynprof("arm", job.root, "--prof-dir", place, "--wait")[0] == 0
+    told = f"newer captures lie elsewhere, as prof_dir says: {tmp_path / 'elsewhere'}/step_"
+    for command in ("top", "report"):
+        assert told in dynprof(command, job.root)[2]
+    assert dynprof("arm", job.root, "--prof-dir", "./", "--wait")[0] == 0
+    assert told not in dynprof("top", job.root)[2]

@@ -1,0 +1,44 @@
+"""The plugin in a script that imports torch after it, or never."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LATE = """
+import dynprof as dp
+dp.init("prof_config", plugin=True)
+
+import dynprof.mstx as mstx
+import torch
+found = []
+with mstx.subscribe(found.append):
+    torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()
+print(*(marker.message for marker in found))
+"""
+
+
+def test_torch_may_be_imported_later(tmp_path: Path) -> None:
+    """Phases are marked once somebody takes them; one warning says so, at the script's line."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    script = tmp_path / "job.py"
+    script.write_text(LATE)
+    done = run([sys.executable, str(script)], cwd=tmp_path)
+    assert done.stdout.split() == ["forward", "backward"]
+    (line,) = (line for line in done.stderr.splitlines() if "dynprof.plugin" in line)
+    assert line.startswith(f"{script}:3: UserWarning: dynprof.plugin marks nothing before torch ")
+
+
+def test_an_import_of_the_plugin_warns_at_its_own_line(tmp_path: Path) -> None:
+    """Python's import machinery lies between; it is nobody's line."""
+    script = tmp_path / "job.py"
+    script.write_text("\n\nimport dynprof.plugin\n")
+    done = run([sys.executable, str(script)], cwd=tmp_path)
+    assert done.stderr.startswith(f"{script}:3: UserWarning: dynprof.plugin marks nothing before")
