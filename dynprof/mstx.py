@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
+from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, is_short
 from dynprof.process.warnings_to_script import warn_script
 
@@ -31,6 +32,7 @@ FAILED = 0
 """What stands for the id of a range that could not be begun."""
 
 
+@left_out(None)
 def mark(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -48,6 +50,7 @@ def mark(
             sink.mark(message, domain)
 
 
+@left_out(FAILED)
 def range_start(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -63,6 +66,7 @@ def range_start(
     return FAILED
 
 
+@left_out(None)
 def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 - the vendor's
     """End a range; one that could not be begun, or has ended, means nothing."""
     if isinstance(range_id, int):
@@ -71,6 +75,7 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 -
         warn_script(f"mstx.range_end({range_id!r}): it takes what range_start returned")
 
 
+@left_out(0)
 def range_push(
     message: str | None = None,
     stream: object = None,  # noqa: ARG001 - the vendor's
@@ -86,13 +91,14 @@ def range_push(
     return -1
 
 
+@left_out(0)
 def range_pop(domain: str = "default") -> int:
     """End the newest open range of this thread.
 
     Returns:
         How many are open still; -1 where none was, which is said.
     """
-    left = open_ranges.pop(domain)
+    left = open_ranges.pop(domain) if isinstance(domain, str) else -1
     if left < 0:
         warn_script("mstx.range_pop(): no range is open on this thread")
     return left
@@ -100,7 +106,7 @@ def range_pop(domain: str = "default") -> int:
 
 def is_open(domain: str = "default") -> bool:
     """Return whether a range of :func:`range_push` is open on this thread."""
-    return open_ranges.is_open(domain)
+    return isinstance(domain, str) and open_ranges.is_open(domain)
 
 
 class annotate:  # noqa: N801 - the vendor's name
@@ -160,7 +166,7 @@ def subscribe(callback: Callable[[Marker], object]) -> Subscription:
 
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
-    if importlib.util.find_spec("mstx") is None:
+    if "mstx" not in sys.modules and importlib.util.find_spec("mstx") is None:
         sys.modules["mstx"] = sys.modules[__name__]
 
 

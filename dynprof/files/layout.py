@@ -97,16 +97,21 @@ class Layout:
         path = Path(os.path.normpath(self.root / prof_dir))
         return path if self._base(path) else Path(os.path.realpath(path))
 
-    def why_forbidden(self, path: Path) -> str:
+    def why_forbidden(self, path: Path, said_in: Path | None = None) -> str:
         """Say why nothing may be written in a directory, by the rules of the job's owner.
 
         It must lie under the config's directory or one that ``init()`` allowed, and no link may
         lead there from it. Any other place will do where only the job's own user can change the
         config: he could write there anyway. Empty if it may be written.
+
+        Args:
+            path: The directory.
+            said_in: The file that names it, where that is not the config.
         """
         base = self._base(path)
         if base is None:
             others = who_else_may_change(self.config)
+            others = others or (who_else_may_change(said_in) if said_in else "")
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
             text = f"{path} lies outside of {places}, and {others}; the job's owner may allow it,"
             return f"{text} with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""

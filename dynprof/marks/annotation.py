@@ -85,11 +85,11 @@ def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Cal
 class _Thrown:
     """Keeps what is thrown into a generator, for the one inside of it."""
 
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self.error = error if isinstance(error, Exception) else None
+        self.error = None if isinstance(error, GeneratorExit) else error
         return self.error is not None

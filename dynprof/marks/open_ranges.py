@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import weakref
 from time import time_ns
 
+from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, Range
 
 MOST_STARTED = 10_000
 """Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
+MOST_PUSHED = 10_000
+"""The same of those that a thread has pushed in a domain."""
 
 
 class _OfThread:
@@ -38,6 +42,7 @@ _made = tuple.__new__
 """Makes a named tuple in half the time that its class takes."""
 
 
+@left_out(0)
 def start(message: str, domain: str) -> int:
     """Begin a range that any thread may end; return its number."""
     number = next(_numbers)
@@ -49,6 +54,7 @@ def start(message: str, domain: str) -> int:
     return number
 
 
+@left_out(False)
 def end(number: int) -> bool:
     """End a range; return whether it was open."""
     ended = _started.pop(number, None)
@@ -65,6 +71,8 @@ def push(message: str, domain: str) -> int:
         stack = mine.by_domain[domain] = []
     begun = _made(Range, (message, domain, mine.number, time_ns(), 0))
     stack.append(begun)
+    if len(stack) > MOST_PUSHED:
+        del stack[0]
     return len(stack) - 1
 
 
@@ -102,6 +110,14 @@ def _all_threads() -> list[_OfThread]:
 def _forget_oldest() -> None:
     with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
         del _started[next(iter(_started))]
+
+
+def _renumber() -> None:
+    """Learn the number of the one thread of a forked child, which is not its parent's."""
+    _stacks.mine.number = threading.get_native_id()
+
+
+os.register_at_fork(after_in_child=_renumber)
 
 
 def _tell_end(ended: Range) -> None:

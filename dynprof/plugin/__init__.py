@@ -9,6 +9,7 @@ back every function as it was. Nobody else in dynprof uses it but ``dynamic_prof
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -48,6 +49,13 @@ def uninstall() -> None:
             unwrap_all(_patches)
 
 
+def _unlock_in_child() -> None:
+    """Have a lock that nobody holds: in a forked child, whoever held it is gone."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 install()
 
 __all__ = ["install", "uninstall"]

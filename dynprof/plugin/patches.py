@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dynprof.marks import open_ranges
@@ -46,6 +47,8 @@ class Patches:
         if original is None or (made is not None and made[1] is original):
             return
         wrapper = wrap(original)
+        if isinstance(owner, ModuleType):  # where pickle finds it, as it found the original
+            wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
         setattr(owner, name, wrapper)
         self._made[id(owner), name] = (owner, wrapper, original)
 
@@ -57,19 +60,21 @@ class Patches:
                 setattr(owner, name, original)
         self._made.clear()
 
-    def marking(self, message: str, *, outermost: bool = False) -> Wrap:
+    def marking(self, message: str) -> Wrap:
         """Return what wraps a function so that each call is a phase, while somebody takes marks.
+
+        But for those inside another one of that name, on their thread: modules, optimizers and
+        loaders hold others, and what another tool put over our wrapper is wrapped once more.
 
         Args:
             message: What to call it.
-            outermost: Only calls that lie in no other one of that name, on their thread.
         """
         depth, is_compiling = self._depths.setdefault(message, _Depth()), self.is_compiling
 
         def wrap(function: Function) -> Function:
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
-                if is_compiling() or not SINKS.all or not self.on or (outermost and depth.now):
+                if is_compiling() or not SINKS.all or not self.on or depth.now:
                     return function(*args, **kwargs)
                 number = open_ranges.start(message, DOMAIN)
                 depth.now += 1

@@ -41,15 +41,15 @@ def wrap_all(patches: Patches) -> None:
     marking = patches.marking
     loader = _loaded("torch.utils.data.dataloader")
     patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
-    forward = marking("forward", outermost=True)
+    forward = marking("forward")
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
-    patches.replace(torch.autograd, "backward", marking("backward", outermost=True))
-    saving = marking("save_checkpoint", outermost=True)
+    patches.replace(torch.autograd, "backward", marking("backward"))
+    saving = marking("save_checkpoint")
     patches.replace(torch, "save", saving)
     for name in ("save", "async_save"):
         patches.replace(_loaded("torch.distributed.checkpoint"), name, saving)
     for name in COLLECTIVES:
-        patches.replace(_loaded("torch.distributed"), name, marking(name, outermost=True))
+        patches.replace(_loaded("torch.distributed"), name, marking(name))
     _wrap_optimizers(torch.optim.Optimizer, patches)
     patches.on = True
 
@@ -60,7 +60,7 @@ def unwrap_all(patches: Patches) -> None:
     patches.undo()
     for kind in _all_below(torch.optim.Optimizer):
         step = vars(kind).get("step")
-        if hasattr(step, _MARKS):  # of an optimizer that was made since
+        if _is_ours(step):  # of an optimizer that was made since
             setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
 
 
@@ -70,6 +70,8 @@ class _ModuleCall:
     Torch's tracer of Python asks once in a process for the code of ``Module.__call__``, and takes
     the module from the variable ``self`` of every frame that runs it. A wrapper's own code would
     not do: it is asked for only now, and it is gone one day.
+
+    Equal to what a module's own ``__call__`` runs: torch.export asks whether that is this one.
     """
 
     def __init__(self, call: Any, marking: Function) -> None:
@@ -83,6 +85,12 @@ class _ModuleCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._marking(*args, **kwargs)
 
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._marking
+
+    def __hash__(self) -> int:
+        return hash(self._marking)
+
 
 _MARKS = "marks_phases"
 
@@ -93,7 +101,7 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
 
     def marking_step(step: Function) -> Function:
         found: Any = mark(step)
-        setattr(found, _MARKS, True)
+        setattr(found, _MARKS, found)
         wrapped: Function = found
         return wrapped
 
@@ -109,8 +117,13 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
     patches.replace(base, "zero_grad", patches.marking("optimizer.zero_grad"))
     for kind in _all_below(base):
         step = vars(kind).get("step")
-        if getattr(step, "hooked", False) and not hasattr(step, _MARKS):
+        if getattr(step, "hooked", False) and not _is_ours(step):
             patches.replace(kind, "step", marking_step)
+
+
+def _is_ours(step: object) -> bool:
+    """Tell our wrapper from one over it, to which functools.wraps has given all that ours has."""
+    return step is not None and getattr(step, _MARKS, None) is step
 
 
 def _all_below(base: Any) -> Iterator[Any]:

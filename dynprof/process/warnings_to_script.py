@@ -25,4 +25,4 @@ def warn_script(text: str) -> None:
 
 
 def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+    return str(frame.f_globals.get("__name__"))

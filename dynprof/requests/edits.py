@@ -28,11 +28,13 @@ class Edit:
         raw: The bytes saved; empty where they could not be read.
         edited_at_s: Time of the save, in seconds since the epoch.
         problems: Why the bytes could not be read.
+        file: Where it was saved, if not in the watched config.
     """
 
     raw: bytes
     edited_at_s: float
     problems: tuple[Problem, ...] = ()
+    file: Path | None = None
 
 
 Reading = Source | ConfigError

@@ -16,6 +16,8 @@ from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.session.upkeep import learn_rank
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dynprof.config import ProfilerConfig
     from dynprof.journal.journal import Journal
     from dynprof.requests.edits import Edit
@@ -76,7 +78,7 @@ class EditHandler:
             self._cancel(number)
             return
         if isinstance(asked, Asked):
-            standing = self._standing(asked.config)
+            standing = self._standing(asked.config, edit.file)
             planned = asked.planned(number, standing)
             if isinstance(planned, Request):
                 self._arm(planned, standing)
@@ -91,15 +93,16 @@ class EditHandler:
         else:
             self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
 
-    def _standing(self, config: ProfilerConfig) -> Standing:
+    def _standing(self, config: ProfilerConfig, file: Path | None) -> Standing:
         """Say where the process stands with regard to a config."""
-        folder = self._process.layout.capture_dir(config.prof_dir)
+        layout = self._process.layout
+        folder = layout.capture_dir(config.prof_dir)
         return Standing(
             step=self._inbox.step,
             rank=self._process.rank.number,
             capabilities=self._process.capabilities(),
             free_disk_mb=free_disk_mb(folder),
-            prof_dir_problem=self._process.layout.why_forbidden(folder) or why_unusable(folder),
+            prof_dir_problem=layout.why_forbidden(folder, file) or why_unusable(folder),
         )
 
     def _arm(self, request: Request, standing: Standing) -> None:

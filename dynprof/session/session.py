@@ -214,16 +214,16 @@ class Session:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
-        path = self._process.layout.config if config_path is None else Path(config_path).resolve()
-        reading = self._read(path)
+        file = None if config_path is None else Path(config_path).resolve()
+        reading = self._read(file or self._process.layout.config)
         problems = reading.problems if isinstance(reading, ConfigError) else ()
-        if reading is GONE and config_path is not None:  # it may never have been there
+        if reading is GONE and file:  # it may never have been there
             text = (
-                f"there is no file {path}, so start() opens nothing; give it the path of a config."
+                f"there is no file {file}, so start() opens nothing; give it the path of a config."
             )
             problems = (Problem(text),)
         raw = b"" if isinstance(reading, ConfigError) else reading.raw
-        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems), now=True)
+        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems, file), now=True)
         self._loop.turn(a_step_ended=False)
 
     def _read(self, path: Path) -> Reading:

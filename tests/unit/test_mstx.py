@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -89,6 +90,28 @@ def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
     assert len(open_ranges.all_open()) == open_ranges.MOST_STARTED
     assert not open_ranges.end(first)
     assert open_ranges.end(last)
+
+
+def test_ranges_that_are_never_popped_do_not_either() -> None:
+    """As where an exception jumps over the pop, step by step."""
+    for _ in range(open_ranges.MOST_PUSHED + 3):
+        mstx.range_push("lost", domain="lost")
+    assert len(open_ranges.all_open()) == open_ranges.MOST_PUSHED
+    while mstx.is_open("lost"):
+        mstx.range_pop("lost")
+
+
+def test_a_domain_that_is_none_has_no_ranges() -> None:
+    """It is said, and not raised."""
+    wrong: Any = ["io"]
+    assert not mstx.is_open(wrong)
+    with pytest.warns(UserWarning, match="no range is open"):
+        assert mstx.range_pop(wrong) == -1
+
+
+def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
+    """Python warns of nothing in a namespace whose name is None; the mark is all that it costs."""
+    exec("mark('')", {"__name__": None, "mark": mstx.mark})  # noqa: S102
 
 
 @pytest.mark.parametrize("ends_inside", [True, False])
@@ -336,6 +359,27 @@ def test_an_asynchronous_generator_is_one_too() -> None:
     assert not any("cut" in event["args"] for event in events)
 
 
+def test_a_cancelled_task_reaches_an_asynchronous_context_manager() -> None:
+    """It is thrown into the generator inside, as into one that is not decorated."""
+    caught: list[str] = []
+
+    @mstx.annotate()
+    async def connection() -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            caught.append("cancelled")
+            raise
+
+    async def use() -> None:
+        async with contextlib.asynccontextmanager(connection)():
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(use())
+    assert caught == ["cancelled"]
+
+
 def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
     """Up to 255 bytes, which no trace takes; one that fails is said and hears no more."""
     found: list[Marker] = []
@@ -370,6 +414,29 @@ def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]
     assert "the subscriber failed: ValueError: not today" in capfd.readouterr().err
 
 
+FORKED = """
+import os, threading
+import dynprof.mstx as mstx
+mstx.range_push("before")
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    threads = []
+    mstx.subscribe(lambda marker: threads.append(marker.thread))
+    mstx.range_end(mstx.range_start("a"))
+    mstx.range_push("b")
+    mstx.range_pop()
+    print(set(threads) == {threading.get_native_id()}, flush=True)
+    os._exit(0)
+"""
+
+
+def test_ranges_of_a_forked_child_are_of_its_own_thread() -> None:
+    """Not of its parent's, whose number it had when it was made."""
+    done: subprocess.CompletedProcess[str] = run([sys.executable, "-c", FORKED])
+    assert done.stdout == "True\n", done.stderr
+
+
 INSTALLED = """
 import dynprof.mstx
 dynprof.mstx.install()
@@ -385,3 +452,7 @@ def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Any) -> N
     (tmp_path / "mstx.py").write_text("range_start = len")
     done = run([sys.executable, "-c", INSTALLED], cwd=tmp_path)
     assert done.stdout == "3 mstx\n", done.stderr
+    stub = 'import sys, types\nsys.modules["mstx"] = types.SimpleNamespace(range_start=len, '
+    stub += f'__name__="stub")\n{INSTALLED}'
+    done = run([sys.executable, "-c", stub], cwd=tmp_path)
+    assert done.stdout == "3 stub\n", done.stderr

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dynprof as dp
-import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.marks import open_ranges
+from tests.integration.plugin.marking import marked
 from tests.integration.running import RunningJob
+from tests.processes import run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -19,26 +24,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from dynprof.marks.subscription import Marker
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> Iterator[None]:
-    import dynprof.plugin  # not at the top: it wraps as soon as it is imported
-
-    dynprof.plugin.install()
-    yield
-    dynprof.plugin.uninstall()
-
-
-def marked(action: Callable[[], object]) -> list[str]:
-    """Return the phases that an action has, in the order of their ends."""
-    found: list[Marker] = []
-    with mstx.subscribe(found.append):
-        action()
-    assert {marker.domain for marker in found} <= {"phases"}
-    return [marker.message for marker in found]
 
 
 class Data:
@@ -173,31 +158,42 @@ def test_what_somebody_else_put_over_it_stays() -> None:
         torch.save = ours.__wrapped__
 
 
-def test_compiled_code_is_not_broken_by_it() -> None:
-    """No graph break and no recompilation more than without it, while marks are taken too."""
-    counters = torch._dynamo.utils.counters
+def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
+    """functools.wraps hands all attributes on; a script's own step is never put away."""
+    train(torch.optim.SGD)
+    done: list[str] = []
 
-    def compile_and_run() -> tuple[int, int, int]:
-        torch._dynamo.reset()
-        counters.clear()
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
-        fast = torch.compile(model, backend="aot_eager")
-        for _ in range(3):
-            fast(torch.ones(2, 4)).sum().backward()
-        with mstx.subscribe(print):
-            for _ in range(3):
-                fast(torch.ones(2, 4)).sum().backward()
-        stats = counters["stats"]
-        return (
-            sum(counters["graph_break"].values()),
-            stats["unique_graphs"],
-            stats["calls_captured"],
-        )
+    def step(self: Any, closure: Any = None) -> Any:
+        done.append("own")
+        return torch.optim.SGD.step(self, closure)
 
-    with_it = compile_and_run()
+    body = {"step": functools.wraps(torch.optim.SGD.step)(step)}
+    optimizer = type("Own", (torch.optim.SGD,), body)([torch.ones(2, requires_grad=True)], lr=0.1)
+    assert marked(optimizer.step) == ["optimizer.step"]
     dp.plugin.uninstall()
-    assert with_it == compile_and_run()
-    assert with_it[0] == 0
+    optimizer.step()
+    assert done == ["own", "own"]
+
+
+def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
+    """As what lies in another one of its name: it is the same time."""
+    ours = torch.optim.Optimizer.zero_grad
+    torch.optim.Optimizer.zero_grad = lambda self: ours(self)
+    theirs = torch.optim.Optimizer.zero_grad
+    try:
+        optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+        assert marked(lambda: optimizer.zero_grad()) == ["optimizer.zero_grad"]
+        dp.plugin.uninstall()
+        assert torch.optim.Optimizer.zero_grad is theirs
+    finally:
+        torch.optim.Optimizer.zero_grad = ours.__wrapped__
+
+
+@pytest.mark.parametrize("function", ["save", "distributed.all_reduce", "autograd.backward"])
+def test_what_is_wrapped_can_be_pickled(function: str) -> None:
+    """A pool's task may be torch.save; it finds the same function again."""
+    wrapped = operator.attrgetter(function)(torch)
+    assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
 
 
 def test_stacks_name_modules_as_without_it() -> None:
@@ -216,6 +212,35 @@ def test_stacks_name_modules_as_without_it() -> None:
     dp.plugin.uninstall()
     assert marked_too == with_it == modules()
     assert len(with_it) == 3
+
+
+FORKED = """
+import os, signal, threading
+import torch
+import dynprof.mstx as mstx, dynprof.plugin
+held, leave = threading.Event(), threading.Event()
+def hold():
+    with dynprof.plugin._lock:
+        held.set()
+        leave.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    with mstx.subscribe(print):
+        os._exit(0)
+leave.set()
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_forked_while_it_installs_can_subscribe() -> None:
+    """The thread that held the lock is not in the child, and is not waited for."""
+    done = run([sys.executable, "-c", FORKED])
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_loops_without_torch_have_the_same_phases() -> None:

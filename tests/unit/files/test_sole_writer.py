@@ -47,6 +47,17 @@ def test_a_sticky_folder_keeps_no_file_of_its_own_apart(path: Path) -> None:
     assert str(path.parent) in who_else_may_change(path)
 
 
+def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
+    """As with follow_symlinks: whoever may replace what a link leads to may change the config."""
+    apart = path.parent.parent / "apart"
+    apart.mkdir()
+    path.rename(apart / "real.json")
+    path.symlink_to(apart / "real.json")
+    assert who_else_may_change(path) == ""
+    apart.chmod(0o1777)
+    assert who_else_may_change(path) == f"others than the job's user may write {apart}"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_file_of_another_user(path: Path) -> None:
     """He may change it as he likes."""

@@ -95,6 +95,26 @@ def test_start_opens_now(job: Job) -> None:
     assert "there is no file" in job.session.status().problems[0]
 
 
+def test_start_with_a_file_of_others_keeps_captures_in_their_place(
+    job: Job, tmp_path: Path
+) -> None:
+    """What others may change says what is recorded, and not where the job writes."""
+    job.root.chmod(0o700)
+    config = job.root / "profiler_config.json"
+    config.write_text("{}")
+    config.chmod(0o600)
+    shared = tmp_path / "shared.json"
+    shared.write_text(json.dumps({"active": 1, "prof_dir": f"{tmp_path}-elsewhere"}))
+    shared.chmod(0o600)
+    job.session.start(shared)
+    assert job.session.status().problems == ()
+    job.step(2)
+    shared.chmod(0o620)
+    job.session.start(shared)
+    (problem,) = job.session.status().problems
+    assert f"others than the job's user may write {shared}" in problem
+
+
 def test_stop_closes_now(job: Job) -> None:
     """``stop()`` keeps the whole steps that there are."""
     job.edit(active=100)
