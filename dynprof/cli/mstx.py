@@ -13,10 +13,10 @@ from dynprof.native.library import FOLDER, HEADERS, MISSING, PATH
 def mstx(
     *,
     path: Annotated[
-        bool, typer.Option("--path", help="Print the folder of the library alone.")
+        bool, typer.Option("--path", metavar="", help="Print the folder of the library alone.")
     ] = False,
     include: Annotated[
-        bool, typer.Option("--include", help="Print the folder of its header alone.")
+        bool, typer.Option("--include", metavar="", help="Print the folder of its header alone.")
     ] = False,
 ) -> None:
     """Say where the library of C marks and its header lie, and how to use them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -67,7 +66,8 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
     target = str(path.with_suffix(".so"))
     paths = [f"-I{HEADERS}", f"-L{FOLDER}", "-shared", "-fPIC", "-pthread", *options]
     command = [compiler, str(path), *paths, "-o", target, "-lms_tools_ext"]
-    subprocess.run(command, check=True)
+    done = processes.run(command)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_documents_sample(tmp_path: Path) -> None:
