@@ -1,12 +1,16 @@
-"""Brings the report's chart library into the package when it is built: uPlot, from its wheel.
+"""Brings into the package what is made when it is built.
 
-So that neither its code lies here nor what its wheel asks for is installed beside a training.
+The report's chart library, uPlot, from its wheel: so neither its code lies here nor is what its
+wheel asks for installed beside a training. And the library of C marks, where there is a compiler.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,38 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TARGET = "dynprof/analysis/report/bundled"
 FILES = ("uPlot.iife.js", "uPlot.min.css")
+NATIVE = Path("dynprof", "native")
+LIBRARY = NATIVE / "lib" / "libms_tools_ext.so"
+FLAGS = ("-O2", "-std=c11", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 
 
 class BundledParts(BuildHookInterface[Any]):
-    """Copies the files before each build, of a wheel and of an editable one."""
+    """Makes the files before each build, of a wheel and of an editable one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Copy them, and name them as what git ignores and the wheel has."""
+        """Make them, and name them as what git ignores and the wheel has."""
         del version
+        self._copy_charts(build_data)
+        if self._compile_marks():
+            build_data["artifacts"].append(f"/{LIBRARY}")
+            build_data["pure_python"], build_data["infer_tag"] = False, True
+
+    def _compile_marks(self) -> bool:
+        """Return whether there is a library of C marks; it is no condition of an installation."""
+        compiler = shutil.which(os.environ.get("CC", "cc"))
+        if not compiler or sys.platform != "linux":
+            return False
+        target = Path(self.root, LIBRARY)
+        target.parent.mkdir(exist_ok=True)
+        made = target.with_suffix(".new")
+        names = [f"-I{Path(self.root, NATIVE, 'include')}", str(Path(self.root, NATIVE, "mstx.c"))]
+        command = [compiler, *FLAGS, *names, "-o", str(made), f"-Wl,-soname,{target.name}"]
+        if subprocess.run(command, check=False).returncode:
+            return False
+        made.replace(target)  # as a new file, for running jobs have the old one open
+        return True
+
+    def _copy_charts(self, build_data: dict[str, Any]) -> None:
         found = importlib.util.find_spec("uplot")
         if found is None or found.origin is None:
             raise FileNotFoundError("uplot-python, which building dynprof needs, is not installed")

@@ -1,8 +1,9 @@
 """Both ways of closing a window on a device: the same kernels, and what each costs.
 
 ``device.py [cuda|xpu]`` records the same seeded steps with the ordinary and with the detached
-close, compares the events category by category and kernel by kernel, and then prints the tables
-of ``closing.py`` for the device. Exits with 1 if the captures differ, and where there is no device.
+close, compares the events category by category and kernel by kernel, has graphs captured beside
+windows, and then prints the tables of ``closing.py`` for the device. Exits with 1 if the captures
+differ or a graph breaks, and where there is no device.
 ``device.py cpu`` tries the script itself.
 """
 
@@ -89,6 +90,9 @@ def main() -> int:
     print("Both ways recorded the same.\n")
     if DEVICE == "cpu":
         return 0
+    captures = "tests/integration/windows/test_graph_captures.py"
+    if subprocess.run([sys.executable, "-m", "pytest", "-q", captures], check=False).returncode:
+        return 1
     command = [sys.executable, "-m", "benchmarks.closing", "10", DEVICE]
     return subprocess.run(command, check=False).returncode
 

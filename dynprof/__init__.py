@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from dynprof import phases as phases
     from dynprof import profiler as profiler
     from dynprof.phases import phase as phase
+    from dynprof.process.graph_captures import graph_capture as graph_capture
 
 _ROOMS = ("acl", "mstx", "npu", "phases", "profiler")
+_LATER = {"phase": "phases", "graph_capture": "process.graph_captures"}
 
 
 def __getattr__(name: str) -> object:
     """Return one of the modules below, loading it when it is first asked for."""
-    if name == "phase":
-        return importlib.import_module(f"{__name__}.phases").phase
+    if name in _LATER:
+        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -205,6 +205,10 @@ def _end(reason: str) -> None:
 
 
 def _end_at_exit() -> None:
+    if _session is not None:
+        from dynprof.process.graph_captures import GRAPH_CAPTURES
+
+        GRAPH_CAPTURES.process_ends()
     with contextlib.suppress(KeyboardInterrupt):  # has done its work; what ends, ends
         _end("the process ended")
 

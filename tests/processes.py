@@ -157,7 +157,7 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
     os.environ[MARK] = mark = _own_mark()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen(
+    watcher = subprocess.Popen(
         [sys.executable, "-m", __name__, str(os.getpid()), mark],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
@@ -165,6 +165,8 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it outlives Ctrl-C
     )
+    watcher.returncode = 0  # nobody waits for it: it outlives this process
+    return watcher
 
 
 @functools.cache

@@ -46,11 +46,13 @@ class SessionWindow:
             warn_script("one profiler serves all configs, with the settings of the first")
 
     def end(self) -> None:
-        """Stop, and save the trace.
+        """Stop, and save the trace; in a graph capture of this thread when that has ended.
 
         Raises:
             CaptureError: It could not be saved.
         """
+        if self._windows.puts_off(self.end):
+            return
         recorded = self._windows.close({"devices": self._devices})
         if recorded:
             save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)

@@ -28,6 +28,7 @@ from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,10 +79,16 @@ _gate = _Gate()
 
 
 @contextlib.contextmanager
-def no_fork() -> Iterator[None]:
-    """Let forks of other threads wait while the body opens or closes a profiler."""
+def undisturbed() -> Iterator[None]:
+    """Let forks of other threads wait while the body opens or closes a profiler.
+
+    And graph captures, which that would break.
+
+    Raises:
+        BackendError: One is under way, and does not end.
+    """
     guard_forks()
-    with _gate.change():
+    with GRAPH_CAPTURES.held_back(), _gate.change():
         yield
 
 
@@ -105,7 +112,7 @@ def _begin_anew() -> None:
 
 
 def end_settings_thread(new: set[int]) -> None:
-    """End libkineto's thread, if it is there; call it in :func:`no_fork`, with libkineto in use.
+    """End libkineto's thread, if it is there; in :func:`undisturbed`, with libkineto in use.
 
     Keeps the GIL, so that no two threads end it at once: both would wait for it, which crashes.
 

@@ -20,6 +20,7 @@ from dynprof.backends.memory_history import MemoryHistory
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
 from dynprof.files.leftovers import occupied
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class NpuBackend:
 
             supported = {activity.name for activity in vendor.supported_activities()}
             devices = device.device_count()
+            if graphs := getattr(device, "NPUGraph", None):
+                GRAPH_CAPTURES.follow(graphs, "an NPU graph")
         except (ImportError, AttributeError, RuntimeError) as error:
             return Capabilities(self.name, missing=f"torch_npu.profiler cannot be used: {error}")
         if "NPU" not in supported or not devices:
@@ -89,7 +92,9 @@ class NpuBackend:
 
 
 def _why_not_now() -> str | None:
-    """Wait while an NPU graph is being captured: synchronising would break it."""
+    """Wait while a graph is being captured: synchronising would break it."""
+    if reason := GRAPH_CAPTURES.under_way():
+        return reason
     capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
     return "an NPU graph is being captured" if capturing and capturing() else None
 
@@ -209,7 +214,8 @@ class NpuRecording:
     def _vendor(self, name: str) -> None:
         """Call a method of the vendor's profiler without its ``no_exception_func``."""
         try:
-            inspect.unwrap(getattr(type(self._profiler), name))(self._profiler)
+            with GRAPH_CAPTURES.held_back():
+                inspect.unwrap(getattr(type(self._profiler), name))(self._profiler)
         except _VENDOR_ERRORS as error:
             raise BackendError(f"torch_npu.profiler failed in {name}(): {error}") from error
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.detached_close_selftest import SELF_TEST
-from dynprof.backends.forks import end_settings_thread, guard_forks, no_fork
+from dynprof.backends.forks import end_settings_thread, guard_forks, undisturbed
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
@@ -25,7 +25,7 @@ from dynprof.backends.script_window_session import ScriptSession
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED
-from dynprof.backends.unsafe_moments import in_backward, why_not_now
+from dynprof.backends.unsafe_moments import follow_graph_captures, in_backward, why_not_now
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.requests.capabilities import Capabilities
@@ -64,6 +64,7 @@ class TorchBackend:
             return Capabilities(self.name, missing="this build of torch has no Kineto")
         KINETO.watch()
         guard_forks()
+        follow_graph_captures()
         if self._detaches:
             SELF_TEST.begin()
         return Capabilities(self.name, activities=device_activities(torch), lacks=tuple(lacks()))
@@ -77,7 +78,7 @@ class TorchBackend:
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
     def obstacle(self, plan: Plan) -> str | None:
-        """Wait for the end of a backward pass, of a CUDA graph, and of the last collecting."""
+        """Wait for the end of a backward pass, of graph captures, and of the last collecting."""
         anywhere = bool(plan.script) or _records_all_threads(plan)
         if reason := why_not_now(in_backward_too=anywhere):
             return reason
@@ -94,7 +95,7 @@ class TorchBackend:
             if plan.script:
                 KINETO.make_room()  # outside of the lock, which closing a window needs as well
             KINETO.wait()
-            with no_fork():  # and of two threads that come at once, one sees the other
+            with undisturbed():  # and of two threads that come at once, one sees the other
                 if not (KINETO.collecting or (plan.script and KINETO.has_window)):
                     return self._prepare(plan, rank, scratch)
 

@@ -13,7 +13,7 @@ from dynprof.backends.call_tracing_end import stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
-from dynprof.backends.forks import no_fork
+from dynprof.backends.forks import undisturbed
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, unseen
 from dynprof.backends.quiescence import let_others_leave
@@ -105,7 +105,7 @@ class TorchRecording:
         self.arrived = True
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
         self._code = KeptCode() if self._traces_calls else None
-        with no_fork():
+        with undisturbed():
             self._session.start(self._profiler.start_trace)
             if self._functions and self.bound_to_thread:
                 self._held = self._functions.hold()
@@ -202,13 +202,13 @@ class TorchRecording:
             self._take_off(self._functions)
         else:
             if state == "prepared":  # torch can only disable what was enabled
-                with no_fork():
+                with undisturbed():
                     self._session.start(profiler.start_trace)
             self._stop_in_place(profiler)
 
     def _stop_in_place(self, profiler: Any) -> None:
         """Let torch collect the events, on this thread."""
-        with no_fork():
+        with undisturbed():
             self._state = "stopped"
             if self._traces_calls:
                 stop_tracing_calls()
@@ -230,7 +230,7 @@ class TorchRecording:
 
     def _take_off(self, functions: DetachedClose) -> None:
         """Take the state off the threads; another thread gathers the events from here on."""
-        with no_fork():
+        with undisturbed():
             self._taken = self._off_the_threads(functions)
             self._share_no_more()
         self._state = "stopped"

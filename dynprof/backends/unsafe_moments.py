@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dynprof.process.graph_captures import GRAPH_CAPTURES
+
 
 def in_backward() -> bool:
     """Return whether this thread is in a backward pass.
@@ -23,6 +25,17 @@ def why_not_now(*, in_backward_too: bool) -> str | None:
 
     if not in_backward_too and in_backward():
         return "step() was called inside a backward pass"
+    if reason := GRAPH_CAPTURES.under_way():
+        return reason
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        return "a CUDA graph is being captured"  # synchronising would break it
+        return "a CUDA graph is being captured"
     return None
+
+
+def follow_graph_captures() -> None:
+    """Know of all graphs that are captured through torch from now on."""
+    import torch
+
+    GRAPH_CAPTURES.follow(torch.cuda.CUDAGraph, "a CUDA graph")
+    if graphs := getattr(torch.xpu, "XPUGraph", None):
+        GRAPH_CAPTURES.follow(graphs, "an XPU graph")

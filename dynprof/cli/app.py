@@ -16,6 +16,7 @@ from dynprof.cli.diff import diff
 from dynprof.cli.init import init
 from dynprof.cli.log import log
 from dynprof.cli.merge import merge
+from dynprof.cli.mstx import mstx
 from dynprof.cli.report import report
 from dynprof.cli.status import status
 from dynprof.cli.top import top
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     init, validate, arm, cancel, status, log, analyse, report, top, diff, merge, view,
-    demo,
+    mstx, demo,
 )  # fmt: skip
 for _command in _COMMANDS:
     _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.companions.base import Companion, named_track
 from dynprof.marks.open_ranges import all_open
-from dynprof.marks.sinks import SINKS, Sink, is_short
+from dynprof.marks.sinks import SINKS, Range, Sink, is_short
+from dynprof.native.library import native_marks
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
     from dynprof.companions.base import Event, Events
-    from dynprof.marks.sinks import Range
+    from dynprof.native.library import Listener, NativeMark
 
 TRACK = 0x6D78_0000
 """The first of the tracks; no thread has such a number."""
@@ -36,11 +39,15 @@ class MarkTracks(Companion, Sink):
         self._ended: list[tuple[Range, int]] = []
         self._open: list[Range] = []
         self._began_ns = self._ended_ns = 0
+        self._native = native_marks()
+        self._listener: Listener | None = None
 
     def start(self) -> None:
         """Take marks."""
         self._began_ns = time_ns()
         SINKS.plug(self)
+        if self._native:
+            self._listener = self._native.listen(self._take)
 
     def stop(self) -> None:
         """Take no more."""
@@ -49,6 +56,9 @@ class MarkTracks(Companion, Sink):
             self._ended_ns = time_ns()
             mine = (begun for begun in all_open() if self._keeps(begun.domain))
             self._open = [begun for begun in mine if is_short(begun.message)]
+            if self._native and self._listener:
+                for mark in self._native.dismiss(self._listener):
+                    self._take(mark)
 
     def leave_child(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
@@ -63,19 +73,41 @@ class MarkTracks(Companion, Sink):
         if self._keeps(ended.domain):
             self._ended.append((ended, time_ns()))
 
+    def _take(self, mark: NativeMark) -> None:
+        """Note what C has marked; what came after the end is left out later."""
+        if not self._keeps(mark.domain):
+            return
+        if not mark.range:
+            self._moments.append((mark.message, mark.domain, mark.thread, mark.began_ns))
+            return
+        begun = Range(mark.message, mark.domain, mark.thread, mark.began_ns, mark.range)
+        if mark.ended_ns:
+            self._ended.append((begun, mark.ended_ns))
+        else:
+            self._open.append(begun)
+
+    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Write nothing; say how many marks of C found no room."""
+        dropped = self._listener.dropped if self._listener and self._listener.left() else 0
+        return (f"{counted(dropped, 'mark')} of C found no room and are lost",) if dropped else ()
+
     def events(self) -> Events:
         """Return the marks, and all ranges of the time between start and stop."""
+        if self._listener:
+            self._listener.left()
         moments, ended, still_open = self._moments, self._ended, self._open
         self._moments, self._ended, self._open = [], [], []
-        known = {id(begun) for begun, _ in ended}
+        known = {begun for begun, _ in ended}
         # One that ended in the midst of stop() stands in both lists.
-        ended += [(begun, self._ended_ns + 1) for begun in still_open if id(begun) not in known]
+        ended += [(begun, self._ended_ns + 1) for begun in still_open if begun not in known]
         by_domain: dict[str, list[Event]] = {}
         for message, domain, thread, at_ns in moments:
+            if not self._began_ns <= at_ns <= self._ended_ns:
+                continue
             event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
             by_domain.setdefault(domain, []).append(event)
         for begun, ended_ns in ended:
-            if begun.began_ns <= self._ended_ns:
+            if begun.began_ns <= self._ended_ns and ended_ns >= self._began_ns:
                 by_domain.setdefault(begun.domain, []).append(self._as_event(begun, ended_ns))
         return list(_on_tracks(dict(sorted(by_domain.items()))))
 

@@ -118,7 +118,7 @@ class _KinetoProfile(Exports):
         self._running = True
 
     def stop(self) -> None:
-        """End, and keep what was recorded.
+        """End, and keep what was recorded; in a graph capture of this thread when that has ended.
 
         Raises:
             BackendError: The profiler failed; what it recorded is lost.
@@ -128,6 +128,8 @@ class _KinetoProfile(Exports):
             raise RuntimeError("stop(): the profiler is not running; start() it first")
         if self._windows.window:
             self._windows.insist("stop")
+        if self._windows.puts_off(self.__exit__):
+            return
         try:
             self._finish()
         finally:

@@ -101,6 +101,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             return
         if self._windows.window:
             self._windows.insist("step")
+        if self._windows.joins_step():
+            return
         before, action = self.current_action, self._action_at(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
         self._attempt("step()", lambda: self._end_step(before, action))

@@ -15,6 +15,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.base import discard
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.rank import find_rank
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -30,7 +31,7 @@ from dynprof.windows.window_manifest import window_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dynprof.backends import Recording
+    from dynprof.backends import Backend, Recording
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
     from dynprof.requests.plan import Plan, Script
@@ -109,7 +110,7 @@ class ScriptWindows:
             BackendError: It cannot be opened now, with the reason.
         """
         backend = self._process.backend(self._plan.backend)
-        if obstacle := backend.obstacle(self._plan):
+        if obstacle := GRAPH_CAPTURES.mine() or self._obstacle(backend):
             raise BackendError(f"the profiler cannot start: {obstacle}")
         self._process.learn_rank()
         self._windows += 1
@@ -133,6 +134,26 @@ class ScriptWindows:
         current.open_ms = (time.perf_counter() - began_s) * 1e3
         self._current = current
         _open_now.add(self)
+
+    def _obstacle(self, backend: Backend) -> str | None:
+        """Return why it cannot open now, once captures of other threads have ended."""
+        with GRAPH_CAPTURES.held_back():
+            return backend.obstacle(self._plan)
+
+    def puts_off(self, again: Callable[[], object]) -> bool:
+        """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
+        later = functools.partial(Wall(StderrNotes()).attempt, "stopping a profiler", again)
+        reason = GRAPH_CAPTURES.put_off(later) if self._current else None
+        if reason:
+            warn_script(f"the profiler stops when the capture has ended: {reason}")
+        return bool(reason)
+
+    def joins_step(self) -> bool:
+        """Return whether a step goes on, for nothing can be opened or closed after it."""
+        reason = GRAPH_CAPTURES.under_way()
+        if reason:
+            warn_script(f"step() has no effect, the step goes on until the next: {reason}")
+        return bool(reason)
 
     def _prepare(self) -> Recording:
         backend = self._process.backend(self._plan.backend)
@@ -186,7 +207,9 @@ class ScriptWindows:
         return bool(self._current and self._current.movable)
 
     def discard(self) -> None:
-        """Drop the open window, if there is one, and what it recorded."""
+        """Drop the open window, if there is one, and what it recorded; not in a graph capture."""
+        if GRAPH_CAPTURES.under_way():
+            return
         dead = self.is_dead
         current, self._current = self._current, None
         _open_now.discard(self)
@@ -253,6 +276,8 @@ def _release_dead() -> None:
 
 def _end_all() -> None:
     """Save what is open at the end of the process, or let go of it: torch would crash over it."""
+    if _open_now:
+        GRAPH_CAPTURES.process_ends()
     for windows in list(_open_now):
         if windows.end_at_exit and windows.is_movable:
             Wall(StderrNotes()).attempt("ending a profile", windows.end_at_exit)

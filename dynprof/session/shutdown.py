@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.loop import Loop
+    from dynprof.windows.open_window import OpenWindow
 
 CLOSE_WAIT_S = 3.0
 """How long it waits for the training thread's next step, if a window is open on it."""
@@ -48,6 +49,7 @@ class Shutdown:
                 self._journal.tell(waiting.number, "not served", f"not served, {reason}")
             self._close_elsewhere(reason)
             self._loop.close_now(reason)
+            self._loop.let_go(reason)
             self._wait_for_saving()
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
@@ -55,9 +57,12 @@ class Shutdown:
         self._exporter.stop()
 
     def _close_elsewhere(self, reason: str) -> None:
-        """Let the thread that has the window open close it at its next step, if it takes one."""
+        """Let the thread that has the window open close it at its next step, if it takes one.
+
+        Also one of this thread's, while a graph is captured on another.
+        """
         deadline_s = time.monotonic() + CLOSE_WAIT_S
-        while (current := self._loop.open_window) and not current.movable:
+        while (current := self._loop.open_window) and not _closes_now(current):
             if not current.thread.is_alive() or time.monotonic() > deadline_s:
                 return
             self._inbox.order_close(reason)
@@ -79,3 +84,7 @@ class Shutdown:
             self._journal.tell(manifest.request.number, "failed", text)
             self._journal.remember(last_error=text)
             say(f"{text}.")
+
+
+def _closes_now(window: OpenWindow) -> bool:
+    return window.movable and not window.window.obstacle()

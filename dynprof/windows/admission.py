@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dynprof.errors import Problem
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.plan import past_start
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Admission:
         self._process, self._inbox = process, inbox
         self._exporter, self._unended = exporter, unended
         self._failures: Counter[str] = Counter()
+        self._waited = (0, "")
 
     def forgive(self) -> None:
         """Let backends that were put aside try again."""
@@ -56,14 +58,22 @@ class Admission:
             return "the thread of a window that was given up has not come by since"
         backend = self._process.backend(request.plan.backend)
         if obstacle := backend.obstacle(request.plan):
+            if GRAPH_CAPTURES.under_way():
+                self._waited = (request.number, obstacle)
             return obstacle
         free = request.plan.start_step is None and not request.at_once
         return backend.hesitation(request.plan.activities) if free else None
 
+    def waited_for(self, request: Request) -> str:
+        """Return which graph capture a request had to wait for; empty where for none."""
+        number, capture = self._waited
+        return capture if number == request.number else ""
+
     def refusal(self, request: Request) -> Problem | None:
         """Return why a request that was accepted can no longer be served; None where it can."""
         failures, inbox = self._failures[request.plan.backend], self._inbox
-        return _why_too_late(request, inbox.step, inbox.free_disk_mb, failures)
+        step = 0 if self.waited_for(request) else inbox.step  # that is no reason to be too late
+        return _why_too_late(request, step, inbox.free_disk_mb, failures)
 
 
 def _why_too_late(

@@ -107,6 +107,13 @@ class Loop:
             elif self._open:  # a signal handler asks, in the midst of a turn
                 self._inbox.order_close(reason)
 
+    def let_go(self, reason: str) -> None:
+        """Let the open window go, which could not be closed before the process ended."""
+        with self._in_turn() as mine:
+            if mine and self._open:
+                obstacle = self._open.window.obstacle()
+                self._give_up(BackendError(f"{reason}, but {obstacle}" if obstacle else reason))
+
     def give_way(self) -> None:
         """Close the open window, on whichever thread another profiler is about to begin.
 
@@ -223,6 +230,8 @@ class Loop:
             memory_mb=self._process.memory_mb(),
             step_before_ms=self._costs.window_opens(),
         )
+        if capture := self.admission.waited_for(request):
+            current.remark(f"the window waited until step {step}: {capture}")
         self._open = current
         try:
             current.window.open(self._preparing(request, backend), step, self.give_way)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING
+
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
@@ -46,6 +49,12 @@ class UnendedRecordings:
             self._kept.append((window, recording))
             self._since_s = self._clock.now_s()
             self.look()
+        if self._kept:
+            atexit.register(self._end_with_process)
+
+    def _end_with_process(self) -> None:
+        GRAPH_CAPTURES.process_ends()
+        self.look()
 
     def look(self) -> None:
         """End those that the calling thread may."""

@@ -161,7 +161,7 @@ class Storm:
         """Let the disk work again."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         if (ROOT / "captures").is_file():
-            (ROOT / "captures").unlink()
+            (ROOT / "captures").unlink(missing_ok=True)  # another thread mends it as well
 
     # what the script does
 

@@ -21,6 +21,7 @@ files
 process
 wall
 marks
+native
 mstx npu
 phases
 plugin
@@ -59,8 +60,8 @@ cli demo
 A name stands for a module of the hall, or for a folder and all that is in it."""
 
 ANALYSIS_SEES = {"analysis", "captures.manifest", "errors", "files", "plural", "process", "version"}
-CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "plural"}
-CLI_SEES |= {"process", "requests", "version"}
+CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
+CLI_SEES |= {"plural", "process", "requests", "version"}
 
 TORCH_MODULES = {
     f"backends.{name}"

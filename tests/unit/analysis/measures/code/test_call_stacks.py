@@ -95,6 +95,7 @@ def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> Non
     assert frames == expected
 
 
+@pytest.mark.slow
 def test_everything_is_made_of_a_recursion(tmp_path: Path) -> None:
     """Tables, database, stacks and report, deeper than Python's own limit; no time is lost."""
     depth = 9000

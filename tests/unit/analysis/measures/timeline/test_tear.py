@@ -165,6 +165,7 @@ def plain_length(pieces: list[bytes], size: int) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_the_terminal_says_it(tmp_path: Path) -> None:
     """Each command that reads a trace, as the page does."""
     content = kineto(tmp_path, 3)

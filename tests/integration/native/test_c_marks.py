@@ -1,0 +1,284 @@
+"""What C and C++ mark, from any thread and without Python's lock, stands in the window's trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynprof.native.library import FOLDER, HEADERS, PATH
+from tests import processes
+from tests.integration.scripts import events, manifests
+
+pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no C compiler was here at the build")
+
+JOB = """
+import ctypes, json, os, threading, time
+from pathlib import Path
+import dynprof as dp
+dp.init("prof_config")
+lib = ctypes.CDLL("libms_tools_ext.so")
+lib.mstxRangeStartA.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+lib.mstxRangeStartA.restype = ctypes.c_uint64
+lib.mstxRangeEnd.argtypes = [ctypes.c_uint64]
+lib.mstxRangeEnd.restype = None
+def window(**settings):
+    wanted = {"profiler_level": "Level_none", "mstx": True, **settings}
+    text = {"active": 1, "experimental_config": wanted}
+    Path("asked.json").write_text(json.dumps(text))
+    dp.start("asked.json")
+def idle():
+    while dp.status().state != "idle":
+        time.sleep(0.001)
+"""
+
+
+def run(folder: Path, script: str) -> None:
+    """Run a script that finds the library by its name, and must end well."""
+    folders = os.pathsep.join([str(FOLDER), str(folder)])
+    env = {**os.environ, "LD_LIBRARY_PATH": folders, "PYTHONPATH": str(folder)}
+    text = JOB + textwrap.dedent(script)
+    done = processes.run([sys.executable, "-c", text], cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def marks(folder: Path, number: int = 0) -> list[dict[str, Any]]:
+    """Return the marks of a capture."""
+    found = events(folder, manifests(folder)[number])
+    return [event for event in found if event.get("cat") == "mstx"]
+
+
+def compiled(folder: Path, name: str, source: str, *options: str) -> None:
+    """Compile a shared library that is linked to ours."""
+    compiler = shutil.which("g++" if name.endswith(".cpp") else "cc")
+    if compiler is None:
+        pytest.skip("there is no compiler here")
+    path = folder / name
+    path.write_text(textwrap.dedent(source))
+    target = str(path.with_suffix(".so"))
+    paths = [f"-I{HEADERS}", f"-L{FOLDER}", "-shared", "-fPIC", "-pthread", *options]
+    command = [compiler, str(path), *paths, "-o", target, "-lms_tools_ext"]
+    done = processes.run(command)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_documents_sample(tmp_path: Path) -> None:
+    """Ranges that cross, set as the vendor's document does through ctypes."""
+    script = """
+    window()
+    hi_ptr, hello_ptr = ctypes.c_char_p(b"hi"), ctypes.c_char_p(b"hello")
+    hi_id, hello_id = ctypes.c_uint64(), ctypes.c_uint64()
+    hi_id.value = lib.mstxRangeStartA(hi_ptr, None)
+    time.sleep(0.001)
+    hello_id.value = lib.mstxRangeStartA(hello_ptr, None)
+    time.sleep(0.001)
+    lib.mstxRangeEnd(hi_id)
+    time.sleep(0.001)
+    lib.mstxRangeEnd(hello_id)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    hi, hello = sorted(marks(tmp_path), key=lambda event: event["ts"])
+    assert (hi["name"], hello["name"]) == ("hi", "hello")
+    assert hi["ts"] < hello["ts"] < hi["ts"] + hi["dur"] < hello["ts"] + hello["dur"]
+    assert hi["tid"] != hello["tid"]  # they cross, so each has a track
+    assert hi["args"]["domain"] == "default"
+
+
+CPP = """
+#include <mstx/ms_tools_ext.h>
+#include <thread>
+
+extern "C" bool RunOp() {
+    const char *message = "h1";
+    mstxRangeId id = mstxRangeStartA(message, NULL);
+    mstxDomainHandle_t domain = mstxDomainCreateA("cpp");
+    std::thread([domain] {
+        mstxRangeId inner = mstxDomainRangeStartA(domain, "on a thread", nullptr);
+        mstxDomainMarkA(domain, "moment", nullptr);
+        mstxDomainRangeEnd(domain, inner);
+    }).join();
+    mstxRangeEnd(id);
+    return true;
+}
+"""
+
+
+def test_a_thread_of_cpp(tmp_path: Path) -> None:
+    """A C++ library inside the process, which no interpreter lock is held for."""
+    compiled(tmp_path, "op.cpp", CPP)
+    script = """
+    op = ctypes.CDLL("op.so")
+    window()
+    assert op.RunOp()
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    found = {event["name"]: event for event in marks(tmp_path)}
+    assert found.keys() == {"h1", "on a thread", "moment"}
+    assert found["moment"]["ph"] == "i"
+    assert found["moment"]["args"]["domain"] == found["on a thread"]["args"]["domain"] == "cpp"
+    assert found["on a thread"]["args"]["thread"] != found["h1"]["args"]["thread"]
+    outer, inner = found["h1"], found["on a thread"]
+    assert outer["ts"] <= inner["ts"] <= inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+
+
+EXTENSION = """
+#include <Python.h>
+#include <mstx/ms_tools_ext.h>
+
+static PyObject *work(PyObject *self, PyObject *args) {
+    Py_BEGIN_ALLOW_THREADS
+    mstxRangeEnd(mstxRangeStartA("without the lock", NULL));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+static PyMethodDef methods[] = {{"work", work, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "extension", "", -1, methods};
+PyMODINIT_FUNC PyInit_extension(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_a_c_extension(tmp_path: Path) -> None:
+    """A module of Python's own that is linked to the library."""
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        pytest.skip("the headers of this Python are not here")
+    compiled(tmp_path, "extension.c", EXTENSION, f"-I{headers}")
+    script = """
+    import extension
+    window()
+    extension.work()
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    assert [event["name"] for event in marks(tmp_path)] == ["without the lock"]
+
+
+MANY = """
+#include <mstx/ms_tools_ext.h>
+#include <stdio.h>
+#include <thread>
+#include <vector>
+
+extern "C" void many(int threads, int each) {
+    std::vector<std::thread> all;
+    for (int t = 0; t < threads; t++)
+        all.emplace_back([t, each] {
+            char name[32];
+            for (int n = 0; n < each; n++) {
+                snprintf(name, sizeof name, "%d.%d", t, n);
+                mstxRangeEnd(mstxRangeStartA(name, nullptr));
+            }
+        });
+    for (auto &one : all) one.join();
+}
+"""
+
+
+@pytest.mark.parametrize(("threads", "each"), [(8, 1500), (4, 40_000)])
+def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
+    """Each range stands there once; what found no room is counted, and nothing is made up."""
+    compiled(tmp_path, "many.cpp", MANY)
+    script = f"""
+    many = ctypes.CDLL("many.so")
+    window()
+    many.many({threads}, {each})
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    (manifest,) = manifests(tmp_path)
+    lost = [text for text in manifest.lost if "of C found no room" in text]
+    dropped = int(lost[0].split()[0].replace(",", "")) if lost else 0
+    found = Counter(event["name"] for event in marks(tmp_path))
+    assert set(found.values()) == {1}
+    assert found.keys() <= {f"{t}.{n}" for t in range(threads) for n in range(each)}
+    assert len(found) + dropped == threads * each
+    assert bool(dropped) == (each > 1500)
+
+
+def test_ranges_across_a_window(tmp_path: Path) -> None:
+    """Cut where it begins and ends, which their arguments say; those outside are left out."""
+    script = """
+    lib.mstxMarkA(b"before", None)
+    lib.mstxRangeEnd(lib.mstxRangeStartA(b"ended before", None))
+    early = lib.mstxRangeStartA(b"early", None)
+    window()
+    lib.mstxRangeEnd(early)
+    late = lib.mstxRangeStartA(b"late", None)
+    dp.step()
+    lib.mstxMarkA(b"after", None)
+    lib.mstxRangeEnd(late)
+    idle()
+    window()
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    found = {event["name"]: event["args"]["cut"] for event in marks(tmp_path)}
+    assert found == {"early": "began before the window", "late": "ends after the window"}
+    assert marks(tmp_path, 1) == []
+
+
+def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
+    """Domains are kept or left out as the config says; nulls and long messages fail with 0."""
+    script = """
+    lib.mstxDomainCreateA.argtypes = [ctypes.c_char_p]
+    lib.mstxDomainCreateA.restype = ctypes.c_void_p
+    lib.mstxDomainMarkA.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    lib.mstxDomainDestroy.argtypes = [ctypes.c_void_p]
+    kept, other = lib.mstxDomainCreateA(b"kept"), lib.mstxDomainCreateA(b"other")
+    assert kept == lib.mstxDomainCreateA(b"kept") != other
+    assert lib.mstxDomainCreateA(None) is None
+    window(mstx_domain_include=["kept"])
+    for domain in (kept, other, None):
+        lib.mstxDomainMarkA(domain, b"a mark", None)
+    lib.mstxDomainMarkA(kept, None, None)
+    lib.mstxDomainMarkA(1, b"no domain", None)
+    assert lib.mstxRangeStartA(None, None) == lib.mstxRangeStartA(b"", None) == 0
+    assert lib.mstxRangeStartA(b"x" * 157, None) == 0
+    assert lib.mstxRangeStartA(b"x" * 156, None) > 0
+    for number in (0, 1, 2**64 - 1):
+        lib.mstxRangeEnd(number)
+    lib.mstxDomainDestroy(kept)
+    lib.mstxDomainMarkA(kept, b"destroyed", None)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    assert [(event["name"], event["args"]["domain"]) for event in marks(tmp_path)] == [
+        ("a mark", "kept")
+    ]
+
+
+def test_a_forked_child(tmp_path: Path) -> None:
+    """Marks as it likes, and none of it stands in its parent's trace."""
+    script = """
+    window()
+    lib.mstxMarkA(b"before the fork", None)
+    if not (child := os.fork()):
+        for _ in range(20_000):
+            lib.mstxMarkA(b"of the child", None)
+            lib.mstxRangeEnd(lib.mstxRangeStartA(b"of the child", None))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    lib.mstxMarkA(b"after the fork", None)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    names = [event["name"] for event in marks(tmp_path)]
+    assert sorted(names) == ["after the fork", "before the fork"]
+    assert json.loads((tmp_path / "asked.json").read_text())["active"] == 1

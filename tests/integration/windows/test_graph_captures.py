@@ -1,0 +1,261 @@
+"""While a graph is captured, on any thread, no window opens or closes.
+
+Graphs of a GPU are not to be had on every machine: the class that stands for them here has the
+methods of torch's own, and notes what a capture would not survive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import events, manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRAPHS = """
+from dynprof.process.graph_captures import GRAPH_CAPTURES
+from torch.autograd import profiler as torchs
+
+class Graph:
+    capturing, broken = 0, []
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        Graph.capturing += 1
+    def capture_end(self):
+        Graph.capturing -= 1
+
+GRAPH_CAPTURES.follow(Graph, "a graph")
+def watched(name):
+    torchs_own = getattr(torchs, name)
+    def call(*args, **kwargs):
+        if Graph.capturing:
+            Graph.broken.append(name)
+        return torchs_own(*args, **kwargs)
+    setattr(torchs, name, call)
+for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
+    watched(name)
+
+def capture_elsewhere():
+    global over
+    begun, over, graph = threading.Event(), threading.Event(), Graph()
+    def capture():
+        graph.capture_begin()
+        begun.set()
+        over.wait(60)
+        graph.capture_end()
+    thread = threading.Thread(target=capture, name="capturing", daemon=True)
+    thread.start()
+    begun.wait(60)
+    return thread
+"""
+
+
+def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
+    """Of another thread: the request, then its last step; log and manifest say for what."""
+    script = """
+    thread = capture_elsewhere()
+    window(active=2)
+    steps(5)
+    assert dp.status().state == "waiting"
+    over.set()
+    thread.join()
+    steps(1)
+    thread = capture_elsewhere()
+    steps(5)
+    assert dp.status().state == "recording"
+    over.set()
+    thread.join()
+    steps(3)
+    idle()
+    assert Graph.broken == [], Graph.broken
+    """
+    log = run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    (manifest,) = manifests(tmp_path)
+    who = "a graph is being captured on thread capturing"
+    assert f"request 1: waits, {who}" in log
+    assert f"this step is joined with the next: {who}" in log
+    assert any("the window waited until step" in note and who in note for note in manifest.remarks)
+    assert manifest.complete
+    assert manifest.steps.recorded == 2
+
+
+def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
+    """The window opens after it; it is not refused for being late."""
+    script = """
+    thread = capture_elsewhere()
+    window(active=2, start_step=4)
+    steps(8)
+    over.set()
+    thread.join()
+    steps(4)
+    idle()
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    (manifest,) = manifests(tmp_path)
+    assert manifest.complete
+    assert manifest.steps.first > 4
+
+
+def test_a_profile_of_the_script(tmp_path: Path) -> None:
+    """Its steps go on while a graph is captured; a stop() in one comes at the capture's end."""
+    script = """
+    import warnings
+    from dynprof.profiler import profile, schedule
+    warnings.simplefilter("ignore")
+    stopped = []
+    with profile(activities=["CPU"], schedule=schedule(wait=0, warmup=0, active=2, repeat=1),
+                 on_trace_ready=lambda p: p.export_chrome_trace("scheduled.json")) as mine:
+        for number in range(6):
+            graph = Graph()
+            if number == 1:
+                graph.capture_begin()
+            work()
+            mine.step()
+            if number == 1:
+                assert mine.step_num == 1
+                graph.capture_end()
+    assert mine.step_num == 5
+    mine = profile(activities=["CPU"], on_trace_ready=lambda p: stopped.append(p))
+    mine.start()
+    graph = Graph()
+    graph.capture_begin()
+    torch.ones(2).mul(3)
+    mine.stop()
+    torch.ones(2).div(3)
+    assert not stopped
+    graph.capture_end()
+    assert stopped
+    mine.export_chrome_trace("stopped.json")
+    assert Graph.broken == [], Graph.broken
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    assert "ProfilerStep#1" in (tmp_path / "scheduled.json").read_text()
+    trace = (tmp_path / "stopped.json").read_text()
+    assert "aten::mul" in trace
+    assert "aten::div" in trace
+
+
+def test_a_session_of_acl(tmp_path: Path) -> None:
+    """acl.prof.stop() in a capture has the trace saved when that has ended."""
+    script = """
+    import warnings
+    from dynprof import acl
+    warnings.simplefilter("ignore")
+    acl.init()
+    acl.prof.init("out")
+    config = acl.prof.create_config([0])
+    acl.prof.start(config)
+    graph = Graph()
+    graph.capture_begin()
+    work()
+    acl.prof.stop(config)
+    found = lambda: list(Path("out").rglob("*.trace.json*"))
+    assert not found()
+    graph.capture_end()
+    assert len(found()) == 1
+    assert Graph.broken == [], Graph.broken
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+
+
+def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
+    """dp.stop() takes effect with the next step after the capture."""
+    script = """
+    window(active=50)
+    steps(3)
+    with dp.graph_capture():
+        dp.stop()
+        steps(1)
+        assert dp.status().state == "recording"
+    steps(1)
+    idle()
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    (manifest,) = manifests(tmp_path)
+    names = {event.get("name") for event in events(tmp_path, manifest)}
+    assert "aten::add" in names
+    assert not manifest.complete
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_that_ends_while_another_thread_captures(tmp_path: Path, *, ends: bool) -> None:
+    """Waits a little for the capture, and saves the window in any case."""
+    script = f"""
+    window(active=50)
+    steps(3)
+    thread = capture_elsewhere()
+    if {ends}:
+        threading.Timer(0.5, over.set).start()
+        import atexit
+        atexit.register(lambda: Path("broken").write_text(str(Graph.broken)))
+    dp.dynamic_profile._end_at_exit()
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    (manifest,) = manifests(tmp_path)
+    assert manifest.trace
+    assert not ends or (tmp_path / "broken").read_text() == "[]"
+
+
+def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
+    """Lets the window go, which the manifest says, and ends its profiler with the process."""
+    script = """
+    window(active=50)
+    steps(3)
+    graph = Graph()
+    graph.capture_begin()
+    dp.shutdown()
+    assert Graph.broken == [], Graph.broken
+    """
+    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    (manifest,) = manifests(tmp_path)
+    assert "but a graph is being captured on thread MainThread" in manifest.reason
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
+    """Is captured whole on another thread beside requests; its replays stand in their steps."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
+    script = f"""
+    dp.graph_capture  # the class of graphs is followed since init()
+    x, y = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    graph, begun, over = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+    def capture():
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="{mode}"):
+            y.copy_(x.mul(3))
+            begun.set()
+            over.wait(60)
+    Path("asked.json").write_text(json.dumps({{"active": 3, "activities": ["CPU", "CUDA"]}}))
+    thread = threading.Thread(target=capture, name="capturing")
+    thread.start()
+    begun.wait(60)
+    dp.start("asked.json")
+    for _ in range(5):
+        dp.step()
+    assert dp.status().state == "waiting", dp.status()
+    over.set()
+    thread.join()
+    for _ in range(6):
+        graph.replay()
+        dp.step()
+    idle()
+    torch.cuda.synchronize()
+    assert y.tolist() == [3.0] * 8
+    """
+    log = run(tmp_path, "import json" + script.replace("\n    ", "\n"))
+    assert "is being captured on thread capturing" in log
+    (manifest,) = manifests(tmp_path)
+    assert manifest.complete
+    found = events(tmp_path, manifest)
+    steps = sorted(
+        (e["ts"], e["ts"] + e["dur"])
+        for e in found
+        if e.get("cat") == "user_annotation" and str(e["name"]).startswith("ProfilerStep#")
+    )
+    launches = [e["ts"] for e in found if e.get("name") == "cudaGraphLaunch"]
+    assert [sum(a <= ts < b for ts in launches) for a, b in steps] == [1, 1, 1]
