@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -127,7 +128,7 @@ def _global_threads(measured: MeasuredTrace) -> list[int]:
     """Return the vendor's number of each thread: its process in the high half."""
     found = []
     for pid, tid in measured.trace.tables["thread"]:
-        numbers = [n if isinstance(n, int) else abs(hash(n)) & 0x7FFFFFFF for n in (pid, tid)]
+        numbers = [n if isinstance(n, int) else crc32(n.encode()) for n in (pid, tid)]
         found.append((numbers[0] & 0x7FFFFFFF) << 32 | (numbers[1] & 0xFFFFFFFF))
     return found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sqlite3
 import statistics
 import threading
 from collections import defaultdict
 from contextlib import closing
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 
@@ -92,3 +94,15 @@ def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
         assert row["Start_time(us)"] == f"{begin // 1000}.{begin % 1000:03d}"
         assert row["End_time(us)"] == f"{end // 1000}.{end % 1000:03d}"
         assert tid == threading.get_native_id()
+
+
+def test_a_thread_that_is_a_name_has_the_same_number_in_every_process(tmp_path: Path) -> None:
+    """Python's own hash of a text differs from process to process."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 5}
+    path = tmp_path / "named.json"
+    path.write_text(json.dumps({"traceEvents": [{**event, "pid": "main", "tid": "loop"}]}))
+    database = tmp_path / "named.db"
+    write_database(MeasuredTrace(path), database)
+    with closing(sqlite3.connect(database)) as opened:
+        (found,) = opened.execute("SELECT globalTid FROM PYTORCH_API").fetchone()
+    assert found == (crc32(b"main") & 0x7FFFFFFF) << 32 | crc32(b"loop")
