@@ -179,14 +179,29 @@ def test_the_failures_page_names_tests_that_are_there() -> None:
     assert named <= there
 
 
+def all_tests() -> set[str]:
+    """Return the names of all tests there are."""
+    found = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found |= set(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE))
+    return found
+
+
 def test_the_threat_model_names_a_test_for_each_attempt() -> None:
     """Every row of its second table names tests, and they are there."""
     _, _, table = PAGES["threat-model.md"].partition("| attempt | answer | test |\n|---|---|---|\n")
     rows = re.findall(r"^\|.*\|$", table.partition("\n\n")[0], re.MULTILINE)
     named = [set(re.findall(r"`(test_[a-z0-9_]+)`", row.split("|")[-2])) for row in rows]
-    there = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        there |= set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
     assert rows
     assert all(named)
-    assert set().union(*named) <= there
+    assert set().union(*named) <= all_tests()
+
+
+def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None:
+    """No row of the page goes without; the tests that it names are there."""
+    rows = re.findall(r"^\| (?!the document|---).*\|$", PAGES["seeds.md"], re.MULTILINE)
+    shown = [row.split("|")[-2] for row in rows]
+    named = [set(re.findall(r"`(test_[a-z0-9_]+)`", text)) for text in shown]
+    assert len(rows) > 50
+    assert all(tests or "no test: " in text for tests, text in zip(named, shown, strict=True))
+    assert set().union(*named) <= all_tests()
