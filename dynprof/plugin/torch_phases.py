@@ -31,6 +31,8 @@ COLLECTIVES = (
     "scatter",
 )
 """As ``torch.distributed`` calls them; what DDP and FSDP ask for themselves does not come by."""
+CHECKPOINTS = "torch.distributed.checkpoint"
+"""Its saves are phases themselves; threads of theirs save the parts."""
 _STEP = "optimizer.step"
 
 
@@ -45,9 +47,9 @@ def wrap_all(patches: Patches) -> None:
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward"))
     saving = marking("save_checkpoint")
-    patches.replace(torch, "save", saving)
+    patches.replace(torch, "save", lambda save: _unless_by(CHECKPOINTS, save, saving(save)))
     for name in ("save", "async_save"):
-        patches.replace(_loaded("torch.distributed.checkpoint"), name, saving)
+        patches.replace(_loaded(CHECKPOINTS), name, saving)
     for name in COLLECTIVES:
         patches.replace(_loaded("torch.distributed"), name, marking(name))
     _wrap_optimizers(torch.optim.Optimizer, patches)
@@ -62,6 +64,17 @@ def unwrap_all(patches: Patches) -> None:
         step = vars(kind).get("step")
         if _is_ours(step):  # of an optimizer that was made since
             setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
+
+
+def _unless_by(callers: str, function: Function, marked: Function) -> Function:
+    """Return what marks a function's calls, but for those of a package."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        return (function if caller.startswith(callers) else marked)(*args, **kwargs)
+
+    return call
 
 
 class _ModuleCall:
