@@ -14,6 +14,9 @@ from collections import deque
 from itertools import chain
 from typing import Any
 
+_TORCHS = "TraceContext"
+"""The type of what torch's profile function is given."""
+
 
 def stop_tracing_calls() -> None:
     """Have no thread of this process call a profile function any more; microseconds a thread."""
@@ -22,6 +25,15 @@ def stop_tracing_calls() -> None:
         python.PyEval_SetProfileAllThreads(None, None)
     else:
         _set_no_profile_on_each(python)
+
+
+def leave_calls_untraced() -> None:
+    """Take torch's function off the only thread of a forked child, where nobody ends it.
+
+    It would note every call for ever, in memory that grows, behind locks that others held.
+    """
+    if type(sys.getprofile()).__name__ == _TORCHS:
+        sys.setprofile(None)
 
 
 def _set_no_profile_on_each(python: Any) -> None:

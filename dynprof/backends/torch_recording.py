@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.call_tracing_end import stop_tracing_calls
+from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
@@ -176,6 +176,7 @@ class TorchRecording:
 
     def leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
+        leave_calls_untraced()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
                 (self._functions or find()).take_off()

@@ -92,6 +92,40 @@ def test_threads_that_fork_at_once(tmp_path: Path, closing: str) -> None:
     assert manifests(tmp_path)[-1].complete
 
 
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_calls_of_a_child_are_not_traced(tmp_path: Path, closing: str, *, memory: bool) -> None:
+    """Forked in a window with stacks, on whichever thread, it calls functions at its own pace."""
+    run(
+        tmp_path,
+        f"""
+        import os, sys
+        def child():
+            if not (pid := os.fork()):
+                os._exit(3 if sys.getprofile() else 0)
+            assert os.waitpid(pid, 0)[1] == 0
+        window(active=9, with_stack=True, profile_memory={memory})
+        steps(1)
+        assert sys.getprofile()
+        child()
+        failed = []
+        def elsewhere():
+            try:
+                child()
+            except AssertionError:
+                failed.append("a child of another thread is traced")
+        at_once(1, elsewhere)
+        assert not failed, failed
+        dp.stop()
+        steps(1)
+        idle()
+        assert not sys.getprofile()
+        """,
+        closing,
+    )
+    assert manifests(tmp_path)[0].trace
+
+
 def test_two_loaders_with_workers_begin_on_two_threads(tmp_path: Path) -> None:
     """After a window, two DataLoaders whose workers are forked at the same time do their work."""
     run(
