@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -143,6 +143,7 @@ def documents(section: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 SCHEMA = config_schema()
+EXPORT_TYPE = SCHEMA["$defs"]["ExperimentalConfig"]["properties"]["export_type"]
 
 
 CONFIGS = documents(SCHEMA).flatmap(
@@ -155,7 +156,17 @@ CONFIGS = documents(SCHEMA).flatmap(
 )  # fmt: skip
 
 
+def without_what_is_no_export_type(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document as it is taken: what is no type of export counts as not written."""
+    settings = document.get("experimental_config") or {}
+    right = jsonschema.Draft202012Validator(EXPORT_TYPE)
+    is_one = right.is_valid(settings.get("export_type", "text"))
+    kept = {key: value for key, value in settings.items() if is_one or key != "export_type"}
+    return {**document, "experimental_config": kept} if settings else document
+
+
 @given(CONFIGS)
+@example({"experimental_config": {"export_type": "./"}})
 def test_a_document_gives_a_config_that_round_trips_or_a_problem(document: dict[str, Any]) -> None:
     """Every document gives either a config, which writes and reads as itself, or a problem."""
     try:
@@ -165,7 +176,7 @@ def test_a_document_gives_a_config_that_round_trips_or_a_problem(document: dict[
         return
     again = parse_config(json.dumps(config.to_json()).encode()).config
     assert again == config
-    assert config.to_json() == document
+    assert config.to_json() == without_what_is_no_export_type(document)
 
 
 @given(CONFIGS)
