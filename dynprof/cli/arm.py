@@ -80,6 +80,22 @@ def _save(
         raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
     raw, before = _changed(path, asked, resets)
+    try:
+        _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
+    except KeyboardInterrupt:
+        fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
+
+
+def _after_saving(
+    path: Path,
+    raw: bytes,
+    before: list[Status],
+    asked: dict[tuple[str, ...], Any],
+    *,
+    wait: bool,
+    timeout: float | None,
+) -> None:
+    """Say what comes of it, and follow it where that is asked for."""
     if not before:
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     parsed = parse_config(raw)
@@ -99,15 +115,9 @@ def _save(
         _tell_what_is_asked(watching, inherited(config, asked))
         _tell_what_has_no_effect(parsed, path)
     if wait:
-        code = _follow(Follower(path, hashlib.sha256(raw).hexdigest(), before), watching, timeout)
+        follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
+        code = follower.follow(watching, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)
-
-
-def _follow(follower: Follower, watching: list[Status], timeout: float | None) -> int:
-    try:
-        return follower.follow(watching, timeout)
-    except KeyboardInterrupt:
-        fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
 
 
 def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
