@@ -41,13 +41,15 @@ class Subscription(Sink):
     """Hands markers to a function, on the thread that sets them; ends as a context manager does.
 
     Args:
-        callback: Is given each. What it raises is said once and hurts nobody.
+        callback: Is given each, but for those that it sets itself. What it raises is said once and
+            hurts nobody.
     """
 
     max_bytes = MAX_BYTES_SUBSCRIBED
 
     def __init__(self, callback: Callable[[Marker], object]) -> None:
         self._callback, self._wall = callback, Wall(StderrNotes())
+        self._delivering = threading.local()
         SINKS.plug(self)
 
     def mark(self, message: str, domain: str) -> None:
@@ -72,5 +74,9 @@ class Subscription(Sink):
         self.cancel()
 
     def _deliver(self, marker: Marker) -> None:
+        if vars(self._delivering):
+            return  # the callback sets marks itself
+        self._delivering.now = True
         if self._wall.attempt("the subscriber", lambda: self._callback(marker)):
             self.cancel()
+        del self._delivering.now

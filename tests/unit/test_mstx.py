@@ -399,6 +399,20 @@ def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
     assert found[0].began_ns == found[0].ended_ns <= found[2].began_ns < found[2].ended_ns
 
 
+def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
+    """Else each would be answered with another one, for ever."""
+    heard: list[str] = []
+
+    def answer(marker: Marker) -> None:
+        heard.append(marker.message)
+        mstx.mark(f"heard {marker.message}")
+
+    with mstx.subscribe(answer):
+        mstx.mark("one")
+        mstx.mark("two")
+    assert heard == ["one", "two"]
+
+
 def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]) -> None:
     """The script goes on, and reads once what was wrong."""
     heard: list[object] = []
