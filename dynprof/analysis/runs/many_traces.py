@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 from collections import Counter
@@ -32,7 +34,7 @@ from dynprof.analysis.runs.remote_files import place_of
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -201,12 +203,24 @@ def _result(done: Future[_Found], trace: Path) -> _Found:
     return _Found(trace, problem=f"the process that analysed it ended: {error}")
 
 
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Look for no garbage meanwhile: among millions of small objects there is next to none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _analyse(
     trace: Path, parts: Collection[str], partner: Partner | None, types: Collection[str] | None
 ) -> _Found:
     found = _Found(trace)
     try:
-        with place_of(trace.parent) as place:
+        with _no_collections(), place_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
             found.torn = " ".join(measured.tear.words())
             for path in write_analysis(measured, types, parts):
