@@ -112,7 +112,7 @@ sys.stdout = open(f"losses_{dist.get_rank()}.txt", "w")
 ready()
 together = torch.nn.parallel.DistributedDataParallel(model)
 torch.manual_seed(dist.get_rank())
-for number in range(150):
+for number in range(100):
     train(torch.randn(16, 32), together)
     end_step()
 dist.barrier()
