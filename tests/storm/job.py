@@ -292,7 +292,7 @@ def main() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     training, trained = Training(seed), 1
     training.step()  # what torch prepares at its first operators is not prepared in forks
-    list(DataLoader(range(4), generator=torch.Generator()))
+    list(DataLoader(range(4), num_workers=1, generator=torch.Generator()))  # nor what it imports
     dp.init("prof_config")
     signal.signal(signal.SIGUSR1, lambda *_: dp.step())
     storm = Storm(seed)

@@ -132,11 +132,12 @@ def test_two_loaders_with_workers_begin_on_two_threads(tmp_path: Path) -> None:
         tmp_path,
         """
         from torch.utils.data import DataLoader
+        def load():
+            assert len(list(DataLoader(range(8), num_workers=2))) == 8
+        load()  # a child forked while another thread imports a module hangs, in plain Python
         window(active=2)
         steps(3)
         idle()
-        def load():
-            assert len(list(DataLoader(range(8), num_workers=2))) == 8
         for _ in range(3):
             at_once(2, load)
         """,
