@@ -167,41 +167,41 @@ def test_examples_run(tmp_path: Path) -> None:
         assert (tmp_path / "prof_config" / "profiler_config.json").exists()
 
 
+def names_of_tests(path: Path) -> set[str]:
+    """Return the names of the tests in a file, or in all that a folder has."""
+    paths = path.rglob("test_*.py") if path.is_dir() else [path]
+    found = (re.findall(r"^def (test_\w+)", one.read_text(), re.MULTILINE) for one in paths)
+    return set().union(*found)
+
+
+def named_tests(text: str) -> set[str]:
+    """Return the tests that a page, or a part of one, names."""
+    return set(re.findall(r"`(test_[a-z0-9_]+)`", text))
+
+
 def test_the_failures_page_names_tests_that_are_there() -> None:
     """Every row of the page is a test, and every test of a failure is a row."""
-    named = set(re.findall(r"`(test_[a-z0-9_]+)`", PAGES["failures.md"]))
-    there: set[str] = set()
-    for path in (ROOT / "tests" / "integration").rglob("test_*.py"):
-        names = set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
-        there |= names
-        if path.name.startswith("test_failing"):
-            assert names <= named
-    assert named <= there
-
-
-def all_tests() -> set[str]:
-    """Return the names of all tests there are."""
-    found = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        found |= set(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE))
-    return found
+    named, integration = named_tests(PAGES["failures.md"]), ROOT / "tests" / "integration"
+    for path in integration.rglob("test_failing*.py"):
+        assert names_of_tests(path) <= named
+    assert named <= names_of_tests(integration)
 
 
 def test_the_threat_model_names_a_test_for_each_attempt() -> None:
     """Every row of its second table names tests, and they are there."""
     _, _, table = PAGES["threat-model.md"].partition("| attempt | answer | test |\n|---|---|---|\n")
     rows = re.findall(r"^\|.*\|$", table.partition("\n\n")[0], re.MULTILINE)
-    named = [set(re.findall(r"`(test_[a-z0-9_]+)`", row.split("|")[-2])) for row in rows]
+    named = [named_tests(row.split("|")[-2]) for row in rows]
     assert rows
     assert all(named)
-    assert set().union(*named) <= all_tests()
+    assert set().union(*named) <= names_of_tests(ROOT / "tests")
 
 
 def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None:
     """No row of the page goes without; the tests that it names are there."""
     rows = re.findall(r"^\| (?!the document|---).*\|$", PAGES["seeds.md"], re.MULTILINE)
     shown = [row.split("|")[-2] for row in rows]
-    named = [set(re.findall(r"`(test_[a-z0-9_]+)`", text)) for text in shown]
+    named = list(map(named_tests, shown))
     assert len(rows) > 50
     assert all(tests or "no test: " in text for tests, text in zip(named, shown, strict=True))
-    assert set().union(*named) <= all_tests()
+    assert set().union(*named) <= names_of_tests(ROOT / "tests")

@@ -6,6 +6,7 @@ methods of torch's own, and notes what a capture would not survive.
 
 from __future__ import annotations
 
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
     idle()
     assert Graph.broken == [], Graph.broken
     """
-    log = run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    log = run(tmp_path, GRAPHS + dedent(script), closing="inline")
     (manifest,) = manifests(tmp_path)
     who = "a graph is being captured on thread capturing"
     assert f"request 1: waits, {who}" in log
@@ -94,7 +95,7 @@ def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
     steps(4)
     idle()
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    run(tmp_path, GRAPHS + dedent(script))
     (manifest,) = manifests(tmp_path)
     assert manifest.complete
     assert manifest.steps.first > 4
@@ -132,7 +133,7 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
     mine.export_chrome_trace("stopped.json")
     assert Graph.broken == [], Graph.broken
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    run(tmp_path, GRAPHS + dedent(script))
     assert "ProfilerStep#1" in (tmp_path / "scheduled.json").read_text()
     trace = (tmp_path / "stopped.json").read_text()
     assert "aten::mul" in trace
@@ -159,7 +160,7 @@ def test_a_session_of_acl(tmp_path: Path) -> None:
     assert len(found()) == 1
     assert Graph.broken == [], Graph.broken
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    run(tmp_path, GRAPHS + dedent(script))
 
 
 def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
     steps(1)
     idle()
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"))
+    run(tmp_path, GRAPHS + dedent(script))
     (manifest,) = manifests(tmp_path)
     names = {event.get("name") for event in events(tmp_path, manifest)}
     assert "aten::add" in names
@@ -194,7 +195,7 @@ def test_a_process_that_ends_while_another_thread_captures(tmp_path: Path, *, en
         atexit.register(lambda: Path("broken").write_text(str(Graph.broken)))
     dp.dynamic_profile._end_at_exit()
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    run(tmp_path, GRAPHS + dedent(script), closing="inline")
     (manifest,) = manifests(tmp_path)
     assert manifest.trace
     assert not ends or (tmp_path / "broken").read_text() == "[]"
@@ -210,7 +211,7 @@ def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
     dp.shutdown()
     assert Graph.broken == [], Graph.broken
     """
-    run(tmp_path, GRAPHS + script.replace("\n    ", "\n"), closing="inline")
+    run(tmp_path, GRAPHS + dedent(script), closing="inline")
     (manifest,) = manifests(tmp_path)
     assert "but a graph is being captured on thread MainThread" in manifest.reason
 
@@ -247,7 +248,7 @@ def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
     torch.cuda.synchronize()
     assert y.tolist() == [3.0] * 8
     """
-    log = run(tmp_path, "import json" + script.replace("\n    ", "\n"))
+    log = run(tmp_path, "import json" + dedent(script))
     assert "is being captured on thread capturing" in log
     (manifest,) = manifests(tmp_path)
     assert manifest.complete
