@@ -18,7 +18,7 @@ def say_if_elsewhere(path: Path) -> None:
     told = (status.last_capture for status in statuses(path))
     manifests = [Path(name) for name in told if name and Path(name).is_absolute()]
     newest = max((_written_s(one) for one in manifests), default=0.0)
-    if newest <= _newest_below(path):
+    if not newest or newest <= _newest_below(path):
         return
     folders = sorted({str(one.parent.parent) for one in manifests if _written_s(one)})
     say(f"newer captures lie elsewhere, as prof_dir says: {', '.join(folders)}", err=True)

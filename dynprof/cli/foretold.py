@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.errors import CaptureError
-from dynprof.files.layout import STATUS_DIR, Layout, free_disk_mb, why_unusable
-from dynprof.journal.status import Status, load_status
+from dynprof.cli.config_directory import statuses
+from dynprof.files.layout import Layout, free_disk_mb, why_unusable
 from dynprof.requests.plan import Refusal, Standing, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.config import Parsed, ProfilerConfig
+    from dynprof.journal.status import Status
 
 
 def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
@@ -49,9 +48,5 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
     """Return the latest status beside the config of a rank that it asks for."""
-    statuses = []
-    for path in (directory / STATUS_DIR).glob("rank_*.json"):
-        with contextlib.suppress(CaptureError):
-            statuses.append(load_status(path))
-    asked = [status for status in statuses if status.rank in config.asked_ranks]
+    asked = [status for status in statuses(directory) if status.rank in config.asked_ranks]
     return max(asked, key=lambda status: status.heartbeat, default=None)
