@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo quick test lint bench bench-idle bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint bench bench-idle bench-marks bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -14,7 +14,7 @@ quick: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
 test: $(VENV)/ready
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -22,12 +22,17 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 # All of it takes about an hour and a half, most of it closing windows of 100 steps.
-bench: bench-idle bench-profile bench-analysis bench-closing
+bench: bench-idle bench-marks bench-profile bench-analysis bench-closing
 
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
+
+# A mark, from Python and from C, beside others' marks; phases and marks in a training step.
+bench-marks: $(VENV)/ready
+	$(BIN)/python -m benchmarks.marks
+	$(BIN)/python -m benchmarks.marked_steps
 
 # dynprof.profiler.profile beside torch.profiler.profile, on the same loop.
 bench-profile: $(VENV)/ready

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ TARGET = "dynprof/analysis/report/bundled"
 FILES = ("uPlot.iife.js", "uPlot.min.css")
 NATIVE = Path("dynprof", "native")
 LIBRARY = NATIVE / "lib" / "libms_tools_ext.so"
+PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+"""Whose library it is; it knows nothing of Python, and serves each version."""
 FLAGS = ("-O2", "-std=c11", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 
 
@@ -27,12 +30,14 @@ class BundledParts(BuildHookInterface[Any]):
     """Makes the files before each build, of a wheel and of an editable one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make them, and name them as what git ignores and the wheel has."""
+        """Make them, and name them as what git ignores and the wheel has; sources have none."""
         del version
+        if self.target_name == "sdist":
+            return
         self._copy_charts(build_data)
         if self._compile_marks():
             build_data["artifacts"].append(f"/{LIBRARY}")
-            build_data["pure_python"], build_data["infer_tag"] = False, True
+            build_data["pure_python"], build_data["tag"] = False, f"py3-none-{PLATFORM}"
 
     def _compile_marks(self) -> bool:
         """Return whether there is a library of C marks; it is no condition of an installation."""

@@ -2,8 +2,9 @@
 
 ``device.py [cuda|xpu]`` records the same seeded steps with the ordinary and with the detached
 close, compares the events category by category and kernel by kernel, has graphs captured beside
-windows, and then prints the tables of ``closing.py`` for the device. Exits with 1 if the captures
-differ or a graph breaks, and where there is no device.
+windows and marks set on streams, and then prints the tables of ``closing.py`` for the device. Exits
+with 1 if the captures differ, a graph breaks or a mark is not where it was set, and where there is
+no device.
 ``device.py cpu`` tries the script itself.
 """
 
@@ -22,6 +23,10 @@ from typing import Any
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 WAYS = ("inline", "detached")
 STEPS = 20
+TESTS = (
+    "tests/integration/windows/test_graph_captures.py",
+    "tests/integration/backends/test_device_marks.py",
+)
 
 JOB = f"""
 import json, pathlib, time, torch
@@ -90,8 +95,7 @@ def main() -> int:
     print("Both ways recorded the same.\n")
     if DEVICE == "cpu":
         return 0
-    captures = "tests/integration/windows/test_graph_captures.py"
-    if subprocess.run([sys.executable, "-m", "pytest", "-q", captures], check=False).returncode:
+    if subprocess.run([sys.executable, "-m", "pytest", "-q", *TESTS], check=False).returncode:
         return 1
     command = [sys.executable, "-m", "benchmarks.closing", "10", DEVICE]
     return subprocess.run(command, check=False).returncode

@@ -28,9 +28,11 @@ _LATER = {"phase": "phases", "graph_capture": "process.graph_captures"}
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the modules below, loading it when it is first asked for."""
+    """Return one of the modules below, or what is in one, loading it when it is first asked for."""
     if name in _LATER:
-        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        globals()[name] = found  # as the import does with a module: the next one does not come by
+        return found
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -65,6 +65,7 @@ def init(
     prof_dirs: Iterable[str | os.PathLike[str]] | None = None,
     follow_symlinks: bool = False,
     plugin: bool | None = None,
+    nvtx: bool | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -89,6 +90,8 @@ def init(
             mounted ConfigMap of Kubernetes needs it; else they are refused.
         plugin: Mark the phases of torch's loops for windows that ask for marks, as
             :mod:`dynprof.plugin` does. Without it ``DYNPROF_PLUGIN=1`` decides.
+        nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
+            Without it ``DYNPROF_NVTX=1`` decides.
 
     Raises:
         UnusablePathError: The directory cannot be made, read or written.
@@ -127,6 +130,10 @@ def init(
         from dynprof.plugin import install
 
         install()
+    if nvtx or (nvtx is None and os.environ.get("DYNPROF_NVTX") == "1"):
+        from dynprof.mstx import to_nvtx
+
+        to_nvtx()
 
 
 def start(config_path: str | os.PathLike[str] | None = None) -> None:

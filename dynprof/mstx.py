@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
 from dynprof.marks.compiled_code import left_out
-from dynprof.marks.sinks import SINKS, is_short
+from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -33,36 +33,33 @@ FAILED = 0
 
 
 @left_out(None)
-def mark(
-    message: str | None = None,
-    stream: object = None,  # noqa: ARG001 - the vendor's
-    domain: str = "default",
-) -> None:
+def mark(message: str | None = None, stream: object = None, domain: str = "default") -> None:
     """Mark this moment.
 
     Args:
         message: What to call it: 1 to 156 bytes; to 255 while somebody has subscribed.
-        stream: Taken as the vendor does; the mark stands on the host's side alone.
+        stream: Of a device, or its handle: where the window records the device, the mark stands on
+            the stream's track too. None or 0 for the host alone.
         domain: A group of marks that the config can keep or leave out.
     """
-    if _is_fit(message, domain, "mark") and SINKS.all:
-        for sink in SINKS.for_message(message):
+    plain = stream is None and isinstance(domain, str) and domain
+    if plain and isinstance(message, str) and 0 < len(message) < SURELY_SHORT:  # two calls less
+        for sink in SINKS.all:
             sink.mark(message, domain)
+    elif _is_fit(message, domain, "mark") and SINKS.on_streams:
+        for sink in SINKS.for_message(message, stream):
+            sink.mark(message, domain, stream)
 
 
 @left_out(FAILED)
-def range_start(
-    message: str | None = None,
-    stream: object = None,  # noqa: ARG001 - the vendor's
-    domain: str = "default",
-) -> int:
+def range_start(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range that any thread may end.
 
     Returns:
         What :func:`range_end` takes; 0 where the message cannot be taken, which is said.
     """
     if _is_fit(message, domain, "range_start"):
-        return open_ranges.start(message, domain)
+        return open_ranges.start(message, domain, stream)
     return FAILED
 
 
@@ -76,18 +73,14 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 -
 
 
 @left_out(0)
-def range_push(
-    message: str | None = None,
-    stream: object = None,  # noqa: ARG001 - the vendor's
-    domain: str = "default",
-) -> int:
+def range_push(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range inside those that are open on this thread.
 
     Returns:
         How many were open before; -1 where the message cannot be taken, which is said.
     """
     if _is_fit(message, domain, "range_push"):
-        return open_ranges.push(message, domain)
+        return open_ranges.push(message, domain, stream)
     return -1
 
 
@@ -164,6 +157,20 @@ def subscribe(callback: Callable[[Marker], object]) -> Subscription:
     return Subscription(callback)
 
 
+def to_nvtx(*, on: bool = True) -> None:
+    """Send every mark and range to NVTX as well, with or without a window, until told otherwise.
+
+    For Nsight and its like; ``dynprof.init(nvtx=True)`` and ``DYNPROF_NVTX=1`` do the same. Where
+    torch is not imported yet, or has no NVTX, a warning says so.
+
+    Args:
+        on: Whether to send them.
+    """
+    from dynprof.marks.to_nvtx import send_to_nvtx
+
+    send_to_nvtx(on=on)
+
+
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
     if "mstx" not in sys.modules and importlib.util.find_spec("mstx") is None:
@@ -172,6 +179,9 @@ def install() -> None:
 
 def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
     """Return whether a message can be taken; say why where it cannot."""
+    usual = isinstance(message, str) and 0 < len(message) < SURELY_SHORT
+    if usual and isinstance(domain, str) and domain:
+        return True
     if not isinstance(domain, str) or not domain:
         text = f"mstx.{name}(): the domain is {domain!r}, it must be a string that is not empty"
     elif not isinstance(message, str) or not message:

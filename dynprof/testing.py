@@ -62,6 +62,7 @@ class FakeBackend:
             ``save``, ``discard``.
         in_the_way: What ``obstacle()`` returns.
         hesitates: What ``hesitation()`` returns.
+        only_notes_steps: Whether its recordings do.
         recordings: Every recording made, in order.
     """
 
@@ -70,6 +71,7 @@ class FakeBackend:
     fail_at: set[str] = field(default_factory=set)
     in_the_way: str | None = None
     hesitates: str | None = None
+    only_notes_steps: bool = False
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
@@ -122,6 +124,7 @@ class FakeRecording:
         closing: What it says of its closing.
         bound_to_thread: As for a real one.
         results: As for a real one.
+        saves_beside: As for a real one.
         companions: As for a real one.
         give_way: What the window does when another profiler comes.
     """
@@ -133,8 +136,14 @@ class FakeRecording:
     closing: str = "fake"
     bound_to_thread: bool = True
     results: object = None
+    saves_beside: bool = True
     companions: Companion = field(default_factory=Companions)
     give_way: Callable[[], None] | None = None
+
+    @property
+    def only_notes_steps(self) -> bool:
+        """Return what the test set."""
+        return self.backend.only_notes_steps
 
     def obstacle(self) -> str | None:
         """Return what the test set."""

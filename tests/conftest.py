@@ -24,6 +24,7 @@ settings.load_profile("dynprof")
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the self-test's cache of this run away from that of the user; measure the machine."""
     watch_over_this_process()
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # whoever crashes says where
     resource_tracker.ensure_running()  # one for the process: a test that began it would end it
     slowness()
     if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it
@@ -46,7 +47,7 @@ def _no_ranges_of_other_tests() -> None:
     """Begin without the ranges that others have never ended: every window shows them."""
     if (marks := sys.modules.get("dynprof.marks.open_ranges")) is not None:
         marks._started.clear()
-        marks._stacks.mine.by_domain.clear()
+        marks.STACKS.mine.by_domain.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -75,20 +75,30 @@ def start(command: Sequence[str | Path], **settings: Any) -> Process:
         command: Its command line.
         settings: As ``subprocess.Popen`` takes them.
     """
-    watch_over_this_process()
-    mark = f"{os.environ[MARK]}/{next(_numbers)}"
+    mark = new_mark()
     env = {**(settings.pop("env", None) or os.environ), MARK: mark}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = Process(command, **{"text": True, **pipes, **settings}, env=env)
     process.mark = mark
-    _started.append(process)
+    note(process)
     return process
+
+
+def new_mark() -> str:
+    """Return the mark of a process that is about to be started, by this one or for it."""
+    watch_over_this_process()
+    return f"{os.environ[MARK]}/{next(_numbers)}"
+
+
+def note(process: Process) -> None:
+    """Have it end with the test."""
+    _started.append(process)
 
 
 def start_for_all_tests(command: Sequence[str], **settings: Any) -> None:
     """Start a process that outlives the test which needs it first, but not pytest."""
     watch_over_this_process()
-    env = {**os.environ, MARK: _own_mark()}
+    env = {**os.environ, MARK: own_mark()}
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, **settings)
     atexit.register(process.wait)
     atexit.register(process.kill)  # before that
@@ -144,7 +154,11 @@ def ending_with_the_test() -> Iterator[None]:
         os.environ[MARK] = above
         end_family(mark)
         while len(_started) > known:
-            _started.pop().communicate()
+            last = _started.pop()
+            if last.poll() is None:
+                last.end()
+            else:
+                last.communicate()
 
 
 @functools.cache
@@ -154,7 +168,7 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
     Whoever starts tests in the background has them ignore Ctrl-C, and what they start inherits
     that: jobs that are to be interrupted would not be.
     """
-    os.environ[MARK] = mark = _own_mark()
+    os.environ[MARK] = mark = own_mark()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = subprocess.Popen(
@@ -170,7 +184,7 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
 
 
 @functools.cache
-def _own_mark() -> str:
+def own_mark() -> str:
     """Return the mark of all that this process starts, as it is before any test has begun."""
     return f"{os.environ.get(MARK, '')}/{os.getpid()}"
 

@@ -7,26 +7,81 @@ To load torch takes most of the time of a short script. What a fresh interpreter
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import json
 import os
-import signal
+import select
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import IO, TYPE_CHECKING, Any
+
+import psutil
 
 from tests import processes
-from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
+
+
+class ForkedScript(processes.Process):
+    """A script in a fork of that interpreter: a ``Popen`` of somebody else's child.
+
+    Args:
+        pid: Its process, which has a session of its own.
+        ended: Can be read once it has ended, and gives its wait status.
+        pipes: What it prints, and its errors, where those are pipes.
+    """
+
+    def __init__(self, pid: int, ended: int, pipes: Sequence[IO[str]]) -> None:
+        self.args, self.pid, self._ended = "the script", pid, ended
+        self.returncode: int | None = None
+        self.stdin, (self.stdout, self.stderr) = None, pipes or (None, None)
+        self.encoding = self.errors = self._input = None
+        self.text_mode = self._child_created = True
+        self._communication_started = False
+        self._waitpid_lock, self._sigint_wait_secs = threading.Lock(), 0.25
+
+    def _internal_poll(self, *_: object, **__: object) -> int | None:
+        with self._waitpid_lock:
+            pid, status = self._try_wait(os.WNOHANG) if self.returncode is None else (0, 0)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if wait_flags & os.WNOHANG and not select.select([self._ended], [], [], 0)[0]:
+            return 0, 0
+        status = os.read(self._ended, 20)
+        os.close(self._ended)
+        return self.pid, int(status)
+
+    def end(self) -> None:
+        """Kill it and all that came of it, and close its pipes."""
+        self.kill()
+        while forked := self._forked():  # one of them may be forking another
+            for process in forked:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        super().end()
+
+    def _forked(self) -> list[psutil.Process]:
+        """Return what it has forked, which has its interpreter's mark and its session."""
+        found = []
+        for process in processes.family(processes.own_mark()):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(process.pid) == self.pid:
+                    found.append(process)
+        return found
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -35,31 +90,52 @@ def run(text: str, folder: Path, env: Mapping[str, str]) -> subprocess.Completed
     Raises:
         subprocess.TimeoutExpired: It took too long, and was killed.
     """
+    asked = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env), "warnings": []}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        asked = json.dumps({"text": text, "folder": str(folder), "env": dict(env)}).encode()
-        code = _ask(asked, [output.fileno(), errors.fileno()])
+        script = _fork(asked, [output, errors], [])
+        try:
+            code = script.wait()
+        except BaseException:
+            script.end()
+            raise
         output.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess([text], code, output.read(), errors.read())
 
 
-def _ask(asked: bytes, files: list[int]) -> int:
-    """Have a script run, and return its exit code; whatever interrupts that kills it."""
-    connection = _interpreter()
-    socket.send_fds(connection, [asked], files)
-    pid = json.loads(connection.recv(_MOST_BYTES))
+def start(path: Path, env: Mapping[str, str], *warned: str) -> ForkedScript:
+    """Start the script of a file in its folder, as ``python path`` would, with pipes.
+
+    Args:
+        path: Of the script.
+        env: Its environment.
+        warned: What is to be done with warnings, each as ``-W`` takes it.
+    """
+    asked = {"text": path.read_text(), "path": str(path), "folder": str(path.parent)}
+    read, written = zip(*(os.pipe() for _ in range(2)), strict=True)
+    pipes = [os.fdopen(end) for end in read]
+    files = [os.fdopen(end, "w") for end in written]
     try:
-        connection.settimeout(patience_s())
-        code: int = json.loads(connection.recv(_MOST_BYTES))
-    except BaseException as error:
-        _interpreter.cache_clear()  # the next script has another one
-        connection.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        if isinstance(error, TimeoutError):
-            raise subprocess.TimeoutExpired("the script", patience_s()) from error
-        raise
-    return code
+        return _fork({**asked, "env": dict(env), "warnings": warned}, files, pipes)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _fork(
+    asked: dict[str, Any], files: Sequence[IO[str]], pipes: Sequence[IO[str]]
+) -> ForkedScript:
+    """Have a script run, which writes to two files."""
+    asked["env"][processes.MARK] = mark = processes.new_mark()
+    connection = _interpreter()
+    ended, told = os.pipe()
+    fds = [told, *(file.fileno() for file in files)]
+    socket.send_fds(connection, [json.dumps(asked).encode()], fds)
+    os.close(told)
+    script = ForkedScript(json.loads(connection.recv(_MOST_BYTES)), ended, pipes)
+    script.mark = mark
+    processes.note(script)
+    return script
 
 
 @functools.cache
@@ -76,22 +152,46 @@ def _interpreter() -> socket.socket:
 
 def _script(connection: socket.socket) -> dict[str, Any] | None:
     """Fork for each script that is asked for; return it in the child, and None at the end."""
+    running: dict[int, tuple[int, int]] = {}  # by what can be read at its end; whom to tell
     while True:
-        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 2)
+        (ready, *_), *_ = select.select([*running, connection.fileno()], [], [])
+        if ready in running:
+            pid, told = running.pop(ready)
+            os.write(told, b"%d" % os.waitpid(pid, 0)[1])
+            _close(told, ready)
+            continue
+        asked, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
         if not asked:
             return None
+        told, *of_script = files
         if (pid := os.fork()) == 0:
-            connection.close()
-            os.setsid()
-            for place, file in enumerate(files, start=1):
-                os.dup2(file, place)
-                os.close(file)
-            found: dict[str, Any] = json.loads(asked)
-            return found
-        for file in files:
-            os.close(file)
+            _close(connection.detach(), told, *running, *(other for _, other in running.values()))
+            return _as_its_own(json.loads(asked), of_script)
+        _close(*of_script)
+        running[os.pidfd_open(pid)] = pid, told
         connection.send(b"%d" % pid)
-        connection.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
+    """Be what an interpreter of its own would be, but for what it has loaded."""
+    os.setsid()
+    for place, file in enumerate(files, start=1):
+        os.dup2(file, place)
+        os.close(file)
+    os.chdir(script["folder"])
+    os.environ.clear()
+    os.environ.update(script["env"])
+    sys.argv, sys.path[0] = [script["path"]], ""
+    for each in script["warnings"]:
+        sys.warnoptions.append(each)
+        action, _, category = each.partition("::")
+        warnings.filterwarnings(action, category=getattr(builtins, category))
+    return script
 
 
 def _main() -> None:
@@ -100,12 +200,10 @@ def _main() -> None:
     script = _script(socket.socket(fileno=int(sys.argv[1])))
     if script is None:
         return
-    os.chdir(script["folder"])
-    os.environ.clear()
-    os.environ.update(script["env"])
-    sys.argv, sys.path[0] = ["-c"], ""
     sys.modules["__main__"] = main = types.ModuleType("__main__")
-    exec(compile(script["text"], "<string>", "exec"), vars(main))  # noqa: S102
+    if script["path"] != "-c":
+        main.__file__, sys.path[0] = script["path"], script["folder"]
+    exec(compile(script["text"], main.__dict__.get("__file__", "<string>"), "exec"), vars(main))  # noqa: S102
 
 
 if __name__ == "__main__":

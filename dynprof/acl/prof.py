@@ -151,8 +151,8 @@ def create_stamp(message: str = "stamp") -> Stamp:
     return Stamp(message)
 
 
-def set_stamp_trace_message(stamp: Stamp, message: str) -> int:
-    """Change what a stamp says."""
+def set_stamp_trace_message(stamp: Stamp, message: str, _length: int = 0) -> int:
+    """Change what a stamp says; its length, which pyACL wants to be told, is known here."""
     _insist("set_stamp_trace_message()", stamp)
     stamp.message = message
     return SUCCESS
@@ -179,8 +179,8 @@ def push(stamp: Stamp) -> int:
     return SUCCESS
 
 
-def pop() -> int:
-    """End the newest open range of this thread.
+def pop(_stamp: Stamp | None = None) -> int:
+    """End the newest open range of this thread, whatever its stamp.
 
     Raises:
         SessionError: None is open, or nothing is being recorded.
@@ -192,21 +192,22 @@ def pop() -> int:
     return SUCCESS
 
 
-def range_start(stamp: Stamp) -> int:
-    """Begin a range that any thread may end; return its number."""
+def range_start(stamp: Stamp) -> tuple[int, int]:
+    """Begin a range that any thread may end; return its number and 0, as pyACL does."""
     _insist("range_start()", stamp)
     number = mstx.range_start(stamp.message, domain=DOMAIN)
     _ranges.add(number)
-    return number
+    return number, SUCCESS
 
 
-def range_stop(number: int) -> int:
-    """End a range.
+def range_stop(number: int | tuple[int, int]) -> int:
+    """End a range, by its number or by all that :func:`range_start` returned.
 
     Raises:
         SessionError: It was not begun or has ended, or nothing is being recorded.
     """
     SESSION.insist_started("range_stop()")
+    number = number[0] if isinstance(number, tuple) else number
     if number not in _ranges:
         raise SessionError(f"range_stop(): there is no open range {number!r}")
     _ranges.remove(number)

@@ -2,7 +2,8 @@
 
 In comes a plan; out goes a recording, which stops fast and is saved slowly. The only room that
 imports torch, and only once the script has. Never decides when to open or close. Others use
-:func:`all_backends`, ``base`` (the seam), ``kineto_messages`` and ``operator_stream``.
+:func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages`` and
+``operator_stream``.
 """
 
 from dynprof.backends.base import Backend, Recording

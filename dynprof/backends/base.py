@@ -57,6 +57,14 @@ class Recording(Protocol):
         """The profiler's own object that knows the results; None where only the trace does."""
 
     @property
+    def saves_beside(self) -> bool:
+        """Whether other threads run Python while it is being saved."""
+
+    @property
+    def only_notes_steps(self) -> bool:
+        """Whether ``begin_step`` does no more than that: it cannot fail, and has no obstacle."""
+
+    @property
     def bound_to_thread(self) -> bool:
         """Whether only the thread that prepared it may stop or discard it."""
 

@@ -10,15 +10,17 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.trace_writing import writer_of
 from dynprof.errors import BackendError
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 PATIENCE_S = 15.0
@@ -31,6 +33,12 @@ def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
     if _why_inline(activities) is not None or SELF_TEST.answer is not None:
         return None
     return _TESTING if SELF_TEST.running_s() < PATIENCE_S else None
+
+
+def is_being_tested() -> bool:
+    """Have the self-test made, unless it was; return whether its answer is worth waiting for."""
+    SELF_TEST.begin()
+    return SELF_TEST.answer is None and SELF_TEST.running_s() < PATIENCE_S
 
 
 def waited_for(device: str | None) -> str:
@@ -84,6 +92,20 @@ def choose_close(
         return find(), "detached"
     except BackendError as error:
         return None, f"inline: {error}"
+
+
+def choose_writer(profiler: Any) -> Callable[[Path], None] | None:
+    """Return what writes without the GIL what torch has closed; None where only torch may write.
+
+    Args:
+        profiler: A ``torch.profiler.profile`` that has ended.
+    """
+    if profiler.use_device:  # which has not been tried
+        return None
+    with contextlib.suppress(BackendError):
+        functions, _ = choose_close(("CPU",))
+        return writer_of(profiler.profiler, functions) if functions else None
+    return None
 
 
 NICENESS = 10

@@ -175,11 +175,11 @@ class DetachedClose:
         result: _Returned = self._disable()
         return result
 
-    def write(self, result: _Returned, path: Path) -> None:
-        """Write what was recorded as a trace; seconds, without the GIL."""
+    def write_at(self, address: int | None, path: Path) -> None:
+        """Write what was recorded and lies there as a trace; seconds, without the GIL."""
         name = os.fsencode(path)
         string = _StdString(name, len(name), len(name), 0)
-        self._save(result.pointer, ctypes.byref(string))
+        self._save(address, ctypes.byref(string))
 
     def free(self, result: _Returned) -> None:
         """Let go of what was recorded."""
@@ -256,7 +256,7 @@ class Taken:
         result, self._result = self._result, None
         if result is None or not result.pointer:
             raise BackendError("torch collected no events")
-        self._functions.write(result, path)
+        self._functions.write_at(result.pointer, path)
         self._functions.free(result)
 
     def drop(self) -> None:

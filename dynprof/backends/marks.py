@@ -48,7 +48,8 @@ class MarksBackend:
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
         """Return a recording; there is no profiler to turn on."""
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        companions = Companions(companions_for(plan.config.experimental))
+        beside = companions_for(plan.config.experimental, record_functions=True)
+        companions = Companions(beside)
         return MarksRecording({"distributedInfo": place}, companions)
 
 
@@ -57,6 +58,8 @@ class MarksRecording:
 
     closing = "marks alone"
     results = None
+    saves_beside = True
+    only_notes_steps = True
     bound_to_thread = False
 
     def __init__(self, facts: dict[str, Any], companions: Companion) -> None:

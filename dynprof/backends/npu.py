@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.memory_history import MemoryHistory
+from dynprof.backends.npu_marks import VendorMarks
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
 from dynprof.files.leftovers import occupied
+from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.capabilities import Capabilities
 
@@ -104,6 +106,8 @@ class NpuRecording:
 
     bound_to_thread = True
     results = None
+    saves_beside = True
+    only_notes_steps = False
     closing = "inline: torch_npu collects on the training thread"
 
     def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
@@ -116,6 +120,7 @@ class NpuRecording:
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
         self._left = None if plan.script else config.active
+        self._marks = _marks(config.experimental, self._lost)
         self._metadata = config.metadata
         self._scripts_metadata = plan.script.metadata if plan.script else {}
         activities = [getattr(vendor.ProfilerActivity, name) for name in plan.activities]
@@ -172,9 +177,12 @@ class NpuRecording:
         if number is not None:
             self._profiler.step_num = number - 1  # which the vendor counts from 0
         self._vendor("step")
+        if self._marks:
+            self._marks.start()  # only now the vendor's profiler takes them
 
     def stop(self) -> None:
         """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
+        self._end_marks()
         self._add_metadata(self._scripts_metadata)
         if self._action is self._actions.RECORD_AND_SAVE:
             self._action = self._actions.NONE
@@ -193,6 +201,7 @@ class NpuRecording:
 
     def discard(self) -> None:
         """Stop, and delete what was recorded."""
+        self._end_marks()
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
@@ -211,6 +220,10 @@ class NpuRecording:
     def leave_child(self) -> None:
         """Do nothing: an NPU does not survive a fork, and its profiler is no concern there."""
 
+    def _end_marks(self) -> None:
+        if self._marks:
+            self._marks.stop()
+
     def _vendor(self, name: str) -> None:
         """Call a method of the vendor's profiler without its ``no_exception_func``."""
         try:
@@ -225,6 +238,17 @@ class NpuRecording:
 
     def _folders(self) -> list[Path]:
         return list(self._scratch.glob("*_ascend_pt"))
+
+
+def _marks(settings: ExperimentalConfig, lost: list[str]) -> VendorMarks | None:
+    """Return what hands marks on, where they are asked for and can be."""
+    device = sys.modules["torch_npu"].npu
+    if not settings.marks:
+        return None
+    if not hasattr(device, "mstx"):
+        lost.append("this version of torch_npu has no mstx: marks of dynprof.mstx are not in it")
+        return None
+    return VendorMarks(device, (NVTX_MARKS,))
 
 
 def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> Any:

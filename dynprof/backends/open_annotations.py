@@ -11,12 +11,14 @@ Ranges that Python does not see, of C++ alone or of ``_RecordFunctionFast``, can
 from __future__ import annotations
 
 import contextlib
-import functools
+import ctypes
 import threading
 from typing import TYPE_CHECKING, Any
 
+from dynprof.marks.record_functions import RECORD_FUNCTIONS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class OpenAnnotations:
@@ -26,12 +28,10 @@ class OpenAnnotations:
         self._following, self._is_ending = False, False
         self._ending = threading.RLock()  # a signal handler may leave a range meanwhile
         self._open: dict[int, Any] = {}
-        self._unwrap: Callable[[], None] = _nothing
 
     def follow(self) -> None:
         """Follow the ranges that begin from now on."""
-        self._unwrap()
-        self._unwrap = self._wrapped()
+        RECORD_FUNCTIONS.plug(self)
         self._following = True
 
     def end(self) -> None:
@@ -43,44 +43,30 @@ class OpenAnnotations:
                 _, record = self._open.popitem()
                 _end(record)
             self._is_ending = False
-        self._unwrap()
-        self._unwrap = _nothing
+        RECORD_FUNCTIONS.unplug(self)
 
     def forget(self) -> None:
         """Begin anew in a forked child, where nothing is recorded."""
         self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()
 
-    def _wrapped(self) -> Callable[[], None]:
-        """Wrap the two methods of ``record_function``; return what undoes it."""
-        from torch.autograd.profiler import record_function
+    def entered(self, annotation: Any) -> None:
+        """Keep one that has begun."""
+        if self._following:
+            self._open[id(annotation.record)] = annotation.record
 
-        enter, leave = record_function.__enter__, record_function.__exit__
+    def leaves(self, annotation: Any) -> None:
+        """Let one go that ends; it may be about to be ended here, which two threads must not do."""
+        if self._open.pop(id(annotation.record), None) is None and self._is_ending:
+            with self._ending:
+                pass
 
-        @functools.wraps(enter)
-        def begin(annotation: Any) -> Any:
-            result = enter(annotation)
-            if self._following:
-                self._open[id(annotation.record)] = annotation.record
-            return result
-
-        @functools.wraps(leave)
-        def end(annotation: Any, *reason: Any) -> Any:
-            if self._open.pop(id(annotation.record), None) is None and self._is_ending:
-                with self._ending:  # it may be about to be ended, which two threads must not do
-                    pass
-            return leave(annotation, *reason)
-
-        def unwrap() -> None:
-            if record_function.__enter__ is begin and record_function.__exit__ is end:
-                record_function.__enter__, record_function.__exit__ = enter, leave
-
-        record_function.__enter__, record_function.__exit__ = begin, end
-        return unwrap
-
-
-def _nothing() -> None:
-    """Undo nothing."""
+    def stays(self, annotation: Any) -> None:
+        """Follow one again that could not be ended; too late for that, see that it never is."""
+        if self._following:
+            self._open[id(annotation.record)] = annotation.record
+        else:
+            _keep_for_ever(annotation.record)
 
 
 @contextlib.contextmanager
@@ -90,6 +76,42 @@ def unseen() -> Iterator[None]:
 
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
+
+
+class StepAnnotation:
+    """The annotation of the step that is running, in the form that readers look for."""
+
+    def __init__(self) -> None:
+        self._open: Any = None
+
+    def begin(self, number: int | None) -> None:
+        """End that of the step before, and begin one; None begins none."""
+        from torch.autograd.profiler import record_function
+
+        self.end()
+        if number is not None:
+            step = record_function(f"ProfilerStep#{number}")
+            with unseen():
+                step.__enter__()
+            self._open = step
+
+    def end(self) -> None:
+        """End the one that is open, if any."""
+        step, self._open = self._open, None
+        if step is not None:
+            with unseen():
+                step.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        """Never end the open one: it would write into a session that is gone."""
+        step, self._open = self._open, None
+        if step is not None:
+            _keep_for_ever(step)
+
+
+def _keep_for_ever(annotation: Any) -> None:
+    """Keep its destructor from ending it, which writes where its event was."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(annotation))
 
 
 def _end(record: Any) -> None:

@@ -88,7 +88,8 @@ class PythonBackend:
         tracer.process_name = f"rank {rank.number}"
         tracer.start()
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        companions = Companions(companions_for(plan.config.experimental))
+        beside = companions_for(plan.config.experimental, record_functions=True)
+        companions = Companions(beside)
         return PythonRecording(tracer, {"distributedInfo": place}, companions)
 
 
@@ -138,6 +139,8 @@ class PythonRecording:
 
     closing = "detached"
     results = None
+    saves_beside = True
+    only_notes_steps = False
     bound_to_thread = False
 
     def __init__(self, tracer: Any, facts: dict[str, Any], companions: Companion) -> None:

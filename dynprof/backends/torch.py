@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
+from dynprof.backends.cuda_streams import CUDA_STREAMS
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.forks import end_settings_thread, guard_forks, undisturbed
 from dynprof.backends.kineto import KINETO, OCCUPIED
@@ -243,7 +244,8 @@ def _needs_memory(plan: Plan) -> bool:
 def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:
     """Yield what records beside the profiler."""
     config = plan.config
-    yield from companions_for(config.experimental)
+    device = CUDA_STREAMS if "CUDA" in plan.activities else None
+    yield from companions_for(config.experimental, device=device)
     if config.experimental.record_op_args:
         yield OperatorArguments(scratch())
     if plan.script and plan.script.observer:

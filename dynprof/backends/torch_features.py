@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 _LEVEL = "Level2 has no overloads of operators here: torch {version} does not record them."
 _THREADS = "only the thread that starts it is recorded: torch {version} cannot record others."
-_MODULES = (
-    "this sees TorchScript models only, and torch is about to drop it (yours is {version}); "
-    "with_stack records the modules of all others."
-)
+_MODULES = "this sees TorchScript models only{more}; with_stack records the modules of all others."
+_DROPPED = ", and torch is about to drop it (yours is {version})"
 
 
 def lacks() -> Iterator[Lack]:
@@ -32,8 +30,9 @@ def lacks() -> Iterator[Lack]:
         yield Lack("profiler_level", "Level2", _LEVEL.format(version=version))
     if not has("profile_all_threads"):
         yield Lack("all_threads", True, _THREADS.format(version=version))
-    if "``with_modules`` is deprecated" in str(torch.autograd.profiler.profile.__doc__):
-        yield Lack("with_modules", True, _MODULES.format(version=version))
+    dropped = "``with_modules`` is deprecated" in str(torch.autograd.profiler.profile.__doc__)
+    more = _DROPPED.format(version=version) if dropped else ""
+    yield Lack("with_modules", True, _MODULES.format(more=more))
 
 
 def experimental_config(asked: Mapping[str, bool]) -> Any:

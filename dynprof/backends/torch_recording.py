@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR, waited_for
+from dynprof.backends.closing import COLLECTOR, choose_writer, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
 from dynprof.backends.forks import undisturbed
 from dynprof.backends.kineto import KINETO
-from dynprof.backends.open_annotations import ANNOTATIONS, unseen
+from dynprof.backends.open_annotations import ANNOTATIONS, StepAnnotation
 from dynprof.backends.quiescence import let_others_leave
-from dynprof.backends.trace_check import is_whole
+from dynprof.backends.trace_writing import check_written
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
 from dynprof.errors import BackendError
+from dynprof.process.threads import is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,8 @@ class TorchRecording:
         arrived: Whether a window has it, which sees to its end.
     """
 
+    only_notes_steps = False
+
     def __init__(
         self,
         profiler: Any,
@@ -73,10 +75,11 @@ class TorchRecording:
         self._code: KeptCode | None = None
         self._rank_facts = rank_facts
         self._functions = functions
+        self._shown = False
         self._held: Taken | None = None
         self._taken: Taken | None = None
         self._collected: Future[None] | None = None
-        self._step: Any = None
+        self._step = StepAnnotation()
         self._state, self._number = "new", 0
 
     def prepare(self) -> None:
@@ -88,7 +91,13 @@ class TorchRecording:
     @property
     def results(self) -> Any:
         """Torch's own object, which knows the results; None after a detached close."""
+        self._shown = True
         return None if self._functions else self._profiler
+
+    @property
+    def saves_beside(self) -> bool:
+        """Whether :meth:`save` leaves the GIL to others."""
+        return bool(self._functions or self._written_by())
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before a profiler of the script's own begins."""
@@ -116,20 +125,13 @@ class TorchRecording:
 
     def begin_step(self, number: int | None) -> None:
         """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
-        from torch.autograd.profiler import record_function
-
         self._insist()
-        self._end_step()
-        if number is not None:
-            step = record_function(f"ProfilerStep#{number}")
-            with unseen():
-                step.__enter__()
-            self._step = step
+        self._step.begin(number)
 
     def stop(self) -> None:
         """Stop recording: take the profiler off the threads, or let torch collect its events."""
         self._insist()
-        self._end_step()
+        self._step.end()
         ANNOTATIONS.end()
         if self._functions:
             self.closing += waited_for(self._profiler.use_device)
@@ -141,22 +143,27 @@ class TorchRecording:
         """Write the Chrome trace."""
         if self._functions:
             self._write(path)
+        elif write := self._written_by():
+            if is_own_thread():
+                COLLECTOR.begin(functools.partial(write, path)).result()
+            else:  # the script waits, and had better not for a thread of low priority
+                write(path)
         else:
-            profiler, self._profiler = self._profiler, None
-            profiler.export_chrome_trace(str(path))
-        if not path.exists():  # libkineto only prints, and leaves what it wrote under another name
-            raise BackendError("libkineto could not write the trace")
-        if not is_whole(path):  # it does not look whether its last writing succeeds
-            raise BackendError("libkineto could not write the whole trace")
+            self._profiler.export_chrome_trace(str(path))
+        check_written(path)
         if not self.bound_to_thread:
             UNFINISHED.read(path)
         return Saved()
+
+    def _written_by(self) -> Callable[[Path], None] | None:
+        """Return what writes without the GIL, unless the script may have had it written before."""
+        return None if self._shown else choose_writer(self._profiler)
 
     def orphan(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
         profiler, self._profiler = self._profiler, None
         held, self._held = self._held, None
-        self._abandon_step()
+        self._step.abandon()
         with contextlib.ExitStack() as each:
             each.callback(self._session.close, self)
             if held and self._is_lost:
@@ -193,7 +200,7 @@ class TorchRecording:
             each.callback(self._drop)
             each.callback(self._stop_unread, profiler, state)
             if not self._is_lost:
-                each.callback(self._end_step)
+                each.callback(self._step.end)
             each.callback(ANNOTATIONS.end)
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
@@ -269,10 +276,10 @@ class TorchRecording:
         if running and self._functions:
             taken = self._off_the_threads(self._functions, at_once=True)
             self._share_no_more()
-            self._end_step()
+            self._step.end()
             KINETO.leave(taken, profiler.profiler)
         elif running:
-            self._abandon_step()
+            self._step.abandon()
             if not KINETO.drop(profiler.profiler, profiler.stop_trace):
                 _going_on.append(self._code)
 
@@ -285,18 +292,6 @@ class TorchRecording:
         """Raise if the script's own profiler took the session."""
         if self._is_lost:
             raise BackendError("the script started a torch.profiler of its own in the window")
-
-    def _abandon_step(self) -> None:
-        """Never end the open step annotation: it would write into a session that is gone."""
-        step, self._step = self._step, None
-        if step is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(step))  # its destructor would end it
-
-    def _end_step(self) -> None:
-        step, self._step = self._step, None
-        if step is not None:
-            with unseen():
-                step.__exit__(None, None, None)
 
 
 _going_on: list[KeptCode | None] = []

@@ -45,7 +45,7 @@ BRIEFS = {
     "mstx": "Marks and ranges that the script sets.",
     "prof_dir": "Where captures go, from the config's directory.",
     "metadata": "To find again in the trace; may come again.",
-    "export_type": "Form of the tables: text or db.",
+    "export_type": "Form of the tables: text, db or both.",
     "aic_metrics": "Metrics of AI cores, from Level1 on.",
     "op_attr": "Attributes of aclnn operators, into db.",
     "data_simplification": "Delete what the tables are made from.",

@@ -40,6 +40,7 @@ class Setting:
         kind: What the option takes: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
         help: What it means, in few words.
         panel: Under which title the help shows it; None: first.
+        may_be_one: Whether the file may hold one value in the place of a list.
     """
 
     section: str
@@ -47,6 +48,7 @@ class Setting:
     kind: type
     help: str
     panel: str | None
+    may_be_one: bool
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ class Setting:
             yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
             return
         kind: Any = str if self.kind in (list, dict) else self.kind
-        wanted: Any = list[kind] | None if self.kind is dict else kind | None
+        wanted: Any = list[kind] | None if self.kind in (list, dict) else kind | None
         yield _parameter(self.key, None, wanted, option)
 
     def given_in(self, arguments: dict[str, Any]) -> Any:
@@ -95,8 +97,9 @@ class Setting:
         if self.kind is dict:
             return dict(map(_pair, given))
         if self.kind is list:
-            parts = [part.strip() for part in given.split(",")]
-            return [int(part) if part.isdigit() else part for part in parts]
+            parts = [part.strip() for several in given for part in several.split(",")]
+            found = [int(part) if part.isdigit() else part for part in parts]
+            return found[0] if self.may_be_one and len(found) == 1 else found
         return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -111,7 +114,7 @@ def settings() -> Iterator[Setting]:
         for key in keys:
             section, field = fields[key]
             words = BRIEFS.get(key) or field.description or ""
-            yield Setting(section, key, _kind(field), words, panel)
+            yield Setting(section, key, _kind(field), words, panel, _names_one(field))
 
 
 def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
@@ -152,7 +155,12 @@ def _kind(field: FieldInfo) -> type:
     for kind in (bool, int, float, dict):
         if found == {kind}:
             return kind
-    return list if list in found and str not in found else str
+    return list if list in found and (str not in found or _names_one(field)) else str
+
+
+def _names_one(field: FieldInfo) -> bool:
+    """Return whether a field takes one of some names."""
+    return any(typing.get_origin(part) is typing.Literal for part in _parts(field.annotation))
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.errors import CaptureError
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +43,7 @@ def top(
     """Print the operators of a capture, those with the most time of their own first.
 
     Of a folder with several captures the newest is taken; what the terminal has no room for is left
-    out. Exit code 0: printed; 2: there is no
-    capture, or it cannot be read.
+    out. Exit code 0: printed; 2: there is no capture, or it cannot be read.
 
     Example: dynprof top prof_config --sort device
     """
@@ -63,7 +63,9 @@ def top(
     if measured.work:
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:
-        say("no operator was recorded")
+        marks = len(measured.marks.span)
+        where = f"; dynprof report shows {counted(marks, 'mark')}" if marks else ""
+        say(f"no operator was recorded{where}")
     for words in measured.tear.words():
         say(f"{trace}: {words}", err=True)
 

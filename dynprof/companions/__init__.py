@@ -1,7 +1,8 @@
 """What is recorded beside the profiler, over the same window: the host, collections, marks.
 
 In come a window's start and stop; out go events for its trace. A companion knows no profiler, and
-its failure costs its own track only. Others use :func:`companions_for`, and ``base`` for their own.
+its failure costs its own track only. Others use :func:`companions_for`, ``base`` for their own,
+and of ``stream_marks`` what a device is to marks.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ from typing import TYPE_CHECKING
 from dynprof.companions.base import Companion, Companions, Event, Events
 
 if TYPE_CHECKING:
+    from dynprof.companions.stream_marks import Device
     from dynprof.config.experimental import ExperimentalConfig
 
 
-def companions_for(settings: ExperimentalConfig) -> list[Companion]:
-    """Return the companions that a config asks for and that need no particular profiler."""
+def companions_for(
+    settings: ExperimentalConfig, *, record_functions: bool = False, device: Device | None = None
+) -> list[Companion]:
+    """Return the companions that a config asks for and that need no particular profiler.
+
+    Args:
+        settings: What it asks for.
+        record_functions: Whether torch's ``record_function`` is to be heard, as nobody else does.
+        device: What is recorded beside the host, where marks can be set on its streams.
+    """
     found: list[Companion] = []
     if settings.host_sys:
         from dynprof.companions.host import HostSampler
@@ -26,10 +36,14 @@ def companions_for(settings: ExperimentalConfig) -> list[Companion]:
 
         found.append(CollectionTrack(settings.gc_detect_threshold))
     if settings.marks:
-        from dynprof.companions.marks import MarkTracks
+        from dynprof.companions.marks import Domains, MarkTracks
+        from dynprof.companions.stream_marks import StreamMarks
+        from dynprof.marks.nvtx import NVTX_MARKS
+        from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
 
-        include, exclude = settings.mstx_domain_include, settings.mstx_domain_exclude
-        found.append(MarkTracks(include or (), exclude or ()))
+        domains = Domains(settings.mstx_domain_include or (), settings.mstx_domain_exclude or ())
+        sources = (NVTX_MARKS, RECORD_FUNCTION_MARKS) if record_functions else (NVTX_MARKS,)
+        found += [MarkTracks(domains, sources), StreamMarks(device, domains)]
     return found
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from threading import get_native_id
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from dynprof.companions.base import Companion, named_track
-from dynprof.marks.open_ranges import all_open
+from dynprof.marks.open_ranges import STACKS, all_open
 from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.native.library import native_marks
 from dynprof.plural import counted
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.companions.base import Event, Events
+    from dynprof.marks.sources import Source
     from dynprof.native.library import Listener, NativeMark
 
 TRACK = 0x6D78_0000
@@ -25,17 +25,35 @@ TRACK = 0x6D78_0000
 BEGAN_BEFORE, ENDS_AFTER = "began before the window", "ends after the window"
 
 
+class Domains(dict[str, bool]):
+    """Whether a window keeps each; asked at every mark.
+
+    Args:
+        include: Those to keep; empty for all.
+        exclude: Those to leave out; ignored where some are included.
+    """
+
+    def __init__(self, include: Collection[str] = (), exclude: Collection[str] = ()) -> None:
+        self._include, self._exclude = frozenset(include), frozenset(exclude)
+
+    def __missing__(self, domain: str) -> bool:
+        named = domain in (self._include or self._exclude)
+        kept = self[domain] = named == bool(self._include)
+        return kept
+
+
 class MarkTracks(Companion, Sink):
     """Takes what :mod:`dynprof.mstx` is told while a window records.
 
     Args:
-        include: The domains to keep; empty for all.
-        exclude: The domains to leave out; ignored where some are included.
+        domains: Which to keep.
+        sources: What else is to be heard: marks that the script sets through others' functions.
     """
 
-    def __init__(self, include: Collection[str], exclude: Collection[str]) -> None:
-        self._include, self._exclude = frozenset(include), frozenset(exclude)
-        self._moments: list[tuple[str, str, int, int]] = []
+    def __init__(self, domains: Domains, sources: Collection[Source] = ()) -> None:
+        self._keeps, self._sources = domains, sources
+        self._moments: list[Any] = []  # message, domain, thread and time of one after the other
+        self._note = self._moments.extend
         self._ended: list[tuple[Range, int]] = []
         self._open: list[Range] = []
         self._began_ns = self._ended_ns = 0
@@ -46,16 +64,20 @@ class MarkTracks(Companion, Sink):
         """Take marks."""
         self._began_ns = time_ns()
         SINKS.plug(self)
+        for source in self._sources:
+            source.plug(self)
         if self._native:
             self._listener = self._native.listen(self._take)
 
     def stop(self) -> None:
         """Take no more."""
         SINKS.unplug(self)
+        others = [begun for source in self._sources for begun in source.unplug(self)]
         if not self._ended_ns:
             self._ended_ns = time_ns()
-            mine = (begun for begun in all_open() if self._keeps(begun.domain))
+            mine = (begun for begun in all_open() if self._keeps[begun.domain])
             self._open = [begun for begun in mine if is_short(begun.message)]
+            self._open += [begun for begun in others if self._keeps[begun.domain]]
             if self._native and self._listener:
                 for mark in self._native.dismiss(self._listener):
                     self._take(mark)
@@ -63,22 +85,23 @@ class MarkTracks(Companion, Sink):
     def leave_child(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
 
-    def mark(self, message: str, domain: str) -> None:
+    def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Note a moment."""
-        if self._keeps(domain):
-            self._moments.append((message, domain, get_native_id(), time_ns()))
+        if self._keeps[domain]:
+            # Apart: a tuple for each mark would have garbage looked for, again and again.
+            self._note((message, domain, STACKS.mine.number, time_ns()))
 
     def end(self, ended: Range) -> None:
         """Note the end of a range."""
-        if self._keeps(ended.domain):
+        if self._keeps[ended.domain]:
             self._ended.append((ended, time_ns()))
 
     def _take(self, mark: NativeMark) -> None:
         """Note what C has marked; what came after the end is left out later."""
-        if not self._keeps(mark.domain):
+        if not self._keeps[mark.domain]:
             return
         if not mark.range:
-            self._moments.append((mark.message, mark.domain, mark.thread, mark.began_ns))
+            self._note((mark.message, mark.domain, mark.thread, mark.began_ns))
             return
         begun = Range(mark.message, mark.domain, mark.thread, mark.began_ns, mark.range)
         if mark.ended_ns:
@@ -97,11 +120,12 @@ class MarkTracks(Companion, Sink):
             self._listener.left()
         moments, ended, still_open = self._moments, self._ended, self._open
         self._moments, self._ended, self._open = [], [], []
-        known = {begun for begun, _ in ended}
+        self._note = self._moments.extend
+        known = {begun[:5] for begun, _ in ended}  # without the stream, of whatever kind it is
         # One that ended in the midst of stop() stands in both lists.
-        ended += [(begun, self._ended_ns + 1) for begun in still_open if begun not in known]
+        ended += [(begun, self._ended_ns + 1) for begun in still_open if begun[:5] not in known]
         by_domain: dict[str, list[Event]] = {}
-        for message, domain, thread, at_ns in moments:
+        for message, domain, thread, at_ns in zip(*[iter(moments)] * 4, strict=True):
             if not self._began_ns <= at_ns <= self._ended_ns:
                 continue
             event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
@@ -123,9 +147,6 @@ class MarkTracks(Companion, Sink):
         if cut:
             event["args"]["cut"] = " and ".join(cut)
         return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
-
-    def _keeps(self, domain: str) -> bool:
-        return domain in self._include if self._include else domain not in self._exclude
 
 
 def _described(message: str, domain: str, thread: int) -> dict[str, Any]:

@@ -29,7 +29,8 @@ HostSystem = Literal[
 
 
 _COLLECTIONS = "a track of the collections that took longer"
-_MARKS = "those of dynprof.mstx"
+_MARKS = "those of dynprof.mstx and of torch.cuda.nvtx"
+_ALL_MARKS = "those of dynprof.mstx, of torch.cuda.nvtx, and record_function's"
 _HOST = (
     "counter tracks, ten samples a second: CPU busy, MEM used, DISK and NETWORK MB/s; OSRT and "
     "NUMA are not sampled"
@@ -42,7 +43,7 @@ class ExperimentalConfig(Section):
     profiler_level: Annotated[
         ProfilerLevel,
         Field(
-            description="How deep to look: Level_none (marks only), Level0 (operators and "
+            description="How deep to look: Level_none (marks and steps), Level0 (operators and "
             "kernels), Level1 and Level2 (more of the runtime)."
         ),
         Effect(
@@ -101,7 +102,12 @@ class ExperimentalConfig(Section):
     mstx: Annotated[
         bool,
         Field(description="Collect the marks and ranges that the script sets itself."),
-        Effect(torch=_MARKS, python=_MARKS, marks=_MARKS),
+        Effect(
+            torch=_MARKS,
+            python=_ALL_MARKS,
+            npu="handed over, with those of dynprof.mstx and of torch.cuda.nvtx",
+            marks=_ALL_MARKS,
+        ),
     ] = False
     mstx_domain_include: Annotated[
         list[str] | None,

@@ -44,7 +44,7 @@ class Limits(Section):
             gt=0,
             le=1e9,
             description="Close at the first step end at which this process has grown by this "
-            "many MB (10^6 bytes) of resident memory since the window opened.",
+            "many MB (10^6 bytes) of resident memory since the window opened; asked every 50 ms.",
         ),
         SAME,
     ] = 4096

@@ -17,12 +17,18 @@ _HEAD = """\
 # Settings
 
 Every key of `profiler_config.json`, generated from the model by `python schemas/generate.py`.
-A setting that a backend cannot serve is named in the log and the status when an edit asks for
-it; it never disappears silently.
+A setting that a backend cannot serve, or serves in part, is named in the log and the status when
+an edit asks for it.
 
-Keys, spelling and defaults of the Ascend PyTorch Profiler are accepted unchanged, with one
-difference: `prof_dir` is relative to the directory of the config, where `torch_npu` takes the
-working directory of the process. And one extension: `start_step` 0 is the next step, as is -1.
+Keys, spelling and defaults are those of the Ascend PyTorch Profiler. What differs:
+
+- `prof_dir` is relative to the directory of the config, where `torch_npu` takes the working
+  directory of the process, and leads out of it only where
+  [captures may go](training-script.md#the-calls);
+- a value that is not allowed is refused in a sentence, where `torch_npu` takes the default; of
+  `export_type` the default is taken here too, with a remark;
+- `start_step` 0 is the next step, as is -1;
+- `limits` hold, though the file names none.
 """
 
 

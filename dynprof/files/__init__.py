@@ -3,5 +3,5 @@
 In come bytes and paths of this or that user; out go whole files, private to the job's user, or a
 sentence why not. Knows nothing of what the files mean. Others use ``layout`` (every name and path
 rule), ``regular`` (opening what others may have put there) and ``leftovers`` (what a killed process
-left unfinished). ``sole_writer`` says who else may change a file.
+left unfinished). ``who_may_change`` says who else may change a file.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.files.sole_writer import who_else_may_change
+from dynprof.files.who_may_change import who_else_may_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,6 +19,11 @@ OLD_S = 60.0
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a folder is opened: anything else in its place is refused at once, without waiting."""
+_IN_SCRIPTS_FOLDERS = (
+    ".{}_*.recording",
+    "info/.{}_*.saving",
+    "*_ascend_pt/info/.{}_*.saving",
+)
 _UNFINISHED = (".{}_*.recording", "step_*/info/.{}_*.saving", "*/step_*/info/.{}_*.saving")
 
 
@@ -37,7 +42,9 @@ def occupied(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_leftovers(places: tuple[Path, ...], host: str, now_s: float | None = None) -> list[Path]:
+def remove_leftovers(
+    places: tuple[Path, ...], host: str, now_s: float | None = None, *, deep: bool = True
+) -> list[Path]:
     """Remove what killed processes of this machine left in these directories and captures.
 
     Only of this machine: a lock on a network disk need not be known to another.
@@ -46,12 +53,16 @@ def remove_leftovers(places: tuple[Path, ...], host: str, now_s: float | None = 
         places: Directories in which captures lie.
         host: The name of this machine.
         now_s: Seconds since the epoch.
+        deep: Whether they are those of operators' windows, which have folders; else of a script.
 
     Returns:
         What was removed.
     """
     now_s = time.time() if now_s is None else now_s
-    patterns = [pattern.format(glob.escape(host)) for pattern in _UNFINISHED]
+    patterns = [
+        pattern.format(glob.escape(host))
+        for pattern in (_UNFINISHED if deep else _IN_SCRIPTS_FOLDERS)
+    ]
     found = {path for place in places for pattern in patterns for path in _matches(place, pattern)}
     return [path for path in sorted(found) if _is_left(path, now_s) and _remove(path)]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError
 from dynprof.files.layout import write_atomic
 from dynprof.journal.status import Status, load_status
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ class StatusFile:
         self._path: Path | None = None
         self._trouble: str | None = None
         self._double = ""
+        self._knows_former = False
 
     def write(self, status: Status) -> None:
         """Write the status; what hinders that is warned of."""
@@ -58,6 +60,10 @@ class StatusFile:
 
     def _write(self, status: Status) -> None:
         path = self._choose(status)
+        if not self._knows_former:
+            self._knows_former = True
+            if lost := _lost_with(self._layout, status.heartbeat):
+                self._warn(lost)
         if self._path == self._layout.status_apart != path:
             self.remove()
         if path.parent.parent.exists():  # not removed by somebody
@@ -80,6 +86,26 @@ def remove_stale(layout: Layout, now_s: float) -> None:
         with contextlib.suppress(OSError, CaptureError):
             if not load_status(path).is_live(now_s):
                 path.unlink()
+
+
+def _lost_with(layout: Layout, now_s: float) -> str:
+    """Say what went with the process that had this rank before and was killed; empty for nothing.
+
+    A capture that it was saving has a manifest, which says so itself.
+    """
+    with contextlib.suppress(CaptureError):
+        former = load_status(layout.status)
+        if former.state not in ("waiting", "warmup", "recording") or former.is_live(now_s):
+            return ""
+        what = "with a request that waited"
+        if former.progress:
+            done, asked = former.progress
+            what = f"inside a window, last seen at {done:,} of {counted(asked, 'step')}"
+        return (
+            f"process {former.pid} on {former.host}, which was rank {former.rank} here before, was "
+            f"killed {what}; nothing of that is left, and the config has to be saved again"
+        )
+    return ""
 
 
 def _double(layout: Layout, now_s: float) -> str:

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from time import time_ns
+from typing import Any
 
 from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, Range
@@ -35,7 +36,8 @@ class _Stacks(threading.local):
 
 
 _threads: weakref.WeakSet[_OfThread] = weakref.WeakSet()
-_stacks = _Stacks()
+STACKS = _Stacks()
+"""Of the calling thread: what it has pushed, and its number without asking the system again."""
 _started: dict[int, Range] = {}
 _numbers = itertools.count(1)
 _made = tuple.__new__
@@ -43,14 +45,16 @@ _made = tuple.__new__
 
 
 @left_out(0)
-def start(message: str, domain: str) -> int:
+def start(message: str, domain: str, stream: object = None) -> int:
     """Begin a range that any thread may end; return its number."""
     number = next(_numbers)
-    thread = _stacks.mine.number
-    begun = _made(Range, (message, domain, thread, time_ns(), number))
+    thread = STACKS.mine.number
+    begun = _made(Range, (message, domain, thread, time_ns(), number, stream))
     _started[number] = begun
     if len(_started) > MOST_STARTED:
-        _forget_oldest()
+        forget_oldest(_started)
+    if SINKS.of_begins or stream is not None:
+        _tell_begin(begun)
     return number
 
 
@@ -58,38 +62,40 @@ def start(message: str, domain: str) -> int:
 def end(number: int) -> bool:
     """End a range; return whether it was open."""
     ended = _started.pop(number, None)
-    if ended is not None and SINKS.all:
+    if ended is not None and SINKS.on_streams:
         _tell_end(ended)
     return ended is not None
 
 
-def push(message: str, domain: str) -> int:
+def push(message: str, domain: str, stream: object = None) -> int:
     """Begin a range inside those of this thread; return how many were open before."""
-    mine = _stacks.mine
+    mine = STACKS.mine
     stack = mine.by_domain.get(domain)
     if stack is None:
         stack = mine.by_domain[domain] = []
-    begun = _made(Range, (message, domain, mine.number, time_ns(), 0))
+    begun = _made(Range, (message, domain, mine.number, time_ns(), 0, stream))
     stack.append(begun)
     if len(stack) > MOST_PUSHED:
         del stack[0]
+    if SINKS.of_begins or stream is not None:
+        _tell_begin(begun)
     return len(stack) - 1
 
 
 def pop(domain: str) -> int:
     """End the newest range of this thread; return how many are still open, -1 where none was."""
-    stack = _stacks.mine.by_domain.get(domain)
+    stack = STACKS.mine.by_domain.get(domain)
     if not stack:
         return -1
     ended = stack.pop()
-    if SINKS.all:
+    if SINKS.on_streams:
         _tell_end(ended)
     return len(stack)
 
 
 def is_open(domain: str) -> bool:
     """Return whether this thread has pushed a range that is open."""
-    return bool(_stacks.mine.by_domain.get(domain))
+    return bool(STACKS.mine.by_domain.get(domain))
 
 
 def all_open() -> list[Range]:
@@ -107,19 +113,25 @@ def _all_threads() -> list[_OfThread]:
             return list(_threads)
 
 
-def _forget_oldest() -> None:
+def forget_oldest(begun: dict[int, Any]) -> None:
+    """Let the oldest of the ranges that have begun give way to a newer one."""
     with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
-        del _started[next(iter(_started))]
+        del begun[next(iter(begun))]
 
 
 def _renumber() -> None:
     """Learn the number of the one thread of a forked child, which is not its parent's."""
-    _stacks.mine.number = threading.get_native_id()
+    STACKS.mine.number = threading.get_native_id()
 
 
 os.register_at_fork(after_in_child=_renumber)
 
 
+def _tell_begin(begun: Range) -> None:
+    for sink in SINKS.for_begin(begun):
+        sink.begin(begun)
+
+
 def _tell_end(ended: Range) -> None:
-    for sink in SINKS.for_message(ended.message):
+    for sink in SINKS.for_message(ended.message, ended.stream):
         sink.end(ended)

@@ -13,8 +13,8 @@ MAX_BYTES = 156
 """Of a message in a trace; what the Ascend PyTorch Profiler takes of it."""
 MAX_BYTES_SUBSCRIBED = 255
 """Of one for a subscriber, as Ascend's MSPTI takes it."""
-_SURELY_SHORT = MAX_BYTES // 4
-"""A character has no more than four bytes."""
+SURELY_SHORT = MAX_BYTES // 4
+"""Fewer characters than that are short: one has no more than four bytes."""
 
 
 class Range(NamedTuple):
@@ -27,6 +27,7 @@ class Range(NamedTuple):
         began_ns: When, in ns since the epoch.
         number: From 1, what the script ends it by; 0 where it lies inside those that were open on
             its thread.
+        stream: Of a device, as the script gave it; None where it gave none.
     """
 
     message: str
@@ -34,6 +35,7 @@ class Range(NamedTuple):
     thread: int
     began_ns: int
     number: int
+    stream: object = None
 
 
 class Sink:
@@ -41,12 +43,19 @@ class Sink:
 
     Attributes:
         max_bytes: Of the messages that it takes; it does not hear of longer ones.
+        hears_begins: Whether it hears of the begin of ranges too, of usual messages.
+        of_streams: Whether it hears only of those with a stream.
     """
 
     max_bytes = MAX_BYTES
+    hears_begins = False
+    of_streams = False
 
-    def mark(self, message: str, domain: str) -> None:
+    def mark(self, message: str, domain: str, stream: object = None) -> None:
         """Note a moment: now."""
+
+    def begin(self, begun: Range) -> None:
+        """Note its begin: now."""
 
     def end(self, ended: Range) -> None:
         """Note its end: now. It may have begun before this sink was plugged in."""
@@ -56,8 +65,10 @@ class Sinks:
     """Those that are plugged in.
 
     Attributes:
-        all: Of messages of a usual length.
+        all: Of messages of a usual length, without a stream.
+        on_streams: Of the same with one.
         of_long: Of those that only some of them take.
+        of_begins: Those that hear of begins, without a stream.
         longest: Bytes of the longest message that any takes.
         before_plug: Is called before one is plugged in; None for nothing.
     """
@@ -66,7 +77,9 @@ class Sinks:
 
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()
+        self.on_streams: tuple[Sink, ...] = ()
         self.of_long: tuple[Sink, ...] = ()
+        self.of_begins: tuple[Sink, ...] = ()
         self.longest = MAX_BYTES
         self._lock = threading.RLock()
 
@@ -75,20 +88,30 @@ class Sinks:
         if self.before_plug:
             self.before_plug()
         with self._lock:
-            self._set((*self.all, sink))
+            self._set((*self.on_streams, sink))
 
     def unplug(self, sink: Sink) -> None:
         """Let it hear of none any more."""
         with self._lock:
-            self._set(tuple(other for other in self.all if other is not sink))
+            self._set(tuple(other for other in self.on_streams if other is not sink))
 
-    def for_message(self, message: str) -> tuple[Sink, ...]:
+    def for_message(self, message: str, stream: object) -> tuple[Sink, ...]:
         """Return those that take a message."""
-        return self.all if is_short(message) else self.of_long
+        if len(message) < SURELY_SHORT or is_short(message):
+            return self.all if stream is None else self.on_streams
+        return self.of_long
+
+    def for_begin(self, begun: Range) -> tuple[Sink, ...]:
+        """Return those that hear of the begin of a range."""
+        if begun.stream is None:
+            return self.of_begins if is_short(begun.message) else ()
+        return tuple(s for s in self.for_message(begun.message, begun.stream) if s.hears_begins)
 
     def _set(self, sinks: tuple[Sink, ...]) -> None:
-        self.all = sinks
+        self.on_streams = sinks
+        self.all = tuple(sink for sink in sinks if not sink.of_streams)
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
+        self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])
 
     def forget(self) -> None:
@@ -104,4 +127,4 @@ os.register_at_fork(after_in_child=SINKS.forget)
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:
     """Return whether a message has no more bytes than that."""
-    return len(message) < _SURELY_SHORT or len(message.encode(errors="replace")) <= most
+    return len(message) < SURELY_SHORT or len(message.encode(errors="replace")) <= most

@@ -52,7 +52,7 @@ class Subscription(Sink):
         self._delivering = threading.local()
         SINKS.plug(self)
 
-    def mark(self, message: str, domain: str) -> None:
+    def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Deliver a moment."""
         now_ns = time.time_ns()
         self._deliver(Marker(message, domain, threading.get_native_id(), now_ns, now_ns))

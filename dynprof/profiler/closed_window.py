@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
+import os
 import secrets
 import shutil
 import tempfile
@@ -20,6 +22,8 @@ from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.backends import Recording
     from dynprof.captures.manifest import Manifest
 
@@ -36,19 +40,17 @@ class ClosedWindow:
         recording: The stopped recording.
         manifest: What is known about it.
         suffix: What the names of its traces end with.
-        torch_results: Torch's own object that knows the results; None where there is none.
     """
 
     recording: Recording
     manifest: Manifest
     suffix: str
-    torch_results: Any
     _file: Path | None = None
     _mark: tuple[int, ...] = ()
     _given_away: str = ""
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, self.recording.companions.discard)
+        _at_the_end_of(self, self.recording.companions.discard)
 
     @property
     def results(self) -> Any:
@@ -57,11 +59,12 @@ class ClosedWindow:
         Raises:
             RuntimeError: This recording has none.
         """
-        if self.torch_results is None:
+        results = self.recording.results
+        if results is None:
             text = "only torch.profiler, closed where it ran, has results to ask for; this was"
             how = f"recorded by {self.manifest.backend} and closed {self.manifest.closing}"
             raise RuntimeError(f"{text} {how}")
-        return self.torch_results
+        return results
 
     @property
     def has_stacks(self) -> bool:
@@ -135,7 +138,7 @@ class ClosedWindow:
     def _save(self) -> Path:
         """Write the trace into a folder that goes when nobody needs this object any more."""
         place = Path(tempfile.mkdtemp(prefix="dynprof-"))
-        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        _at_the_end_of(self, functools.partial(shutil.rmtree, place, ignore_errors=True))
         self._given_away = "lost when it could not be saved; it cannot be exported"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
         saved = self.recording.save(raw)
@@ -160,6 +163,12 @@ class ClosedWindow:
         folder = shutil.copytree(source, parent / source.name, dirs_exist_ok=True)
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
+
+
+def _at_the_end_of(window: ClosedWindow, action: Callable[[], object]) -> None:
+    """Do something once nobody needs a window, or the process ends; not in its forked children."""
+    pid = os.getpid()
+    weakref.finalize(window, lambda: action() if os.getpid() == pid else None)
 
 
 def _mark_of(path: Path) -> tuple[int, ...]:

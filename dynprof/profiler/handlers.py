@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 import socket
 import time
@@ -15,13 +16,15 @@ from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.profiler.closed_window import ClosedWindow
-    from dynprof.profiler.kineto_profile import _KinetoProfile
+    from dynprof.profiler.exports import Exports
 
+VENDOR_SUFFIX = "ascend_pt"
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for traces that are being saved."""
 
@@ -35,25 +38,43 @@ class TraceHandler:
     """
 
     def __init__(
-        self, folder: Path, worker: str, *, analyse: bool, async_mode: bool, use_gzip: bool
+        self,
+        folder: Path,
+        worker: str,
+        *,
+        analyse: bool,
+        async_mode: bool,
+        use_gzip: bool,
+        vendor_folders: bool,
     ) -> None:
         self.folder, self.async_mode = folder, async_mode
         self._worker, self._analyse, self._use_gzip = worker, analyse, use_gzip
+        self._vendor_folders = vendor_folders
 
-    def __call__(self, profiler: _KinetoProfile) -> None:
+    def __call__(self, profiler: Exports) -> None:
         """Save the trace.
 
         Raises:
             CaptureError: It could not be saved; not raised where another thread saves it.
         """
         recorded = profiler._recorded_now()
+        tidy(self.folder)
+        folder = self._folder_of(recorded)
         if not self.async_mode:
             gzip, analyse = self._use_gzip, self._analyse
-            save_now(recorded, self.folder, self._worker, use_gzip=gzip, analyse=analyse)
+            save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
-        export = _export(recorded, self.folder, self._worker, self._use_gzip)
+        export = _export(recorded, folder, self._worker, self._use_gzip)
         export.on_end = self._analyse_beside
         _background().submit(export)
+
+    def _folder_of(self, recorded: ClosedWindow) -> Path:
+        """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
+        if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
+            return self.folder
+        now = datetime.datetime.now(datetime.timezone.utc)
+        stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
+        return self.folder / f"{self._worker}_{stamp}_{VENDOR_SUFFIX}"
 
     def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
         arguments = arguments_for(manifest, analyse=self._analyse)
@@ -63,17 +84,34 @@ class TraceHandler:
 
 
 def save_now(
-    recorded: ClosedWindow, folder: Path, worker: str, *, use_gzip: bool, analyse: bool
-) -> None:
-    """Save a trace with its manifest in a folder.
+    recorded: ClosedWindow,
+    folder: Path,
+    worker: str,
+    exporter: Exporter | None = None,
+    *,
+    use_gzip: bool = False,
+    analyse: bool = False,
+    least_free_mb: float | None = None,
+) -> Path:
+    """Save a trace with its manifest in a folder; return where it lies.
+
+    Args:
+        recorded: What was recorded.
+        folder: Where to; it is made.
+        worker: The first part of the trace's name.
+        exporter: Saves it, and may be told to give it up; left out, one of its own.
+        use_gzip: Compress it.
+        analyse: Make tables from it, and wait for them.
+        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
 
     Raises:
         CaptureError: It could not be saved, or not be analysed.
     """
     ended: list[Manifest] = []
     export = _export(recorded, folder, worker, use_gzip)
+    export.least_free_mb = least_free_mb
     export.on_end = lambda _, manifest: ended.append(manifest)
-    Exporter(Wall(StderrNotes()).attempt).save_now(export)
+    (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
     if ended[0].trace is None:
         raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
     trace = export.folder / ended[0].trace
@@ -81,6 +119,13 @@ def save_now(
     arguments = arguments_for(ended[0], analyse=analyse)
     if arguments is not None:
         analyse_now(trace, arguments)
+    return trace
+
+
+def usual_folder() -> Path:
+    """Return where traces go when nobody says: as with the vendor."""
+    work_path = os.environ.get("ASCEND_WORK_PATH")
+    return Path(work_path, "profiling_data") if work_path else Path()
 
 
 def worker_here() -> str:
@@ -110,6 +155,7 @@ def tensorboard_trace_handler(
     async_mode: bool = False,
     *,
     use_gzip: bool = False,
+    vendor_folders: bool = False,
 ) -> TraceHandler:
     """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
 
@@ -124,6 +170,8 @@ def tensorboard_trace_handler(
         async_mode: Let another thread save, and the training go on; the profile then has no
             results to ask for. Where torch allows it, closing costs the loop microseconds.
         use_gzip: Compress, and add ``.gz`` to the name.
+        vendor_folders: Give each trace, with all that lies beside it, a folder named as the
+            vendor's are, ``{worker}_{time}_ascend_pt``. What is in it is the same as without.
 
     Raises:
         ValueError: ``worker_name`` cannot be part of a file's name.
@@ -131,15 +179,13 @@ def tensorboard_trace_handler(
     if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
         raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
     worker = worker_name or worker_here()
-    if dir_name is None:
-        work_path = os.environ.get("ASCEND_WORK_PATH")
-        dir_name = Path(work_path, "profiling_data") if work_path else "."
     return TraceHandler(
-        Path(dir_name),
+        usual_folder() if dir_name is None else Path(dir_name),
         worker,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=use_gzip,
+        vendor_folders=vendor_folders,
     )
 
 

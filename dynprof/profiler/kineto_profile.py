@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.script_windows import ScriptWindows
+from dynprof.profiler.unclaimed import Unclaimed
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
@@ -78,10 +80,11 @@ class _KinetoProfile(Exports):
         self._say_no_effect(
             acc_events=acc_events, post_processing_timeout_s=post_processing_timeout_s
         )
-        self._make_trace_id, self._trace_id = custom_trace_id_callback, ""
+        self._trace_ids = _TraceIds(custom_trace_id_callback)
         self._observer = execution_trace_observer
         self._metadata = Metadata()
         self._recorded: ClosedWindow | None = None
+        self._unclaimed = Unclaimed(self)
         self._running = False
         self._windows = ScriptWindows(
             config,
@@ -89,7 +92,7 @@ class _KinetoProfile(Exports):
                 experimental_config,
                 in_place=self._in_place,
                 observer=execution_trace_observer,
-                trace_id=self.get_trace_id,
+                trace_id=self._trace_ids.newest,
                 metadata=self._metadata.values,
             ),
             marks_steps=self._marks_steps,
@@ -153,11 +156,11 @@ class _KinetoProfile(Exports):
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Set what returns the id of the next trace."""
-        self._make_trace_id = callback
+        self._trace_ids.make = callback
 
     def get_trace_id(self) -> str:
         """Return the id of the newest trace."""
-        return self._trace_id
+        return self._trace_ids.newest()
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch kinds of events on or off while recording, as torch does."""
@@ -171,17 +174,31 @@ class _KinetoProfile(Exports):
         self._close()
 
     def _open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
-        self._trace_id = str(self._make_trace_id()) if self._make_trace_id else uuid.uuid4().hex
+        self._trace_ids.renew()
+        self._windows.end_at_exit = self._end_at_exit
         self._windows.open(action_at, step)
 
     def _close(self) -> None:
+        self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
         self._recorded = self._windows.close(dict(self._metadata.values))
+        if self._recorded and self._is_to_be_asked():
+            self._unclaimed.keep(self._recorded)
+
+    def _is_to_be_asked(self) -> bool:
+        """Whether nothing but the script's asking makes anything of what was recorded."""
+        return self._observer is None
+
+    def _end_at_exit(self) -> None:
+        """Do what the script forgot."""
+        say("a profile was never stopped; it ends with the process, and is saved")
+        self.stop()
 
     def _recorded_now(self) -> ClosedWindow:
         if self._windows.window:
             raise RuntimeError("the profiler is still recording; stop() it first")
         if self._recorded is None:
             raise RuntimeError("nothing was recorded yet")
+        self._unclaimed.claim()
         return self._recorded
 
     def _takes_metadata(self, key: str) -> bool:
@@ -189,3 +206,22 @@ class _KinetoProfile(Exports):
         if late:
             warn_script(f"metadata {key!r} is left out: it comes after the end of the recording")
         return not late
+
+
+class _TraceIds:
+    """The ids of a profile's traces.
+
+    Attributes:
+        make: Returns the next one; None where it is random.
+    """
+
+    def __init__(self, make: Callable[[], str] | None) -> None:
+        self.make, self._newest = make, ""
+
+    def renew(self) -> None:
+        """Make the id of the trace that begins."""
+        self._newest = str(self.make()) if self.make else uuid.uuid4().hex
+
+    def newest(self) -> str:
+        """Return the id of the newest trace."""
+        return self._newest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import names_of
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
@@ -86,7 +85,6 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             acc_events=acc_events,
             post_processing_timeout_s=post_processing_timeout_s,
         )
-        self._windows.end_at_exit = self._end_at_exit
 
     def step(self) -> None:
         """End a step and begin the next.
@@ -159,12 +157,14 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     def _end_at_exit(self) -> None:
         """Do what the script forgot; what nobody waits for would come too late."""
-        say("a profile was never stopped; it ends with the process, and is saved")
         if isinstance(self.on_trace_ready, TraceHandler):
             self.on_trace_ready.async_mode = False
         elif self.on_trace_ready is None:
             self.on_trace_ready = tensorboard_trace_handler(analyse_flag=False)
-        self.stop()
+        super()._end_at_exit()
+
+    def _is_to_be_asked(self) -> bool:
+        return self.on_trace_ready is None and super()._is_to_be_asked()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> None:
         """Do something that must not stop the training; what fails is over until the next cycle."""

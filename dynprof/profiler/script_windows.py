@@ -20,6 +20,7 @@ from dynprof.process.rank import find_rank
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
+from dynprof.profiler.tidying import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.wall import StderrNotes, Wall
@@ -157,8 +158,11 @@ class ScriptWindows:
 
     def _prepare(self) -> Recording:
         backend = self._process.backend(self._plan.backend)
-        scratch = functools.partial(self._layout.make_scratch, self._layout.root)
-        return backend.prepare(self._plan, self._process.rank, scratch)
+        return backend.prepare(self._plan, self._process.rank, self._make_scratch)
+
+    def _make_scratch(self) -> Path:
+        tidy(self._layout.root)
+        return self._layout.make_scratch(self._layout.root)
 
     def close(self, metadata: dict[str, Any]) -> ClosedWindow | None:
         """Close the window; return what it recorded, None where nothing was to be kept.
@@ -182,8 +186,7 @@ class ScriptWindows:
             config = {**manifest.request.config, "metadata": metadata}
             request = manifest.request.model_copy(update={"config": config})
             manifest = manifest.model_copy(update={"request": request})
-            suffix = current.backend.trace_suffix
-            return ClosedWindow(recording, manifest, suffix, recording.results)
+            return ClosedWindow(recording, manifest, current.backend.trace_suffix)
 
     def end_step(self) -> None:
         """End a step."""
@@ -263,6 +266,8 @@ def _in_script(problem: Problem) -> str:
     return f"{name}: {problem.text}".rstrip(".")
 
 
+AFTERWARDS: list[Callable[[], object]] = []
+"""What is to be done at the end of the process when no window is open any more."""
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more."""
 
@@ -284,6 +289,8 @@ def _end_all() -> None:
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
+    for action in AFTERWARDS:
+        action()
 
 
 def _leave_child() -> None:

@@ -44,6 +44,11 @@ class Inbox:
         """Why the open window shall close; empty where it shall not."""
         return self._order
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether somebody ordered the window closed, or knocked."""
+        return bool(self._order) or self._knocked
+
     def put(self, request: Request, free_disk_mb: float) -> Request | None:
         """Leave a request for the training thread; return the one that it replaces."""
         with self._lock:

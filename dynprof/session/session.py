@@ -202,6 +202,8 @@ class Session:
     # calls of the training script
 
     def _turn(self) -> None:
+        if self._loop.note_step():
+            return
         if self.inbox.answer():
             self._costs.step_ends()
         self._loop.turn()

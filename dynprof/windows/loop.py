@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING
@@ -11,13 +10,14 @@ from dynprof.errors import BackendError, Problem, describe
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import why_early
+from dynprof.windows.noted_steps import NotedSteps
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
 from dynprof.windows.unended_recordings import UnendedRecordings
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.backends import Backend, Recording
@@ -68,7 +68,9 @@ class Loop:
         self._costs = costs
         self._open: OpenWindow | None = None
         self._said, self._opening = "", False
-        self.turns, self._unended = Turns(), UnendedRecordings(wall, self._clock)
+        self._unended = UnendedRecordings(wall, self._clock)
+        self._noted: NotedSteps | None = None
+        self.turns = Turns(first=self._begin, last=self._settle)
         self.admission = Admission(process, inbox, exporter, self._unended)
         self._handover = Handover(process, inbox, exporter, on_saved)
 
@@ -87,19 +89,24 @@ class Loop:
         """The open window, to look at."""
         return self._open
 
+    def note_step(self) -> bool:
+        """Note the step that begins, if the open window needs no more; False where it does."""
+        noted = self._noted
+        return bool(noted and self.turns.between(noted.note))
+
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
 
         Args:
             a_step_ended: False where the script asks in the middle of a step.
         """
-        with self._in_turn() as mine:
+        with self.turns.take() as mine:
             if mine:
                 self._wall.attempt_or("a step", lambda: self._turn(a_step_ended), self._give_up)
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
-        with self._in_turn() as mine:
+        with self.turns.take() as mine:
             if mine and self._open and self._open.movable:
                 self._cut(self._open, reason)
             elif mine and self._open:
@@ -109,7 +116,7 @@ class Loop:
 
     def let_go(self, reason: str) -> None:
         """Let the open window go, which could not be closed before the process ended."""
-        with self._in_turn() as mine:
+        with self.turns.take() as mine:
             if mine and self._open:
                 obstacle = self._open.window.obstacle()
                 self._give_up(BackendError(f"{reason}, but {obstacle}" if obstacle else reason))
@@ -119,23 +126,11 @@ class Loop:
 
         Where only another thread may, it does so at its next step.
         """
-        with self._in_turn() as mine:
+        with self.turns.take() as mine:
             if mine and self._open and self._open.movable:
                 self._cut(self._open, _RIVAL)
             elif self._open:
                 self._inbox.order_close(_RIVAL)
-
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[bool]:
-        """Take a turn, if it can be had: end first what this thread may, and say what is due."""
-        with self.turns.take() as mine:
-            if mine:
-                self._unended.look()
-            try:
-                yield mine
-            finally:
-                if mine:
-                    self._settle()
 
     def _cut(self, current: OpenWindow, reason: str) -> None:
         """Close the window in the middle of its step, or at the end of that if need be."""
@@ -149,6 +144,12 @@ class Loop:
         """Whether the calling thread opened the window."""
         return bool(self._open and self._open.thread is threading.current_thread())
 
+    def _begin(self) -> None:
+        noted, self._noted = self._noted, None
+        if noted and self._open:
+            self._open.step += noted.count()
+        self._unended.look()
+
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
         if self._unended:
@@ -160,7 +161,10 @@ class Loop:
         if not self._open:
             self._open_if_it_is_time()
         if self._open and self._open.movable:
-            self._open.window.resume(self._clock.now_s())
+            window = self._open.window
+            window.resume(self._clock.now_s())
+            if window.only_notes_steps:
+                self._noted = NotedSteps(self._open, self._inbox, self._clock)
 
     def _end_step(self, current: OpenWindow) -> None:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""
@@ -168,34 +172,32 @@ class Loop:
         current.step += 1
         current.note_thread()
         if not current.movable:
-            self._end_step_elsewhere(current)
+            self._end_step_elsewhere(current, now_s)
             return
         if obstacle := current.window.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
             current.remark(f"step {current.step} is part of the one before: {obstacle}")
             return
         finished = current.window.end_step(now_s)
-        reason = "" if finished else self._order_or_limit(current)
+        reason = "" if finished else self._order_or_limit(current, now_s)
         if finished or reason:
             self._close(current, reason)
         else:
             current.window.begin_step(current.step)
 
-    def _end_step_elsewhere(self, current: OpenWindow) -> None:
+    def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
         if not current.thread.is_alive():
             reason = "the thread that it was opened on has ended"
         else:
-            reason = self._order_or_limit(current)
+            reason = self._order_or_limit(current, now_s)
         if reason:
             self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
         else:
             self._say_once("step() from another thread does not move the open window")
 
-    def _order_or_limit(self, current: OpenWindow) -> str:
-        return self._inbox.order or why_early(
-            current, self._clock.now_s(), self._process.memory_mb()
-        )
+    def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
+        return self._inbox.order or why_early(current, now_s, self._process.memory_mb)
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting

@@ -32,6 +32,7 @@ class OpenWindow:
         step: The step that is running.
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
+        asked_s: Monotonic time at which the system was last asked for it.
         step_before_ms: Mean step time before.
         open_ms: Time that opening took.
         closing: How the recording is closed.
@@ -47,6 +48,7 @@ class OpenWindow:
     opened_wall_s: float
     memory_mb: float
     step_before_ms: float | None
+    asked_s: float = float("-inf")
     open_ms: float = 0.0
     closing: str = ""
     step: int = 0

@@ -14,9 +14,15 @@ WAIT_S = 60.0
 
 
 class Turns:
-    """Lets one thread in at a time, and no thread twice: a signal handler may call in again."""
+    """Lets one thread in at a time, and no thread twice: a signal handler may call in again.
 
-    def __init__(self) -> None:
+    Args:
+        first: What each turn begins with.
+        last: What it ends with, however it does.
+    """
+
+    def __init__(self, first: Callable[[], None], last: Callable[[], None]) -> None:
+        self._first, self._last = first, last
         self._lock = threading.RLock()  # a signal may come right after it was taken
         self._taken: threading.Thread | None = None
         self._afterwards: Callable[[], None] | None = None
@@ -33,12 +39,25 @@ class Turns:
                 return
             self._taken = threading.current_thread()
             try:
-                yield True
+                self._first()
+                try:
+                    yield True
+                finally:
+                    self._last()
             finally:
                 self._taken = None
         finally:
             self._lock.release()
             self._do_the_rest()
+
+    def between(self, action: Callable[[], bool]) -> bool:
+        """Do something short while no turn is being taken; return what it does, or False."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return not self._taken and action()
+        finally:
+            self._lock.release()
 
     @property
     def put_something_off(self) -> bool:
@@ -56,8 +75,8 @@ class Turns:
         return True
 
     def _do_the_rest(self) -> None:
-        if self._taken is threading.current_thread():
+        action = self._afterwards
+        if action is None or self._taken is threading.current_thread():
             return
-        action, self._afterwards = self._afterwards, None
-        if action:
-            action()
+        self._afterwards = None
+        action()

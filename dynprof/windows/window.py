@@ -140,7 +140,25 @@ class Window:
             if before not in RECORDING:
                 self._begin_recording(self._recording)
             self.numbers.append(step)
+            self.note_step(step)
+
+    @property
+    def only_notes_steps(self) -> bool:
+        """Whether :meth:`note_step` can begin the steps that follow, but for the last."""
+        recording = self._recording
+        return bool(recording and recording.only_notes_steps and self._action in RECORDING)
+
+    def note_step(self, step: int) -> None:
+        """Let the recording note that a step begins; :meth:`count_noted` counts what only was."""
+        if self._recording:
             self._recording.begin_step(step if self.marks_steps else None)
+
+    def count_noted(self, step: int, now_s: float) -> None:
+        """End the step before the one that was noted, and begin that."""
+        self.end_step(now_s)
+        self._action = self._action_at(self._done)
+        self.numbers.append(step)
+        self.resume(now_s)
 
     def _begin_recording(self, recording: Recording) -> None:
         if self.active is None:

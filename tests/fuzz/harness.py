@@ -62,6 +62,7 @@ class Operator:
     def _hire(self) -> None:
         self._closing = contextlib.ExitStack()
         folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="dynprof-fuzz-"))
+        Path(folder).chmod(0o770)  # what nobody else may change is obeyed, wherever it leads
         self._job = Job(Path(folder))
         self._path = Path(folder) / "profiler_config.json"
         self._detector = EditDetector(read(self._path))
@@ -81,6 +82,7 @@ class Operator:
         session = self._job.session
         status = session.status()
         assert status.last_error is None, status.last_error
+        assert not Path(status.last_capture or "").is_absolute(), status.last_capture
         assert len(before) >= min(asked, 1)
         path = self._path.with_name("status.json")
         path.write_text(json.dumps(dataclasses.asdict(status)), encoding="ascii")

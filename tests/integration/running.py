@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import sys
 import textwrap
 import time
@@ -14,14 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.journal.status import Status, load_status
+from tests import warm_interpreter
 from tests.pace import patience_s
-from tests.processes import start
+from tests.processes import Process, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
 Found = TypeVar("Found")
+AT_START = ("PYTHON", "GLIBC_TUNABLES", "MALLOC_", "LD_")
+"""The beginnings of variables that an interpreter reads when it starts."""
 PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
 LOOP = """
@@ -32,10 +36,7 @@ while True:
     dp.step()
 """
 """A job without torch that steps on and on."""
-TORCH_JOB = """
-import sys, time, torch, dynprof as dp
-torch.manual_seed(0)
-torch.set_num_threads(1)
+DESCENT = """
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 class Descent:
     def zero_grad(self):
@@ -46,6 +47,19 @@ class Descent:
             for weight in model.parameters():
                 weight.add_(weight.grad, alpha=-0.01)
 optimizer = Descent()
+"""
+"""A small model, and an optimizer which is none of torch's.
+
+To make one of those loads the compiler, which takes as long as torch.
+"""
+TORCH_JOB = (
+    """
+import sys, time, torch, dynprof as dp
+torch.manual_seed(0)
+torch.set_num_threads(1)
+"""
+    + DESCENT
+    + """
 def train_one_step():
     optimizer.zero_grad()
     loss = model(torch.randn(16, 32)).square().mean()
@@ -53,10 +67,8 @@ def train_one_step():
     optimizer.step()
     return loss
 """
-"""The beginning of a script that trains a small model.
-
-Its optimizer is none of torch's: to make one loads the compiler, which takes as long as torch.
-"""
+)
+"""The beginning of a script that trains that model."""
 TORCH_JOB_WITH_OPTIMIZER = TORCH_JOB.replace(
     "Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)"
 )
@@ -93,7 +105,12 @@ class RunningJob:
         if not path.exists() or path.read_text() != text:  # another rank may be reading it
             path.write_text(text)
         clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        self.process = start([*through, str(path)], cwd=folder, env={**clean, **env})
+        for_its_start = any(name.startswith(AT_START) for name in env)
+        imports_torch = re.search(r"^ *import .*\btorch\b", script, re.MULTILINE)
+        if through is PYTHON and imports_torch and not for_its_start:
+            self.process: Process = warm_interpreter.start(path, {**clean, **env}, PYTHON[-1])
+        else:
+            self.process = start([*through, str(path)], cwd=folder, env={**clean, **env})
 
     def __enter__(self) -> RunningJob:
         return self

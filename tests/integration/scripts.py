@@ -95,7 +95,7 @@ def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str
         done = processes.run([sys.executable, "-c", text], cwd=folder, env=all_env)
     else:
         done = warm_interpreter.run(text, folder, all_env)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.running import RunningJob, steps_in
+from dynprof.captures.manifest import load_manifest
+from tests.integration.running import RunningJob, steps_in, wait_for
 from tests.integration.troubled import TroubledJob
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -147,6 +148,14 @@ STATES = {
 }
 
 
+GONE = {
+    "waiting": "was killed with a request that waited; nothing of that is left",
+    "warmup": "of 1,000,001 steps; nothing of that is left",
+    "recording": "of 1,000,000 steps; nothing of that is left",
+}
+"""What the next job says of the killed one; a capture that was being saved has a manifest."""
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None:
     """Kill -9: nothing torn under a final name; the next job does nothing by itself, then works."""
@@ -154,13 +163,20 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
         if STATES[state]:
             job.edit(**STATES[state])
         job.when(state, lambda status: status.state == state)
+        if state == "saving":
+            wait_for("its manifest", lambda: list(job.root.rglob("*.info.json")) or None)
         job.process.kill()
         job.process.wait()
         assert not list(job.root.rglob("*.gz"))
+        manifests = [load_manifest(path) for path in job.root.rglob("*.info.json")]
+        begun = "saving it has begun and not ended; a process that was killed leaves it so"
+        assert [one.reason for one in manifests] == [begun] * (state == "saving")
+        assert state in ("idle", "saving") or "accepted" in job.log()
     for path in job.root.rglob("*.saving"):
         os.utime(path, (0, 0))  # what is younger than a minute may be in the making
     with TroubledJob(tmp_path) as job:
         assert "request 1" not in job.log()
+        assert job.log().count(GONE.get(state, "was killed")) == (state in GONE)
         job.edit(active=2, start_step=0, warmup=0, with_stack=False)
         manifest, trace = job.capture()
         assert (manifest.complete, len(steps_in(trace))) == (True, 2)
@@ -217,7 +233,9 @@ def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", [("-m", "coverage", "run"), ("-m", "pdb", "-c", "continue")], ids=["coverage", "pdb"]
+    "tool",
+    [("-m", "coverage", "run", "--source=."), ("-m", "pdb", "-c", "continue")],
+    ids=["coverage", "pdb"],
 )
 def test_coverage_or_a_debugger_is_active(tmp_path: Path, tool: tuple[str, ...]) -> None:
     """Tracers go on tracing, and the window is whole, stacks included."""

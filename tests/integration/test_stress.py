@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests import processes
-from tests.integration.running import read_trace, steps_in
+from tests import processes, warm_interpreter
+from tests.integration.running import DESCENT, read_trace, steps_in
+from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Manifest
 
-WINDOWS = """
+WINDOWS = (
+    """
 import itertools, json, os, pathlib, sys, threading, time
 import torch
 import dynprof as dp
@@ -47,8 +49,9 @@ def ready():
     from dynprof.backends.detached_close_selftest import SELF_TEST
     while dp.status().state == "idle" and SELF_TEST.answer is None:
         time.sleep(0.01)
-model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+    + DESCENT
+    + """
 def train(batch, net=model):
     optimizer.zero_grad()
     loss = net(batch).square().mean()
@@ -56,6 +59,7 @@ def train(batch, net=model):
     optimizer.step()
     print(loss.item().hex())
 """
+)
 """A model, and ``end_step()``, which ends a step and keeps windows open all the time."""
 
 PLAIN = """
@@ -108,13 +112,19 @@ for other in others:
 RANKS = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
-sys.stdout = open(f"losses_{dist.get_rank()}.txt", "w")
+begin = {name: value.clone() for name, value in model.state_dict().items()}
+def epoch(name, after_step):
+    sys.stdout = open(f"{name}_{dist.get_rank()}.txt", "w")
+    model.load_state_dict(begin)
+    together = torch.nn.parallel.DistributedDataParallel(model)
+    torch.manual_seed(dist.get_rank())
+    for number in range(100):
+        train(torch.randn(16, 32), together)
+        after_step()
+    sys.stdout.flush()
+epoch("without", lambda: None)
 ready()
-together = torch.nn.parallel.DistributedDataParallel(model)
-torch.manual_seed(dist.get_rank())
-for number in range(100):
-    train(torch.randn(16, 32), together)
-    end_step()
+epoch("with", end_step)
 dist.barrier()
 dp.shutdown()
 dist.destroy_process_group()
@@ -124,16 +134,18 @@ dist.destroy_process_group()
 def run(folder: Path, script: str, *launcher: str, **env: str) -> str:
     """Run a script to its end; return what it printed."""
     folder.mkdir()
-    (folder / "job.py").write_text(WINDOWS + textwrap.dedent(script))
+    job = folder / "job.py"
+    job.write_text(WINDOWS + textwrap.dedent(script))
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    done = processes.run(
-        [sys.executable, *launcher, "job.py"],
-        patience=3,  # compilers, and four ranks on two processors
-        cwd=folder,
-        env={**clean, "OMP_NUM_THREADS": "1", **env},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    clean = {**clean, "OMP_NUM_THREADS": "1", **env}
+    if launcher:
+        process = processes.start([sys.executable, *launcher, job], cwd=folder, env=clean)
+    else:
+        process = warm_interpreter.start(job, clean)
+    # Compilers, and four ranks on two processors.
+    output, errors = process.communicate(timeout=3 * patience_s())
+    assert process.returncode == 0, errors
+    return output
 
 
 def whole_captures(folder: Path) -> list[Manifest]:
@@ -166,8 +178,8 @@ def test_training_notices_nothing(tmp_path: Path, script: str) -> None:
 def test_compiled_steps(tmp_path: Path) -> None:
     """Compiled code runs, and is compiled anew, inside windows."""
     compiler = "inductor" if shutil.which("g++") else "aot_eager"
-    cache = str(tmp_path / "cache")
-    env = {"COMPILER": compiler, "TORCHINDUCTOR_CACHE_DIR": cache}
+    env = {"COMPILER": compiler, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    env["TORCHINDUCTOR_VEC_ISA_OK"] = "0"  # else it compiles for seconds to find out
     expected = run(tmp_path / "off", COMPILED, DYNPROF_DISABLE="1", **env)
     assert run(tmp_path / "on", COMPILED, **env) == expected
     assert len(whole_captures(tmp_path / "on")) >= 3
@@ -177,12 +189,13 @@ def test_compiled_steps(tmp_path: Path) -> None:
 def test_four_ranks_close_together(tmp_path: Path) -> None:
     """Four processes under torchrun, joined by gloo in every step, each with its own windows."""
     options = ["--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    launcher = ["-m", "torch.distributed.run", *options]
-    run(tmp_path / "off", RANKS, *launcher, DYNPROF_DISABLE="1")
-    run(tmp_path / "on", RANKS, *launcher)
+    job = tmp_path / "job"
+    run(job, RANKS, "-m", "torch.distributed.run", *options)
     for rank in range(4):
-        name = f"losses_{rank}.txt"
-        assert (tmp_path / "on" / name).read_text() == (tmp_path / "off" / name).read_text()
-    captures = whole_captures(tmp_path / "on")
+        losses, expected = (
+            (job / f"{name}_{rank}.txt").read_text() for name in ("with", "without")
+        )
+        assert (losses, len(losses.splitlines())) == (expected, 100)
+    captures = whole_captures(job)
     assert {manifest.rank for manifest in captures} == {0, 1, 2, 3}
     assert {manifest.world_size for manifest in captures} == {4}

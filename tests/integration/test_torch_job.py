@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENDLESS = (
-    TORCH_JOB_WITH_OPTIMIZER
+    TORCH_JOB
     + """
 dp.init("prof_config")
 while True:

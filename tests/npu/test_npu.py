@@ -223,3 +223,57 @@ def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
     missing = {capable.backend: capable.missing for capable in status.profilers}
     assert missing["npu"] == "this process has not imported torch_npu"
     assert manifest.backend == "torch"
+
+
+MARKED = (
+    TORCH_JOB.replace("import sys", "import torch_npu, sys")
+    + """
+import dynprof.mstx as mstx
+dp.init("prof_config")
+stream = torch_npu.npu.streams.Stream()
+epoch = mstx.range_start("epoch", domain="comm")
+mstx.range_push("pushed")
+while not dp.status().last_capture and not dp.status().problems:
+    time.sleep(0.002)
+    with mstx.annotate("forward", stream):
+        train_one_step()
+    mstx.mark("here", 0, "comm")
+    mstx.mark("of no stream of the vendor's", 12345)
+    try:
+        torch.cuda.nvtx.mark("of NVTX")
+    except RuntimeError:
+        pass
+    dp.step()
+"""
+)
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
+    """While it records, with stream and domain where its version knows them; all are ended."""
+    with NpuJob(tmp_path, version, MARKED) as job:
+        job.when("training", lambda status: status.step > 5)
+        job.edit(active=3, warmup=1, experimental_config={"mstx": True})
+        manifest, _ = job.folder()
+        calls = job.calls()
+    assert manifest.complete
+    order = [call[0] for call in calls]
+    first, last = order.index("start"), order.index("stop")
+    begun = {call[1]: call[2:] for call in calls[first:last] if call[0] == "range start"}
+    ended = {call[1] for call in calls[first:last] if call[0] == "range end"}
+    moments = [call[1:] for call in calls if call[0] == "mark"]
+    newest = version == "2.14.0"
+    wanted = {"epoch", "pushed", "forward"}
+    ours = {number: said for number, said in begun.items() if said[0] in wanted}
+    assert set(ours) <= ended
+    assert len(ours) == sum(call[0] == "range start" and call[2] in wanted for call in calls)
+    forward = ["forward", 7, 0, 20, "default"] if newest else ["forward", 7]
+    around = [["epoch", "comm"], ["pushed", "default"]] if newest else [["epoch"], ["pushed"]]
+    assert sorted(ours.values(), key=str) == sorted([*around, *[forward] * 3], key=str)
+    for said in (
+        ["here", "comm"],
+        ["of no stream of the vendor's", "default"],
+        ["of NVTX", "nvtx"],
+    ):
+        assert moments.count(said if newest else said[:1]) == 3
+    assert len(moments) == 9

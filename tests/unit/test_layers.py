@@ -69,7 +69,7 @@ TORCH_MODULES = {
         "npu",
         "torch",
         "torch_features",
-        "torch_recording",
+        "cuda_streams",
         "unsafe_moments",
         "kineto",
         "detached_close",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof.mstx as mstx
-from dynprof.companions.marks import BEGAN_BEFORE, ENDS_AFTER, MarkTracks
+from dynprof.companions.marks import BEGAN_BEFORE, ENDS_AFTER, Domains, MarkTracks
 from dynprof.marks import open_ranges
 from dynprof.npu import mstx as vendors
 from tests.processes import run
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def recorded(action: Callable[[], object], **domains: list[str]) -> list[dict[str, Any]]:
     """Return what a window has of the marks that an action sets, without names of tracks."""
-    track = MarkTracks(domains.get("include", ()), domains.get("exclude", ()))
+    track = MarkTracks(Domains(domains.get("include", ()), domains.get("exclude", ())))
     track.start()
     action()
     track.stop()
@@ -130,7 +130,7 @@ def test_a_range_across_the_borders_of_a_window_is_cut(
     def end() -> None:
         mstx.range_pop() if pushed else mstx.range_end(number)
 
-    track = MarkTracks((), ())
+    track = MarkTracks(Domains())
     if not begins_inside:
         begin()
     before_ns = time.time_ns()
@@ -190,7 +190,7 @@ def test_each_domain_has_tracks_on_which_ranges_nest() -> None:
         mstx.range_end(two)
         mstx.range_pop()
 
-    track = MarkTracks((), ())
+    track = MarkTracks(Domains())
     track.start()
     work()
     track.stop()

@@ -17,7 +17,7 @@ from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first
-from dynprof.analysis.measures.waiting.gaps import EDGE, gaps
+from dynprof.analysis.measures.waiting.gaps import EDGE
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
 PAGEABLE_MEMORY = "Pageable"
@@ -122,7 +121,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for launches, one straight after the other, that come after the device has run dry."""
     if not (pieces := of_cause(measured, LAUNCHING)):
         return None
-    found, time = _gaps(measured, steps), mean(steps, pieces)
+    found, time = measured.gaps, mean(steps, pieces)
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
@@ -143,10 +142,6 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "optimizer, or a larger batch.",
         on_path=ALL_HOST,
     )
-
-
-def _gaps(measured: MeasuredTrace, steps: Breakdown) -> Gaps:
-    return gaps(measured.trace, measured.launches, measured.marked, steps.device)
 
 
 def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -176,7 +171,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
     """Return for how long the host was in the calls that launched what ran next."""
-    spans, asked = measured.trace.spans, _gaps(measured, steps).asked[distinct(pieces.gap)]
+    spans, asked = measured.trace.spans, measured.gaps.asked[distinct(pieces.gap)]
     calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
     start, end, of, first = by_first(pieces.start, pieces.end, [calls])
     return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)

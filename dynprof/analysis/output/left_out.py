@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
-from dynprof.analysis.output.levels import LEVELLED, why_not
+from dynprof.analysis.output.levels import LEVELLED, level_of, why_not
 from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _WITHOUT_SHAPES = (
     "no operator with a known formula was recorded with its shapes; record_shapes does"
 )
+_NOT_SENT = "no collective was recorded"
+_NO_PEERS = "only of sends and receives a trace tells between which ranks, and none has that"
 _TORN = "the file ends before it has told all of any step"
 
 
@@ -30,16 +32,17 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
-        "communication.json, collective_bandwidth.csv": (sent, "no collective was recorded"),
+        "communication.json": (sent, _NOT_SENT),
+        "collective_bandwidth.csv": (sent, _NOT_SENT),
         "communication_matrix.json": (
             sent and communication_matrix(measured),
-            "only of sends and receives a trace tells between which ranks, and none has that",
+            _NO_PEERS if sent else _NOT_SENT,
         ),
         "api_statistic.csv": (
             trace.category(LAUNCHES).any(),
             "no call of a device's runtime was recorded",
         ),
-        "msprof_tx.csv": (len(measured.marks.span), "nothing was marked; mstx does"),
+        "msprof_tx.csv": (len(measured.marks.span), _no_marks(measured)),
         "data_preprocess.csv": (False, "only an NPU has AI CPUs"),
         "l2_cache.csv": (
             not _asks(measured, "l2_cache"),
@@ -59,6 +62,16 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
     left = {name: why for name, (there, why) in reasons.items() if not there}
     levels = {name: why_not(measured, name) for name in LEVELLED}
     return {name: why for name, why in levels.items() if why} | left
+
+
+def _no_marks(measured: MeasuredTrace) -> str:
+    """Return why there are none, for whoever asked for them and for whoever did not."""
+    alone = level_of(measured) == "Level_none"
+    if not (alone or _asks(measured, "mstx") or _asks(measured, "msprof_tx")):
+        return "nothing was marked; mstx does"
+    if _asks(measured, "mstx_domain_include") or _asks(measured, "mstx_domain_exclude"):
+        return "nothing was marked in the domains that were asked for"
+    return "nothing was marked"
 
 
 def _asks(measured: MeasuredTrace, setting: str) -> bool:

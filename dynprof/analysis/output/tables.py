@@ -192,20 +192,29 @@ def _shape_text(shape: Any) -> str:
     return (";" if nested else ",").join(_shape_text(part) for part in shape)
 
 
-def _kernel_details(measured: MeasuredTrace) -> Iterator[Row]:
-    trace = measured.trace
-    chosen = measured.launches.work
+def _kernel_details(measured: MeasuredTrace) -> Ready:
+    trace, chosen = measured.trace, measured.launches.work
     names, categories = trace.tables["name"], trace.tables["category"]
-    columns = (
-        *(trace.spans[c][chosen] for c in ("device", "name", "category", "start", "length")),
+    name, category = (trace.spans[one][chosen] for one in ("name", "category"))
+    count = blocks(trace, measured.launches)
+    named = _column(name, lambda code: cell(names[code]))
+
+    def core(both: int) -> str:
+        of, code = divmod(both, len(names))
+        return cell(core_of(categories[of], names[code]))
+
+    return Ready(
+        (
+            _column(trace.spans["device"][chosen], str),
+            named,
+            named,
+            _column(category.astype(np.int64) * len(names) + name, core),
+            [us(measured.base_ns + start) for start in trace.spans["start"][chosen].tolist()],
+            _column(trace.spans["length"][chosen], us),
+            _column(waits(trace, chosen), us),
+            _column(count, lambda n: UNKNOWN_TIME if n == UNKNOWN else str(n)),
+        )
     )
-    columns = (*columns, waits(trace, chosen), blocks(trace, measured.launches))
-    core = cache(lambda category, name: core_of(categories[category], names[name]))
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for device, name, category, start, length, wait, count in rows:
-        moment = us(measured.base_ns + start)
-        times, of = (us(length), us(wait)), UNKNOWN_TIME if count == UNKNOWN else count
-        yield device, names[name], names[name], core(category, name), moment, *times, of
 
 
 def _op_statistic(measured: MeasuredTrace) -> Iterator[Row]:

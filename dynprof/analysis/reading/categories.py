@@ -13,6 +13,8 @@ LABELS: Names = frozenset({"user_annotation"})
 """Ranges that a script or torch sets on the host."""
 MARKS: Names = frozenset({"mstx"})
 """Moments of ``dynprof.mstx``, and those of its ranges that may cross each other and threads."""
+DEVICE_MARK = "dynprof_mark"
+"""What host and device do for a mark on a stream: nobody's work; it is named so on reading."""
 RANGES: Names = frozenset({"nvtx", "roctx"})
 """Ranges that a script set for another profiler, as converters of its traces name them."""
 FRAMES: Names = frozenset({"python_function"})

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.reading.categories import DEVICE_MARK, ON_DEVICE
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.device_marks import of_device_marks
 from dynprof.analysis.reading.intervals import cover
 from dynprof.errors import CaptureError
 
@@ -119,25 +119,28 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 
 
 def _digested(
-    file: TraceFile, *, exact: bool, part: slice = slice(None)
+    file: TraceFile, *, exact: bool, partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
     """Return chunks; None after a cut inside an event, where a list in it looks like events."""
     import msgspec
 
     try:
-        found = itertools.islice(file.chunks(), part.start, None, part.step)
-        return [digest(chunk, exact=exact) for chunk in found]
+        return [
+            digest(chunk, exact=exact)
+            for number, chunk in enumerate(file.chunks())
+            if partner is None or partner.takes(number)
+        ]
     except msgspec.MsgspecError:
         return None
 
 
 def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
-    own = _digested(file, exact=exact, part=slice(partner.number, None, 2))
+    own = _digested(file, exact=exact, partner=partner)
     theirs = partner.swap(own)
     if own is None or theirs is None:
         return None
-    both = (own, theirs) if partner.number == 0 else (theirs, own)
-    return [piece for pair in itertools.zip_longest(*both) for piece in pair if piece is not None]
+    mine, others = iter(own), iter(theirs)
+    return [next(mine if partner.takes(n) else others) for n in range(len(own) + len(theirs))]
 
 
 def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
@@ -162,8 +165,17 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
     )
+    _set_apart_device_marks(found)
     _place_on_devices(found)
     return found
+
+
+def _set_apart_device_marks(trace: Trace) -> None:
+    """Give what sets marks on streams a category that is no work's."""
+    apart = of_device_marks(trace.spans, trace.tables)
+    if apart.any():
+        trace.tables["category"].append(DEVICE_MARK)
+        trace.spans["category"][apart] = len(trace.tables["category"]) - 1
 
 
 def _place_on_devices(trace: Trace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import pickle
 import queue
 import subprocess
@@ -16,6 +15,7 @@ from dynprof.process.fresh_interpreter import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
 _MISSING = "a Dask cluster needs dask: pip install 'dynprof[dask]'"
 
@@ -38,9 +38,17 @@ class Workers(Executor):
 
     Args:
         count: How many.
+        inherited: What the first one inherits, under the same number; it is closed here then.
+        shared: Descriptors that all inherit.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        inherited: Connection[Any, Any] | None = None,
+        shared: tuple[int, ...] = (),
+    ) -> None:
+        self._inherited, self._shared = inherited, shared
         self._threads = ThreadPoolExecutor(count)  # one waits for each
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
@@ -73,14 +81,16 @@ class Workers(Executor):
     def _one(self) -> subprocess.Popen[bytes]:
         with contextlib.suppress(queue.Empty):
             return self._idle.get_nowait()
-        process = subprocess.Popen(
-            command("dynprof.analysis.runs.worker"),
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        given, self._inherited = self._inherited, None
+        with given or contextlib.nullcontext():  # closed also where none can be started
+            process = subprocess.Popen(
+                command("dynprof.analysis.runs.worker"),
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(*self._shared, *((given.fileno(),) if given else ())),
+            )
         self._all.append(process)
-        _send(process, bytes(multiprocessing.current_process().authkey))  # for what Partner holds
         return process
 
 
@@ -102,11 +112,17 @@ def processes(count: int) -> Iterator[Executor]:
     if count <= 1:
         yield Inline()
         return
-    workers = Workers(count)
+    with ended(Workers(count)) as workers:
+        yield workers
+
+
+@contextlib.contextmanager
+def ended(workers: Workers) -> Iterator[Workers]:
+    """Give processes, and end them: all is done then, or nobody wants it any more."""
     try:
         yield workers
     finally:
-        workers.end()  # all is done, or nobody wants it any more
+        workers.end()
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ import contextlib
 import gc
 import multiprocessing
 import os
-from collections import Counter
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -19,11 +19,14 @@ from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
+from dynprof.analysis.runs.executors import Workers, ended
 from dynprof.analysis.runs.executors import processes as processes_here
 from dynprof.analysis.runs.one_trace import (
+    FILES,
     MEMORY,
     OPERATORS,
     PARTS,
+    PATH,
     RANK,
     VIEWS,
     export_types,
@@ -34,7 +37,7 @@ from dynprof.analysis.runs.remote_files import place_of
 from dynprof.errors import DynprofError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -47,12 +50,10 @@ _PACKED = 12
 """By how much a trace is smaller when it is packed, about."""
 
 
-_PARTS_OF_EACH = ((VIEWS,), (OPERATORS, MEMORY, RANK))
-"""They take about as long."""
-
-
-_Task = tuple["Path", tuple[str, ...], Partner | None]
-"""A trace, what is to be made of it, and who shares the work."""
+_FIRST = ((VIEWS,), (PATH,))
+"""What each of two processes begins with, where they share a trace."""
+_THEN = (OPERATORS, MEMORY, FILES, RANK)
+"""What whichever has time takes then, the longest first."""
 
 
 @dataclass
@@ -140,6 +141,15 @@ class _Found:
     database: bool = False
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def add(self, other: _Found) -> None:
+        """Take what another process did of the same trace."""
+        self.made += other.made
+        self.torn = self.torn or other.torn
+        self.problem = other.problem or self.problem
+        self.ranked |= other.ranked
+        self.database |= other.database
+        self.left_out |= other.left_out
+
 
 def analyse_each(
     traces: Sequence[Path],
@@ -164,35 +174,68 @@ def analyse_each(
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
-    work: list[_Task] = [(trace, parts, None) for trace in traces]
-    if executor is None and parts == PARTS:
-        work = _shared_out(traces, most)
-    with executor or processes_here(min(most, len(work))) as pool:
-        pending = {pool.submit(_analyse, *task, types): task[0] for task in work}
-        left = Counter(pending.values())
+    share = executor is None and parts == PARTS and 2 * len(traces) <= most
+    with executor or processes_here(min(most, len(traces))) as pool:
+        pending = {
+            pool.submit(_analyse_by_two, trace, types)
+            if share and _is_large(trace)
+            else pool.submit(_analyse, trace, parts, types): trace
+            for trace in traces
+        }
         for done in as_completed(pending):
-            trace = pending[done]
-            outcome.note(_result(done, trace))
-            left[trace] -= 1
-            if not left[trace]:
-                on_end(trace)
+            outcome.note(_result(done, pending[done]))
+            on_end(pending[done])
     if compare:
         outcome.compare_ranks()
     return outcome
 
 
-def _shared_out(traces: Sequence[Path], processes: int) -> list[_Task]:
-    """Return what each task does: with fewer traces than processes, two share a large one."""
-    found: list[_Task] = []
-    for trace in traces:
-        size = trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
-        if len(traces) < processes and size > LARGE:
-            ends = multiprocessing.Pipe()
-            partners = enumerate(zip(_PARTS_OF_EACH, ends, strict=True))
-            found += [(trace, parts, Partner(number, end)) for number, (parts, end) in partners]
-        else:
-            found.append((trace, PARTS, None))
+def _is_large(trace: Path) -> bool:
+    """Return whether a second process is worth its start."""
+    return trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1) > LARGE
+
+
+def _analyse_by_two(trace: Path, types: Collection[str] | None) -> _Found:
+    """Analyse a trace together with a second process, which is started for it."""
+    here, there = multiprocessing.Pipe()
+    with (
+        _offered(_THEN) as offer,
+        ended(Workers(1, inherited=there, shared=(offer,))) as second,
+    ):
+        pending = second.submit(_analyse_beside, trace, types, there.fileno(), offer)
+        with here:
+            parts = _taken(_FIRST[0], offer)
+            found = _analyse(trace, parts, types, Partner(0, here))
+        found.add(_result(pending, trace))
     return found
+
+
+def _analyse_beside(trace: Path, types: Collection[str] | None, end: int, offer: int) -> _Found:
+    """Do the part of the second process, which inherits what leads to the first."""
+    with Connection(end) as here:
+        partner = Partner(1, here)
+        found = _analyse(trace, _taken(_FIRST[1], offer), types, partner)
+        partner.finish()
+    return found
+
+
+@contextlib.contextmanager
+def _offered(parts: Sequence[str]) -> Iterator[int]:
+    """Give a pipe with a byte for each part: who reads it does the part, and nobody else."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, bytes(PARTS.index(part) for part in parts))
+        os.close(writing)
+        yield reading
+    finally:
+        os.close(reading)
+
+
+def _taken(first: Sequence[str], offer: int) -> Iterator[str]:
+    """Yield what a process begins with, then what it takes of what is offered."""
+    yield from first
+    while part := os.read(offer, 1):
+        yield PARTS[part[0]]
 
 
 def _result(done: Future[_Found], trace: Path) -> _Found:
@@ -216,19 +259,23 @@ def _no_collections() -> Iterator[None]:
 
 
 def _analyse(
-    trace: Path, parts: Collection[str], partner: Partner | None, types: Collection[str] | None
+    trace: Path,
+    parts: Iterable[str],
+    types: Collection[str] | None,
+    partner: Partner | None = None,
 ) -> _Found:
     found = _Found(trace)
     try:
         with _no_collections(), place_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
             found.torn = " ".join(measured.tear.words())
-            for path in write_analysis(measured, types, parts):
-                found.made.append(place.deliver(path))
-            found.ranked = RANK in parts
+            for part in parts:
+                for path in write_analysis(measured, types, (part,)):
+                    found.made.append(place.deliver(path))
+                found.ranked |= part == RANK
+                if part == VIEWS:
+                    found.left_out = left_out(measured)
             found.database = "db" in (export_types(measured) if types is None else types)
-            if VIEWS in parts:
-                found.left_out = left_out(measured)
     except (DynprofError, OSError) as error:
         found.problem = describe(error)
     return found

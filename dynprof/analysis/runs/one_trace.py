@@ -25,16 +25,17 @@ from dynprof.errors import CaptureError
 from dynprof.files.layout import INFO_DIR, trace_stem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
 OPERATORS, VIEWS, MEMORY, RANK = "operators", "views", "memory", "rank"
-PARTS = (OPERATORS, VIEWS, MEMORY, RANK)
-"""Of the work on a trace. Views are the report, all that it needs, and the database; events go with
-memory."""
+FILES, PATH = "files", "critical path"
+PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
+"""Of the work on a trace, in their order. Views are the report, what is made of the same measures,
+and the database; events go with memory; files are the vendor's json."""
 _OF_NPUS = "_ascend_pt"
 _ENDINGS = ("trace.json", "trace.json.gz")
 
@@ -57,7 +58,8 @@ def traces_in(path: Path) -> list[Path]:
 
 
 def _why_none(path: Path) -> str:
-    if any(p.is_dir() for p in path.rglob(f"*{_OF_NPUS}")):
+    named = (p for p in (path, *path.rglob("*")) if p.name.endswith(_OF_NPUS) and p.is_dir())
+    if any(not (p / INFO_DIR).exists() for p in named):  # else it is named so, and lost its trace
         return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
     return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
@@ -95,7 +97,7 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
 
 
 def write_analysis(
-    measured: MeasuredTrace, types: Collection[str] | None, parts: Collection[str] = PARTS
+    measured: MeasuredTrace, types: Collection[str] | None, parts: Iterable[str] = PARTS
 ) -> Iterator[Path]:
     """Do the same with a trace that was read.
 
@@ -106,29 +108,50 @@ def write_analysis(
     """
     folder = folder_of(measured.path)
     wanted = export_types(measured) if types is None else types
-    if RANK in parts:
-        yield from write_rank_tables(measured, folder)
-    if set(parts) - {RANK}:
-        own_folder(folder / OUTPUT)
-    if OPERATORS in parts and "text" in wanted:
+    for part in parts:
+        if part != RANK:
+            own_folder(folder / OUTPUT)
+        yield from _WRITERS[part](measured, folder, wanted)
+
+
+def _write_rank(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> Iterator[Path]:
+    """Write what ranks are compared by."""
+    yield from write_rank_tables(measured, folder)
+
+
+def _write_path(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> Iterator[Path]:
+    """Write the critical path."""
+    yield from write_tables(path_tables(measured), folder)
+
+
+def _write_operators(
+    measured: MeasuredTrace, folder: Path, wanted: Collection[str]
+) -> Iterator[Path]:
+    """Write the vendor's tables of operators and calls."""
+    if "text" in wanted:
         tables = {**operator_tables(measured), **host_tables(measured)}
         yield from write_tables(tables, folder / OUTPUT)
-    if VIEWS in parts:
-        yield from _write_views(measured, folder, wanted)
-    if MEMORY in parts:
-        if "text" in wanted:
-            yield from write_tables(memory_tables(measured), folder / OUTPUT)
-        yield from write_events(measured, folder)
-        yield from write_memory_timeline(measured.trace, folder, measured.path.name)
+
+
+def _write_memory(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
+    """Write what was allocated, and every event."""
+    if "text" in wanted:
+        yield from write_tables(memory_tables(measured), folder / OUTPUT)
+    yield from write_events(measured, folder)
+    yield from write_memory_timeline(measured.trace, folder, measured.path.name)
+
+
+def _write_files(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
+    """Write the vendor's json."""
+    if "text" in wanted:
+        yield from write_json_files(measured, folder / OUTPUT)
 
 
 def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
     """Write the report, what is made of the same measures, and the database."""
     if "text" in wanted:
-        yield from write_json_files(measured, folder / OUTPUT)
         yield from write_tables(own_tables(measured), folder)
         yield from write_tables(bandwidth_tables(measured), folder)
-    yield from write_tables(path_tables(measured), folder)
     yield from write_tables(sequence_tables(measured), folder)
     yield from write_stacks(measured, folder)
     yield write_report(measured, folder / REPORT)
@@ -146,6 +169,16 @@ def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Pa
         with whole(path) as temporary:
             write_analysis_database(measured, temporary)
         yield path
+
+
+_WRITERS = {
+    RANK: _write_rank,
+    PATH: _write_path,
+    OPERATORS: _write_operators,
+    VIEWS: _write_views,
+    MEMORY: _write_memory,
+    FILES: _write_files,
+}
 
 
 def draw_memory(path: Path) -> Iterator[Path]:

@@ -6,7 +6,6 @@ meanwhile, prints to standard error.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -26,10 +25,9 @@ def main() -> None:
     results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     tasks = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
-    multiprocessing.current_process().authkey = pickle.load(tasks)  # noqa: S301 - from our own
     with ThreadPoolExecutor(1) as thread:
         while tasks.peek(1):  # nothing: the other end is closed
-            function, arguments, named = pickle.load(tasks)  # noqa: S301
+            function, arguments, named = pickle.load(tasks)  # noqa: S301 - from our own
             done = thread.submit(function, *arguments, **named)
             done.add_done_callback(partial(_answer, results))
         os._exit(0)

@@ -23,16 +23,18 @@ def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
         config = acl.prof.create_config([0], 1, 0, 0x0001 | 0x0002)
         codes.append(acl.prof.start(config))
         stamp = acl.prof.create_stamp()
-        codes += [acl.prof.set_stamp_trace_message(stamp, "here"), acl.prof.mark(stamp)]
+        codes += [acl.prof.set_stamp_trace_message(stamp, "here", 4), acl.prof.mark(stamp)]
         codes += [acl.prof.push(stamp), acl.prof.pop()]
-        codes += [acl.prof.range_stop(acl.prof.range_start(stamp)), acl.prof.destroy_stamp(stamp)]
+        codes += [acl.prof.push(stamp), acl.prof.pop(stamp)]
+        number, code = acl.prof.range_start(stamp)
+        codes += [code, acl.prof.range_stop(number), acl.prof.destroy_stamp(stamp)]
         model(4)
         codes += [acl.prof.stop(config), acl.prof.destroy_config(config)]
         codes += [acl.prof.finalize(), acl.finalize()]
         print(set(codes), len(codes))
         """,
     )
-    assert said == ["{0} 13"]
+    assert said == ["{0} 16"]
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 1
 

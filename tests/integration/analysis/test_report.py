@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.analysis.traces import recorded
+from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.link_traces import ring
 from tests.processes import DYNPROF, run
 from tests.rank_traces import write
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
 pytestmark = pytest.mark.usefixtures("own_place")
 
 

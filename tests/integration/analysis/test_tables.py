@@ -115,7 +115,7 @@ def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
 
 
 def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
-    """Any reader of Parquet has every event, with names and whole ns since the epoch."""
+    """Any reader of Parquet has every span, with names and whole ns since the epoch."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path)
     (made,) = [found for found in analyse_trace(path, []) if found.name == "events.parquet"]

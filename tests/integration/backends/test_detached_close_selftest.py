@@ -53,6 +53,7 @@ def test_what_hindered_it_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, cache: Path, code: str, words: str
 ) -> None:
     """The ordinary close is used, and the next process asks again."""
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # which has words for the third
     instead(monkeypatch, code)
     assert remembered_verdict() == Verdict(f"its self-test ended with {words}")
     assert not cache.exists()

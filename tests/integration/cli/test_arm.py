@@ -43,6 +43,25 @@ def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
     assert job.config.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (("--export-type", "text", "--export-type", "db"), ["text", "db"]),
+        (("--export-type", "text,db"), ["text", "db"]),
+        (("--export-type", "db"), "db"),
+    ],
+)
+def test_several_values_in_one_option_or_in_several(
+    job: RunningJob, given: tuple[str, ...], written: object
+) -> None:
+    """None of them is dropped; of what may be one, one is written as such."""
+    code, _, errors = dynprof("arm", job.root, *given, "--activities", "CPU")
+    assert (code, "is not allowed" in errors) == (0, False)
+    config = json.loads(job.config.read_bytes())
+    assert config["experimental_config"]["export_type"] == written
+    assert config["activities"] == ["CPU"]
+
+
 def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
     """A bad value is explained as in an editor, and the file stays as it is."""
     before = job.config.read_bytes()

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dynprof.cli.view import address_of, serve
 from tests.integration.commands import dynprof
 from tests.integration.launching import launched, when
-from tests.pace import patience_s
+from tests.integration.perfetto import asked, needs_browser, opened
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 JOB = """
 import os, time
 import torch, torch.distributed as dist, dynprof as dp
@@ -32,14 +25,6 @@ while not end:
     dp.step()
 dist.destroy_process_group()
 """
-QUERY = """async (text) => {
-  const rows = await (window.app ?? window.globals).trace.engine.query(text);
-  const found = [], columns = rows.columns();
-  for (const row = rows.iter({}); row.valid(); row.next())
-    found.push(columns.map((name) => String(row.get(name))));
-  return found;
-}"""
-READY = "location.hash.startsWith('#!/viewer') && (window.app ?? window.globals).trace?.engine"
 ARROWS = """
 SELECT a.name, b.name, p.name, q.name, count(*) FROM flow f
 JOIN slice a ON f.slice_out = a.id JOIN slice b ON f.slice_in = b.id
@@ -72,38 +57,19 @@ def captured(tmp_path: Path) -> Path:
     return tmp_path / "prof_config"
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open the page in")
+@needs_browser
 def test_perfetto_shows_arrows_between_ranks(captured: Path) -> None:
     """Each from a collective of one rank to the same one of the other, all in Perfetto's tables."""
-    from playwright.sync_api import sync_playwright
-
     code, output, errors = dynprof("merge", captured)
     assert code == 0, errors
     met = re.search(r"merged: ranks 0 to 1, with arrows at (\d+) collectives", errors)
     assert met is not None, errors
     assert int(met[1]) == 8
-    trace = Path(output.strip())
-    server = serve(trace, 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page()
-        page.goto(address_of(server, trace))
-        page.wait_for_function(READY, timeout=patience_s() * 1000)
-        page.evaluate("waitForPerfettoIdle()")
-
-        def asked(query: str) -> Any:
-            return page.evaluate(QUERY, query)
-
-        arrows = asked(ARROWS)
+    with opened(Path(output.strip())) as page:
+        arrows = asked(page, ARROWS)
         assert {(one, two) for one, two, *_ in arrows} == {
             ("gloo:all_reduce", "gloo:all_reduce"), ("gloo:broadcast", "gloo:broadcast"),
         }  # fmt: skip
         assert sum(int(row[-1]) for row in arrows) == 8
         assert {name.split(":")[0] for row in arrows for name in row[2:4]} == {"rank 0", "rank 1"}
-        assert asked(STEPS) == [["rank 0", "4"], ["rank 1", "4"]]
-        browser.close()
-    server.shutdown()
-    server.server_close()
+        assert asked(page, STEPS) == [["rank 0", "4"], ["rank 1", "4"]]

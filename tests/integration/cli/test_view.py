@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import urllib.error
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, Process, run, start
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
 
 
@@ -71,7 +68,7 @@ def test_no_capture_is_said(tmp_path: Path) -> None:
     assert (done.returncode, "holds no trace" in done.stderr) == (2, True)
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open the page in")
+@needs_browser
 def test_a_browser_opens_the_trace(tmp_path: Path, viewer: Process) -> None:
     """Perfetto's page reads the trace and shows it, with no other host to be reached."""
     page = address(viewer)

@@ -68,21 +68,26 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_among_the_logs(tmp_path: Path, kind: str) -> None:
-    """``dynprof log`` names it and prints the others, those put aside too."""
+def test_among_the_logs(tmp_path: Path) -> None:
+    """``dynprof log`` names each and prints the others, those put aside too."""
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "dp_a_1_rank_0.log").write_text(LINE)
-    planted = plant(tmp_path / "log" / "dp_a_2_rank_1.log", kind)
-    plant(tmp_path / "log" / "old" / "x", kind).rename(tmp_path / "log" / "dp_a_1_rank_0.log.1")
+    (tmp_path / "log" / "dp_a_9_rank_9.log").write_text(LINE)
+    planted = {}
+    for number, kind in enumerate(KINDS):
+        planted[kind] = plant(tmp_path / "log" / f"dp_a_{number}_rank_{number}.log", kind)
+        aside = tmp_path / "log" / f"dp_a_{number}_rank_{number}.log.1"
+        plant(tmp_path / "log" / "old" / f"{number}" / "x", kind).rename(aside)
     code, output, errors = dynprof("log", tmp_path)
     assert (code, output) == (0, LINE)
-    assert f"{planted}: {KINDS[kind]} stands in the place of the file; it is no log" in errors
+    for kind, path in planted.items():
+        assert f"{path}: {KINDS[kind]} stands in the place of the file; it is no log" in errors
 
 
-def test_among_the_status_files(tmp_path: Path, kind: str) -> None:
-    """``status``, ``validate`` and ``arm`` go on without it."""
+def test_among_the_status_files(tmp_path: Path) -> None:
+    """``status``, ``validate`` and ``arm`` go on without them."""
     dynprof("init", tmp_path)
-    plant(tmp_path / "status" / "rank_0.json", kind)
+    for number, kind in enumerate(KINDS):
+        plant(tmp_path / "status" / f"rank_{number}.json", kind)
     assert dynprof("status", tmp_path)[0] == 3
     assert dynprof("validate", tmp_path)[0] == 0
     assert dynprof("arm", tmp_path, "--active", 2)[0] == 3
@@ -123,33 +128,36 @@ def test_in_the_place_of_a_manifest_that_was_just_written(
     assert (job.state, job.session.status().last_capture) == ("idle", None)
 
 
-def test_in_the_place_of_a_trace(tmp_path: Path, kind: str) -> None:
+def test_in_the_place_of_a_trace(tmp_path: Path) -> None:
     """It is no trace; another one beside it is read."""
-    planted = plant(tmp_path / "a.pt.trace.json", kind)
-    assert dynprof("top", planted)[0] == 2
-    assert dynprof("view", planted, "--no-browser")[0] == 2
-    text = run("import sys; from dynprof.analysis.__main__ import main; main()", planted)
-    assert "is a symbolic link" in text or f"{KINDS[kind]} stands in the place of the" in text
+    for kind in KINDS:
+        planted = plant(tmp_path / kind / "a.pt.trace.json", kind)
+        assert dynprof("top", planted)[0] == 2
+        assert dynprof("view", planted, "--no-browser")[0] == 2
+        text = run("import sys; from dynprof.analysis.__main__ import main; main()", planted)
+        assert "is a symbolic link" in text or f"{KINDS[kind]} stands in the place of the" in text
     write(tmp_path, 0)
     code, output, _ = dynprof("analyse", tmp_path)
     assert (code, "rank0.pt/report.html" in output) == (0, True)
 
 
-def test_in_the_place_of_a_table(tmp_path: Path, kind: str) -> None:
+def test_in_the_place_of_a_table(tmp_path: Path) -> None:
     """What was made of a rank before is not read; the report says what to do."""
     for rank in (0, 1):
         write(tmp_path, rank)
     assert dynprof("analyse", tmp_path)[0] == 0
     table = tmp_path / "analysis" / "rank1.pt" / "parquet" / "collectives.parquet"
-    table.unlink()
-    plant(table, kind)
     code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import ranks_of\n"
     code += (
         "from dynprof.analysis.runs.remote_files import Place; place = pathlib.Path(sys.argv[1])\n"
     )
     code += "ranks_of(sorted(place.glob('*.json')), Place(place))"
-    text = run(code, tmp_path)
-    assert f"analyse them again: [Errno 22] {KINDS[kind]} stands in the place" in text
+    table.unlink()
+    for kind in KINDS:
+        plant(table, kind)
+        text = run(code, tmp_path)
+        assert f"analyse them again: [Errno 22] {KINDS[kind]} stands in the place" in text
+        table.rename(table.with_name(kind))
 
 
 def test_in_the_place_of_the_schema(tmp_path: Path, kind: str) -> None:

@@ -17,6 +17,7 @@ from dynprof.analysis.reading.trace import load_trace
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import BackendError, CaptureError
+from dynprof.files.layout import host_name
 from dynprof.profiler import (
     _ExperimentalConfig,
     analyse,
@@ -48,7 +49,8 @@ def recorded(size: int = 4, **settings: Any) -> profile:
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own."""
-    prelude = "import os, sys, threading, torch\nfrom dynprof.profiler import *\n"
+    prelude = "import os, sys, threading, torch\nfrom pathlib import Path\n"
+    prelude += "from dynprof.profiler import *\nfrom dynprof.profiler import _ExperimentalConfig\n"
     prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
     return warm_interpreter.run(prelude + textwrap.dedent(script), folder, os.environ)
 
@@ -88,14 +90,18 @@ def test_one_profile_never_shows_anothers_trace(
     assert operator["args"]["Input Dims"][0] == [4, 4]
 
 
-def test_what_an_unexported_profile_held_goes_with_it(tmp_path: Path) -> None:
+def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
     """No folder, no descriptor, no thread is left of it."""
-    settings = _ExperimentalConfig(record_op_args=True, host_sys=["cpu"], mstx=True)
-    recorded(experimental_config=settings)
+
+    def once() -> None:
+        settings = _ExperimentalConfig(record_op_args=True, host_sys=["cpu"], mstx=True)
+        recorded(experimental_config=settings, on_trace_ready=lambda _: None)
+
+    once()
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        recorded(experimental_config=settings)
+        once()
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert list(tmp_path.iterdir()) == []
@@ -195,6 +201,39 @@ def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "passed\n"), done.stderr
     assert len(list((tmp_path / "out").glob("*.trace.json.gz"))) == 1
+
+
+def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
+    """The cycles before are whole; what is left of the open one is removed by the next run."""
+    script = """
+    import signal
+    from dynprof.files import leftovers
+    leftovers.OLD_S = 0  # what is younger than a minute may be in the making
+    with profile(
+        experimental_config=_ExperimentalConfig(record_op_args=True),
+        schedule=schedule(wait=0, warmup=0, active=1, repeat=2),
+        on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False),
+    ) as prof:
+        work()
+        prof.step()
+        work()
+        if KILLED:
+            Path("log/info/.HOST_1.rank0.x.saving").mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    script = script.replace("HOST", host_name())
+    run(script.replace("KILLED", "True"), tmp_path)
+    (trace,) = (tmp_path / "log").glob("*.json")
+    assert operators(read(trace), "aten::mm")
+    (manifest,) = (tmp_path / "log" / "info").glob("*.info.json")
+    assert load_manifest(manifest).complete
+    (scratch,) = tmp_path.glob(".*.recording")
+    done = run(script.replace("KILLED", "False"), tmp_path)
+    assert f"removed {scratch}, which a killed process left unfinished" in done.stderr
+    assert done.stderr.count("which a killed process left unfinished") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+    assert not list((tmp_path / "log" / "info").glob(".*"))
+    assert len(list((tmp_path / "log").glob("*.json"))) == 3
 
 
 def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_what_cannot_be_meant_is_refused(
         (lambda: _ExperimentalConfig(host_sys=["GPU"]), "host_sys"),
         (lambda: profile(activities=[ProfilerActivity.CUDA]), "CUDA is left out"),
         (lambda: _ExperimentalConfig(profiler_level="Level_none"), "mstx is switched on"),
+        (lambda: profile(with_modules=True), "with_modules: this sees TorchScript models only"),
         (lambda: _ExperimentalConfig(mstx_domain_include=["a"]), "needs mstx=True"),
         (
             lambda: _ExperimentalConfig(

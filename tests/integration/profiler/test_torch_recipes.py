@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from dynprof.errors import CaptureError
+from dynprof.profiler import (
+    ProfilerActivity,
+    analyse,
+    profile,
+    schedule,
+    tensorboard_trace_handler,
+)
 from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -119,6 +128,42 @@ def test_tensorboards_folder(tmp_path: Path) -> None:
         assert steps_in(json.load(file)) == [1]
     assert len(list((tmp_path / "log" / "info").glob("*.info.json"))) == 2
     assert prof.key_averages()
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_folders_named_as_the_vendors(tmp_path: Path, async_mode: bool) -> None:
+    """A folder for each cycle, where it is asked for; everything that reads captures finds it."""
+    handler = tensorboard_trace_handler(
+        "log", worker_name="w0", async_mode=async_mode, vendor_folders=True, analyse_flag=False
+    )
+    steps = schedule(wait=0, warmup=0, active=1, repeat=2)
+    with profile(schedule=steps, on_trace_ready=handler) as prof:
+        for _ in range(3):
+            model(inputs)
+            prof.step()
+    place = tmp_path / "log"
+    manifests = "*/info/*.info.json"
+
+    def saved() -> bool | None:
+        found = [load_manifest(path) for path in place.glob(manifests)]
+        return (len(found) == 2 and all(manifest.trace for manifest in found)) or None
+
+    wait_for("both", saved)
+    folders = sorted(place.iterdir())
+    assert all(re.fullmatch(r"w0_\d{17}_ascend_pt", folder.name) for folder in folders)
+    traces = traces_in(place)
+    assert [trace.parent for trace in traces] == folders
+    assert newest_in(place) == traces[1]
+    assert newest_in(folders[0]) == traces[0]
+    made = analyse(place)
+    assert all(any(folder in path.parents for path in made) for folder in folders)
+    for trace in traces:
+        trace.unlink()
+    with pytest.raises(CaptureError, match=r"no file there ends with trace\.json"):
+        traces_in(folders[0])
+    (place / "w1_20260101000000000_ascend_pt" / "FRAMEWORK").mkdir(parents=True)
+    with pytest.raises(CaptureError, match="read by torch_npu's own analyse"):
+        traces_in(place)
 
 
 def test_an_execution_trace_observer(tmp_path: Path) -> None:

@@ -68,26 +68,26 @@ class CallPaths:
 def call_paths(trace: Trace, calls: Calls) -> CallPaths:
     """Return the paths of operators and frames."""
     chosen, parent = _working(trace, calls)
-    known: dict[tuple[int, int], int] = {}
-    path: list[int] = []
-    levels: list[int] = []
+    known = dict[int, int]()
+    path, levels = list[int](), list[int]()
     names, owners = _names(trace, chosen)
+    count = len(trace.tables["name"])
     for own, outer in zip(names, parent.tolist(), strict=True):
         above = ROOT if outer == ROOT else path[outer]
-        if outer != ROOT and levels[above] == MOST_LEVELS:
+        if above != ROOT and levels[above] == MOST_LEVELS:
             path.append(above)
             continue
-        place = known.setdefault((above, own), len(known))
+        place = known.setdefault(above * count + own, len(levels))
         if place == len(levels):
-            level = 1 if outer == ROOT else levels[above] + 1
+            level = 1 if above == ROOT else levels[above] + 1
             levels.append(MOST_LEVELS if own in owners else level)
         path.append(place)
     return CallPaths(
         span=chosen,
         within=parent,
         path=np.array(path, np.int64),
-        name=[own for _, own in known],
-        parent=[above for above, _ in known],
+        name=[key % count for key in known],
+        parent=[key // count for key in known],
     )
 
 

@@ -10,6 +10,7 @@ that the longest path to each node is as long as it took.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +70,12 @@ class Graph:
         """How long what a device did took."""
         return self.end - self.begin
 
+    @cached_property
+    def _before(self) -> list[list[int]]:
+        """The same as :attr:`before`, without the first node's."""
+        found: list[list[int]] = self.before[:, 1:].tolist()
+        return found
+
     def longest(self, own: Numbers, delay: Numbers) -> int:
         """Return how long the longest path takes, from the begin of everything.
 
@@ -77,7 +84,7 @@ class Graph:
             delay: How long each edge takes.
         """
         reached = [0]
-        columns = (*self.before[:, 1:].tolist(), *delay[:, 1:].tolist(), own[1:].tolist())
+        columns = (*self._before, *delay[:, 1:].tolist(), own[1:].tolist())
         for a, b, c, to_a, to_b, to_c, took in zip(*columns, strict=True):
             last, other, third = reached[a] + to_a, reached[b] + to_b, reached[c] + to_c
             if other > last:

@@ -6,23 +6,24 @@ import contextlib
 import re
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.trace import load_trace
-from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.files.layout import INFO_DIR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
 
+Made = TypeVar("Made")
 _RANK = re.compile(r"\.rank(\d+)\.")
 """In the names of traces, as dynprof gives them."""
 
@@ -44,13 +45,21 @@ class ReadTrace:
     """
 
     def __init__(self, path: Path, partner: Partner | None = None) -> None:
-        self.path = path
+        self.path, self._partner = path, partner
         if not _is_text(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, partner)
         if self._is_merged:
             raise CaptureError(f"{path} is of several ranks, merged: dynprof view opens it")
         self.manifest: Manifest | None = find_manifest(path)[1]
+
+    def made_once(self, make: Callable[[], Made]) -> Made:
+        """Return what takes long to make; where two processes share a trace, one makes it.
+
+        Raises:
+            CaptureError: The process that makes it has ended.
+        """
+        return self._partner.share(make) if self._partner else make()
 
     @property
     def _is_merged(self) -> bool:
@@ -145,6 +154,8 @@ def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
     rank = _RANK.search(path.name)
     likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
     for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
+        from dynprof.captures.manifest import load_manifest  # takes as long to load as numpy
+
         with contextlib.suppress(CaptureError):
             manifest = load_manifest(candidate)
             if manifest.trace == path.name:

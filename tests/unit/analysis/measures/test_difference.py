@@ -89,3 +89,19 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         "only the first has the host's Python frames",
         "only the second has a device",
     ]
+
+
+def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
+    """Where marks of other domains were asked for, the optimizer ran unseen."""
+    common = {"ph": "X", "pid": 1, "tid": 1, "cat": "mstx", "args": {"domain": "phases"}}
+    captures = []
+    for name in ("optimizer", "something else"):
+        events = [
+            {**common, "name": "ProfilerStep#1", "cat": "user_annotation", "ts": 0, "dur": 20_000},
+            {**common, "name": name, "ts": 10, "dur": 1_000},
+        ]
+        path = tmp_path / f"{name}.trace.json"
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+        captures.append(MeasuredTrace(path))
+    assert why_not_comparable(*captures) == ["only the first has phases of the host"]
+    assert why_not_comparable(captures[0], captures[0]) == []

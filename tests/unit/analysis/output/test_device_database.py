@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.tables import operator_tables
+from dynprof.analysis.output.tables import cell, operator_tables
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.random_traces import random_trace
 
@@ -122,7 +122,7 @@ def check_blocks(measured: MeasuredTrace, work: list[Event], calls: dict[int, Ev
     header, rows = operator_tables(measured)["kernel_details.csv"]
     place, name = header.index("Block Num"), header.index("Name")
     found = Counter((row[name], row[place]) for row in rows)
-    assert found == Counter((event["name"], blocks(event, calls)) for event in work)
+    assert found == Counter((cell(event["name"]), str(blocks(event, calls))) for event in work)
 
 
 def check_copies(query: Any, copies: list[Event]) -> None:
@@ -199,4 +199,4 @@ def test_grids_that_count_threads(tmp_path: Path) -> None:
     path.write_text(json.dumps({"traceEvents": events}))
     header, rows = operator_tables(MeasuredTrace(path))["kernel_details.csv"]
     place = header.index("Block Num")
-    assert [row[place] for row in rows] == [2 * 3, 512 * 8, "N/A"]
+    assert [row[place] for row in rows] == ["6", "4096", "N/A"]

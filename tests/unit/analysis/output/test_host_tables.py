@@ -20,7 +20,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.tables import write_tables
-from dynprof.companions.marks import MarkTracks
+from dynprof.companions.marks import Domains, MarkTracks
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.output.captured import captured
 
@@ -60,7 +60,7 @@ def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
 
 def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
     """From the calls of a script to trace, table and database: moments, both kinds of ranges."""
-    track = MarkTracks((), ())
+    track = MarkTracks(Domains())
     track.start()
     mstx.mark("here")
     mstx.range_push("outer", domain="io")

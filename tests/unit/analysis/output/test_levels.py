@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
-from dynprof.analysis.runs.one_trace import OPERATORS, VIEWS, write_analysis
+from dynprof.analysis.runs.one_trace import write_analysis
 from tests.unit.analysis.output.captured import captured
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ MORE = {"communication.json", "communication_matrix.json", "api_statistic.csv"}
 
 def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[str, Path]:
     """Return the files that are made."""
-    found = write_analysis(measured, types, (OPERATORS, VIEWS, "memory"))
+    found = write_analysis(measured, types)
     return {path.name: path for path in found}
 
 
@@ -113,6 +113,37 @@ def test_what_is_written_follows_the_level(
         with closing(sqlite3.connect(files["analysis.db"])) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             assert ("CommAnalyzerMatrix" in tables) == bool(apis)
+
+
+@pytest.mark.parametrize("level", ["Level0", "Level1"])
+def test_each_file_is_left_out_for_one_reason(tmp_path: Path, level: str) -> None:
+    """Where no collective was recorded, no level would have its files."""
+    alone = [event for event in EVENTS if "Collective name" not in event.get("args", {})]
+    reasons = left_out(captured(tmp_path, alone, experimental_config={"profiler_level": level}))
+    why = [why for names, why in reasons.items() for name in names.split(", ")
+           if name.startswith(("communication", "collective"))]  # fmt: skip
+    assert why == ["no collective was recorded"] * 3
+
+
+@pytest.mark.parametrize(
+    ("inner", "why"),
+    [
+        ({}, "nothing was marked; mstx does"),
+        ({"mstx": True}, "nothing was marked"),
+        ({"msprof_tx": True}, "nothing was marked"),
+        ({"profiler_level": "Level_none"}, "nothing was marked"),
+        (
+            {"mstx": True, "mstx_domain_include": ["typo"]},
+            "nothing was marked in the domains that were asked for",
+        ),
+    ],
+)
+def test_who_asked_for_marks_is_not_told_to(
+    tmp_path: Path, inner: dict[str, Any], why: str
+) -> None:
+    """A window with ``mstx`` and no mark had none to take, or a filter for another domain."""
+    reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
+    assert reasons["msprof_tx.csv"] == why
 
 
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:

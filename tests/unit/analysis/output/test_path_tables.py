@@ -23,7 +23,7 @@ def test_rows_add_up_to_their_step(tmp_path: Path) -> None:
         job.host("aten::mm", begin + 5, 30)
         job.launch("gemm, large", begin + 10, begin + 20, 900)
         job.call("cudaDeviceSynchronize", begin + 40, 890)
-    files = list(write_analysis(job.measured(tmp_path), ("text",), ("views",)))
+    files = list(write_analysis(job.measured(tmp_path), ("text",), ("critical path",)))
     parts, what_ifs = (
         list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
         for file in files

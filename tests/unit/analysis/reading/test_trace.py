@@ -266,3 +266,28 @@ def test_a_reader_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> 
     path = write(tmp_path / "t.json", json.dumps({"traceEvents": events}))
     for found in halves(path):
         assert names(found) == [event["name"] for event in EVENTS]
+
+
+def test_what_one_makes_both_have() -> None:
+    """Only the second one makes it; it waits until the first has it, however large it is."""
+    here, there = multiprocessing.Pipe()
+    first, second, made = Partner(0, here), Partner(1, there), b"x" * 10**6
+    assert second.share(lambda: made) == made
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.finish)
+        assert not waiting.done()
+        assert first.share(lambda: b"made again") == made
+        waiting.result(timeout=patience_s())
+
+
+def test_a_partner_that_is_gone() -> None:
+    """Who asks it for something is told; who has something for it does not wait."""
+    here, there = multiprocessing.Pipe()
+    there.close()
+    with pytest.raises(CaptureError, match="that shared the work on it ended"):
+        Partner(0, here).share(lambda: b"")
+    with pytest.raises(CaptureError, match="that shared the work on it ended"):
+        Partner(1, here).swap([])
+    second = Partner(1, here)
+    assert second.share(lambda: b"x" * 10**6)
+    second.finish()

@@ -1,7 +1,12 @@
-"""The device: one NPU that does nothing."""
+"""The device: one NPU that does nothing; its marks are the wheel's."""
 
+import torch_npu
 from torch_npu._C._profiler import note
-from torch_npu.npu import mstx
+
+__path__.append(str(torch_npu.WHEEL / "torch_npu/npu"))
+
+from torch_npu.npu import streams  # noqa: E402 - the marks look it up
+from torch_npu.npu.mstx import mstx  # noqa: E402 - its place is known only now
 
 
 class Event:
@@ -37,4 +42,6 @@ def current_stream():
     return
 
 
-__all__ = ["Event", "current_stream", "device_count", "is_available", "mstx", "synchronize"]
+__all__ = [
+    "Event", "current_stream", "device_count", "is_available", "mstx", "streams", "synchronize",
+]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.sole_writer import who_else_may_change
+from dynprof.files.who_may_change import who_else_may_change
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,147 @@
+"""What phases and marks cost a training step of about 5 ms, beside the same loop without any.
+
+``marked_steps.py [ROUNDS]``: blocks of steps with and without by turns, in the order with, without,
+without, with, so that a machine whose pace drifts is as slow for the ones as for the others. The
+training thread's processor time is shown as well, which other processes disturb less; it leaves out
+what threads of dynprof's take of the clock's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import dynprof as dp
+import dynprof.plugin
+from benchmarks.marks import window
+from benchmarks.tables import print_table
+from dynprof import mstx
+from dynprof.backends.detached_close_selftest import SELF_TEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    Times = tuple[float, float]
+    """Of a step, in ms: by the clock, and of the thread's processor time."""
+
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+UNTIMED, STEPS = 5, 20
+"""Of a block: Python adapts itself anew to functions that have just been replaced."""
+MARKS = 100
+
+
+class Training:
+    """A loop with all phases that the plugin knows of a single process."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self._model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
+        rows = torch.utils.data.TensorDataset(torch.randn(32 * 1000, 512))
+        self._loader = torch.utils.data.DataLoader(rows, batch_size=32)
+        self._batches = self._forever()
+
+    def _forever(self) -> Iterator[Any]:
+        while True:
+            yield from self._loader
+
+    def step(self, marks: int) -> None:
+        """Train a step and set so many marks in it."""
+        (batch,) = next(self._batches)
+        self._optimizer.zero_grad()
+        self._model(batch).square().mean().backward()
+        self._optimizer.step()
+        for _ in range(marks):
+            mstx.mark("here")
+        dp.step()
+
+    def block(self, marks: int = 0) -> Times:
+        """Return the mean times of a block's steps."""
+        for _ in range(UNTIMED):
+            self.step(marks)
+        began_s, worked_s = time.perf_counter(), time.thread_time()
+        for _ in range(STEPS):
+            self.step(marks)
+        took_s, worked_s = time.perf_counter() - began_s, time.thread_time() - worked_s
+        return took_s / STEPS * 1e3, worked_s / STEPS * 1e3
+
+
+@contextlib.contextmanager
+def plugin() -> Iterator[None]:
+    """Mark phases."""
+    dynprof.plugin.install()
+    try:
+        yield
+    finally:
+        dynprof.plugin.uninstall()
+
+
+@contextlib.contextmanager
+def recorded(folder: str) -> Iterator[None]:
+    """Mark phases, and record marks alone."""
+    with plugin(), window(folder, profiler_level="Level_none"):
+        yield
+
+
+def compared(training: Training, folder: str) -> dict[str, list[tuple[Times, Times]]]:
+    """Return for each way of marking, of each round, a step's times without and with it."""
+    ways: dict[str, tuple[Callable[[], AbstractContextManager[None]], int]] = {
+        "nothing: what the method is out by": (contextlib.nullcontext, 0),
+        "import dynprof.plugin, no window": (plugin, 0),
+        "the same, in a window of marks alone": (lambda: recorded(folder), 0),
+        f"the same with {MARKS} marks a step": (lambda: recorded(folder), MARKS),
+    }
+    found: dict[str, list[tuple[Times, Times]]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, (entered, marks) in ways.items():
+            first = _block_in(entered(), training, marks)
+            without = _mean(training.block(), training.block())
+            found[name].append((without, _mean(first, _block_in(entered(), training, marks))))
+    return found
+
+
+def _block_in(entered: AbstractContextManager[None], training: Training, marks: int) -> Times:
+    with entered:
+        return training.block(marks)
+
+
+def _mean(one: Times, other: Times) -> Times:
+    return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
+
+
+def main() -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    dynprof.plugin.uninstall()
+    with tempfile.TemporaryDirectory() as folder:
+        dp.init(folder)
+        while SELF_TEST.answer is None:
+            time.sleep(0.01)
+        training = Training()
+        training.block()
+        rows = [_row(name, times) for name, times in compared(training, folder).items()]
+        dp.shutdown()
+    title = f"Marks in a training step, medians of {ROUNDS} rounds of 4 blocks of {STEPS} steps"
+    head = ("what", "without", "with", "more", "quartiles", "more processor time")
+    print_table(title, head, rows)
+
+
+def _row(name: str, times: list[tuple[Times, Times]]) -> tuple[str, ...]:
+    clock = [(before[0], after[0]) for before, after in times]
+    without, with_it = (statistics.median(column) for column in zip(*clock, strict=True))
+    more = [(after / before - 1) * 100 for before, after in clock]
+    worked = [(after[1] / before[1] - 1) * 100 for before, after in times]
+    low, median, high = statistics.quantiles(more, n=4)
+    shown = (f"{without:.3f} ms", f"{with_it:.3f} ms", f"{median:+.2f}%")
+    return (name, *shown, f"{low:+.2f}% to {high:+.2f}%", f"{statistics.median(worked):+.2f}%")
+
+
+if __name__ == "__main__":
+    main()

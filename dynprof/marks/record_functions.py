@@ -1,0 +1,169 @@
+"""``torch.profiler.record_function``: whoever has to know when such a range begins and ends.
+
+Its two methods are wrapped while somebody listens, once for all; torch itself is never imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from threading import get_native_id
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dynprof.marks.sinks import Range
+from dynprof.marks.sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Methods = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+class Listener(Protocol):
+    """Hears of ranges, on the thread that they are on; must be fast and raise nothing."""
+
+    def entered(self, annotation: Any) -> None:
+        """Hear that one has begun."""
+
+    def leaves(self, annotation: Any) -> None:
+        """Hear that one ends."""
+
+    def stays(self, annotation: Any) -> None:
+        """Hear that it did not: something was raised, Ctrl-C as it may be, before it could."""
+
+
+class RecordFunctions:
+    """Tells those who listen; the process needs one."""
+
+    def __init__(self) -> None:
+        self._made: Methods | None = None
+        self._before: Methods | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Tell nobody, as in a child that was just forked."""
+        self._listeners: tuple[Listener, ...] = ()
+        self._lock = threading.RLock()
+
+    def plug(self, listener: Listener) -> None:
+        """Let one hear of ranges from now on; once, however often it asks."""
+        with self._lock:
+            self._wrap()
+            if listener not in self._listeners:
+                self._listeners = (*self._listeners, listener)
+
+    def unplug(self, listener: Listener) -> None:
+        """Let it hear of none any more, also twice."""
+        with self._lock:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+            if not self._listeners:
+                self._unwrap()
+
+    def _wrap(self) -> None:
+        kind = _record_function()
+        if kind is None or self._is_wrapped(kind):
+            return
+        enter, leave = kind.__enter__, kind.__exit__
+
+        @functools.wraps(enter)
+        def begin(annotation: Any) -> Any:
+            result = enter(annotation)
+            for listener in self._heard_by(begin):
+                listener.entered(annotation)
+            return result
+
+        @functools.wraps(leave)
+        def end(annotation: Any, *reason: Any) -> Any:
+            listeners, left = self._heard_by(end), False
+            for listener in listeners:
+                listener.leaves(annotation)
+            try:
+                result = leave(annotation, *reason)
+                left = True
+            finally:
+                for listener in () if left else listeners:
+                    listener.stays(annotation)
+            return result
+
+        self._before, self._made = (enter, leave), (begin, end)
+        kind.__enter__, kind.__exit__ = begin, end
+
+    def _heard_by(self, method: Callable[..., Any]) -> tuple[Listener, ...]:
+        """Return who hears of a method of ours; nobody, where an older one is left below others."""
+        return self._listeners if self._made and method in self._made else ()
+
+    def _is_wrapped(self, kind: Any) -> bool:
+        """Return whether ours is there, also below what somebody has put over it since."""
+        method = kind.__enter__
+        while method and not (self._made and method is self._made[0]):
+            method = getattr(method, "__wrapped__", None)
+        return method is not None
+
+    def _unwrap(self) -> None:
+        """Put back what was there, unless somebody has put something over it since."""
+        kind = _record_function()
+        if self._before and (kind.__enter__, kind.__exit__) == self._made:
+            kind.__enter__, kind.__exit__ = self._before
+            self._before = self._made = None
+
+
+def _record_function() -> Any:
+    """Return torch's class; None where the script has not imported torch."""
+    return getattr(sys.modules.get("torch.autograd.profiler"), "record_function", None)
+
+
+RECORD_FUNCTIONS = RecordFunctions()
+"""The process has one."""
+os.register_at_fork(after_in_child=RECORD_FUNCTIONS.forget)
+
+
+class RecordFunctionMarks(Source):
+    """Tells sinks of such ranges, torch's own among them: loaders' and optimizers'.
+
+    One object may be entered more than once at a time, as that which decorates a function is.
+    """
+
+    domain = "record_function"
+
+    def entered(self, annotation: Any) -> None:
+        """Note that one has begun."""
+        begun = Range(str(annotation.name), self.domain, get_native_id(), time_ns(), 0)
+        with self._lock:
+            self._open.setdefault(id(annotation), (annotation, []))[1].append(begun)
+        self._tell_begin(begun)
+
+    def leaves(self, annotation: Any) -> None:
+        """Tell of one that ends; what began before anybody listened did so at an unknown time."""
+        thread = get_native_id()
+        unknown = Range(str(annotation.name), self.domain, thread, 0, 0)
+        with self._lock:
+            _, begun = self._open.get(id(annotation), (None, []))
+            ended = next((one for one in reversed(begun) if one.thread == thread), None)
+            ended = ended or (begun[-1] if begun else unknown)
+            if ended in begun:
+                begun.remove(ended)
+            if not begun:
+                self._open.pop(id(annotation), None)
+        self._tell_end(ended)
+
+    def stays(self, annotation: Any) -> None:
+        """Leave it at that: its block is over."""
+
+    def _listen(self) -> None:
+        RECORD_FUNCTIONS.plug(self)
+
+    def _listen_no_more(self) -> None:
+        RECORD_FUNCTIONS.unplug(self)
+
+    def _all_open(self) -> list[Range]:
+        return [one for _, begun in self._open.values() for one in begun]
+
+    def _forget_open(self) -> None:
+        self._open: dict[int, tuple[Any, list[Range]]] = {}
+
+
+RECORD_FUNCTION_MARKS = RecordFunctionMarks()
+"""The process has one."""

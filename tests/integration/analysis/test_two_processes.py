@@ -1,0 +1,77 @@
+"""Two processes that share one large trace make what one makes; neither waits for a dead one."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dynprof.analysis.runs import many_traces
+from dynprof.analysis.runs.many_traces import analyse_each
+from tests.integration.analysis.traces import recorded
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a trace that counts as a large one."""
+    monkeypatch.setattr(many_traces, "LARGE", 0)
+    path = tmp_path / "a.pt.trace.json"
+    recorded(path)
+    return path
+
+
+def test_two_make_what_one_makes(trace: Path) -> None:
+    """The same files with the same contents; the critical path, which one makes for both, too."""
+    found = []
+    for processes in (1, 2):
+        outcome = analyse_each([trace], ["text", "db"], processes=processes)
+        assert not outcome.problems
+        texts = (path for path in outcome.made if path.suffix in (".csv", ".json", ".html"))
+        found.append(
+            (
+                sorted(path.name for path in outcome.made),
+                {path.name: path.read_text() for path in texts},
+                outcome.left_out,
+            )
+        )
+    assert found[0] == found[1]
+    assert {"critical_path.csv", "trace_view.json", "report.html"} <= set(found[0][1])
+
+
+def test_the_second_one_is_killed(trace: Path) -> None:
+    """As by the system where memory runs out: the trace is named, with what became of it."""
+    me = psutil.Process()
+    before = me.children()
+
+    def kill() -> None:
+        wait_for("it to start", lambda: [c for c in me.children() if c not in before] or None)
+        for child in me.children():
+            if child not in before:
+                child.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcome = analyse_each([trace], ["text"], processes=2)
+    killer.join()
+    assert outcome.problems == {trace: "the process that analysed it ended: with code -9"}
+
+
+def test_the_second_one_cannot_be_started(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system allows no more processes: that is said, and nobody waits for it."""
+
+    def none_left(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    outcome = analyse_each([trace], ["text"], processes=2)
+    assert "no more processes" in outcome.problems[trace]

@@ -1,0 +1,126 @@
+"""Marks on a stream, drawn by Kineto: on a GPU where there is one, and their host's side anywhere.
+
+No GPU has run the first of these tests yet; ``python -m benchmarks.device cuda`` does on a machine
+that has one.
+"""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.backends import cuda_streams
+from dynprof.backends.cuda_streams import LABEL, CudaStreams, draw
+from dynprof.companions.stream_marks import NO_DEVICE
+from tests.integration.scripts import events, manifests, run
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU is here: what a device draws cannot be seen"
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
+    """Return what stands on the track of a stream, in the order of its begin."""
+    wanted = [e for e in found if e.get("cat") in ("kernel", "gpu_user_annotation")]
+    mine = [e for e in wanted if e["tid"] == stream and e["ph"] == "X"]
+    return [e["name"] for e in sorted(mine, key=lambda e: (e["ts"], -e["dur"]))]
+
+
+@needs_gpu
+@pytest.mark.parametrize("given", ["stream", "stream.cuda_stream"])
+def test_a_mark_stands_between_the_kernels_around_it(tmp_path: Path, given: str) -> None:
+    """On its stream and on no other; the analysis counts the script's kernels alone."""
+    script = f"""
+    import dynprof.mstx as mstx
+    stream = torch.cuda.Stream()
+    x = torch.ones(1000, 1000, device="cuda")
+    torch.cuda.synchronize()
+    window(active=2, activities=["CPU", "CUDA"], experimental_config={{"mstx": True}})
+    steps(1)
+    with torch.cuda.stream(stream):
+        x.sin()
+        mstx.mark("between", {given})
+        x.cos()
+        number = mstx.range_start("range", {given})
+        x.tan()
+        mstx.range_end(number)
+    steps(5)
+    idle()
+    window(active=2, activities=["CPU", "CUDA"], experimental_config={{"mstx": True}})
+    steps(1)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x + 1
+        mstx.mark("captured", torch.cuda.current_stream())
+    steps(5)
+    idle()
+    """
+    run(tmp_path, dedent(script), closing="inline")
+    first, second = manifests(tmp_path)
+    found = events(tmp_path, first)
+    (mark,) = [e for e in found if e.get("cat") == "gpu_user_annotation" and e["name"] == "between"]
+    track = on_track(found, mark["tid"])
+    drawn = [name for name in track if name in ("between", "range (begin)", "range (end)")]
+    assert drawn == ["between", "range (begin)", "range (end)"]
+    works = [next((w for w in ("sin", "cos", "tan") if f"{w}_" in n), n) for n in track]
+    order = [name for name in works if name in ("sin", "cos", "tan", *drawn)]
+    assert order == ["sin", "between", "cos", "range (begin)", "tan", "range (end)"]
+    (path,) = (tmp_path / "prof_config").rglob(str(first.trace))
+    assert "aten::zero_" not in {average.name for average in MeasuredTrace(path).work}
+    assert "captured" not in [e["name"] for e in events(tmp_path, second) if e.get("cat") != "mstx"]
+
+
+def test_the_hosts_side_is_nobodys_work(tmp_path: Path) -> None:
+    """A real trace of what is put on a stream: the script's ``zero_`` counts, the mark's not."""
+    x = torch.ones(10)
+    with torch.profiler.profile() as profiler:
+        x.zero_()
+        draw("upload", lambda: torch.zeros(1))
+        x.add_(1)
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    written = (tmp_path / "trace.json").read_text()
+    names = [event["name"] for event in json.loads(written)["traceEvents"]]
+    assert (names.count("upload"), names.count(LABEL)) == (1, 1)
+    assert names.count("aten::zero_") == 3
+    found = {average.name: average.count for average in MeasuredTrace(tmp_path / "trace.json").work}
+    assert found["aten::zero_"] == found["aten::add_"] == 1
+    assert not {"upload", LABEL} & set(found)
+
+
+def test_a_job_without_a_device_has_it_in_its_log(tmp_path: Path) -> None:
+    """Once, though windows and marks are many; the marks stand on the host."""
+    script = """
+    import dynprof.mstx as mstx
+    for _ in range(2):
+        window(active=2, experimental_config={"mstx": True})
+        steps(1)
+        mstx.mark("here", 1 << 40)
+        with mstx.annotate("range", torch.Stream):
+            work()
+        steps(5)
+        idle()
+    """
+    log = run(tmp_path, dedent(script))
+    assert log.count(NO_DEVICE) == 1
+    for manifest in manifests(tmp_path):
+        found = [e["name"] for e in events(tmp_path, manifest) if e.get("cat") == "mstx"]
+        assert sorted(found) == ["here", "range"]
+
+
+def test_what_is_no_stream_of_cuda_is_none() -> None:
+    """Also a handle before CUDA has begun in this process, and numbers that no pointer is."""
+    streams = CudaStreams()
+    for given in (True, -1, 17, "7", 1.5, object()):
+        assert streams.stream(given) is None
+    if not torch.cuda.is_initialized():
+        assert streams.stream(1 << 40) is None
+    assert [number for number in (1, 2, 3, 4095, 4096) if cuda_streams._is_handle(number)] == [
+        1, 2, 4096,
+    ]  # fmt: skip

@@ -1,0 +1,92 @@
+"""What torch has closed itself is written without the GIL, and just as torch writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.backends.closing import choose_writer
+from dynprof.backends.detached_close import find
+from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.trace_writing import writer_of
+from dynprof.errors import BackendError
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+def recorded(operators: int) -> Any:
+    """Return a profile of torch's that has recorded some operators."""
+    with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:
+        for _ in range(operators):
+            torch.ones(4).add(1)
+    return profiler
+
+
+def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread sees the file grow, which it cannot while torch writes."""
+    monkeypatch.setenv("DYNPROF_CLOSE", "detached")
+    SELF_TEST.begin()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    profiler = recorded(5_000)
+    write = choose_writer(profiler)
+    assert write
+    path, done, sizes = tmp_path / "ours.json", threading.Event(), set[int]()
+
+    def look() -> None:
+        while not done.is_set():
+            with contextlib.suppress(FileNotFoundError):  # it gets its name at the end
+                sizes.update(file.stat().st_size for file in tmp_path.iterdir())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        write(path)
+    finally:
+        done.set()
+        thread.join()
+    assert len(sizes) > 10
+    text = (tmp_path / "ours.json").read_text()
+    assert text.count('"aten::add"') == 5_000
+    assert profiler.profiler.kineto_results.events()
+
+
+def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
+    """Of the same work: the same members and events, but for times and the file's own name."""
+    profiler = recorded(3)
+    writer_of(profiler.profiler, find())(tmp_path / "ours.json")
+    names = []
+    recorded(3).export_chrome_trace(str(tmp_path / "torchs.json"))
+    for name in ("ours", "torchs"):
+        text = (tmp_path / f"{name}.json").read_text()
+        names.append(sorted(line.split(":")[0] for line in text.splitlines()))
+    assert names[0] == names[1]
+
+
+def test_results_of_another_build_are_left_to_torch() -> None:
+    """What is not laid out as is known here is never read as an address."""
+
+    class Results:
+        """Has no address at that place."""
+
+    class Profiler:
+        kineto_results = Results()
+
+    with pytest.raises(BackendError, match="not known here"):
+        writer_of(Profiler(), find())
+    with pytest.raises(BackendError, match="not known here"):
+        writer_of(object(), find())
+
+
+def test_on_a_device_torch_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device has tried the other way."""
+    monkeypatch.setenv("DYNPROF_CLOSE", "detached")
+    profiler = recorded(1)
+    profiler.use_device = "cuda"
+    assert choose_writer(profiler) is None

@@ -1,0 +1,64 @@
+"""Traces in the page of Perfetto's that dynprof serves, in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.cli.view import address_of, serve
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
+_READY = "location.hash.startsWith('#!/viewer') && (window.app ?? window.globals).trace?.engine"
+_QUERY = """async (text) => {
+  const rows = await (window.app ?? window.globals).trace.engine.query(text);
+  const found = [], columns = rows.columns();
+  for (const row = rows.iter({}); row.valid(); row.next())
+    found.push(columns.map((name) => String(row.get(name))));
+  return found;
+}"""
+
+
+@contextlib.contextmanager
+def opened(trace: Path, **settings: Any) -> Iterator[Page]:
+    """Serve a trace and give the page that has read it.
+
+    Args:
+        trace: As it lies on disk.
+        settings: As the browser takes them for a page.
+    """
+    from playwright.sync_api import sync_playwright
+
+    with serve(trace, 0) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(**settings)
+        page.goto(address_of(server, trace))
+        page.wait_for_function(_READY, timeout=patience_s() * 1000)
+        page.evaluate("waitForPerfettoIdle()")
+        try:
+            yield page
+        finally:
+            browser.close()
+            server.shutdown()
+
+
+def asked(page: Page, query: str) -> list[list[str]]:
+    """Return the rows that Perfetto's tables have for a query, as texts."""
+    found: list[list[str]] = page.evaluate(_QUERY, query)
+    return found

@@ -1,0 +1,285 @@
+"""What a profile recorded and nobody asked for lies where the vendor's raw data would."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.captures.manifest import load_manifest
+from tests import warm_interpreter
+from tests.integration.running import operators
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+PRELUDE = """
+import gc, os, sys, threading, time, torch
+from pathlib import Path
+from dynprof.profiler import _KinetoProfile, profile, schedule, tensorboard_trace_handler
+
+def work(size=4):
+    torch.ones(size, size).mm(torch.ones(size, size))
+
+def until(found):
+    limit = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+def traces():
+    return sorted(Path().glob("*.pt.trace.json"))
+"""
+SAID = "nobody asked for the trace of a profile; it was saved as"
+
+
+def run(folder: Path, script: str, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that ends with a code."""
+    place = folder / "place"
+    place.mkdir()
+    clean = {k: v for k, v in os.environ.items() if k != "ASCEND_WORK_PATH"}
+    done = warm_interpreter.run(PRELUDE + textwrap.dedent(script), place, {**clean, **env})
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def saved(folder: Path) -> list[dict[str, Any]]:
+    """Return the traces in a folder; their names begin and end as TensorBoard wants them."""
+    paths = sorted(folder.glob("*.pt.trace.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_at_the_end_of_the_process(tmp_path: Path) -> None:
+    """A profile that was stopped and no more: trace and manifest, and it is said where."""
+    done = run(tmp_path, "with profile(record_shapes=True): work(5)")
+    (path,) = traces_in(tmp_path / "place")
+    assert f"{SAID} {path} (" in done.stderr
+    (operator,) = operators(json.loads(path.read_text()), "aten::mm")
+    assert operator["args"]["Input Dims"][0] == [5, 5]
+    (manifest,) = (tmp_path / "place" / "info").glob("*.info.json")
+    assert load_manifest(manifest).trace == path.name
+
+
+def test_in_the_vendors_place(tmp_path: Path) -> None:
+    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder."""
+    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "work"))
+    assert len(saved(tmp_path / "work" / "profiling_data")) == 1
+    assert not list((tmp_path / "place").iterdir())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "prof.key_averages()",
+        "prof.events()",
+        "prof.profiler",
+        "prof.export_chrome_trace('mine.json')",
+        "prof.export_stacks('mine.json')",
+    ],
+)
+def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> None:
+    """Whoever asks for results or a file has what was wanted, and no other file."""
+    done = run(tmp_path, f"with profile(with_stack=True) as prof: work()\n{asked}")
+    assert SAID not in done.stderr
+    assert not list((tmp_path / "place").glob("*.pt.trace.json"))
+    assert not (tmp_path / "place" / "info").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "on_trace_ready=lambda _: None",
+        "execution_trace_observer=torch.profiler.ExecutionTraceObserver()",
+    ],
+)
+def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
+    """A handler that does nothing says that nothing is wanted; an observer is what was."""
+    done = run(tmp_path, f"with profile({given}): work()")
+    assert SAID not in done.stderr
+    assert not list((tmp_path / "place").iterdir())
+
+
+def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
+    """Its trace is saved while the script goes on, as soon as nobody has the object any more."""
+    script = """
+    def train():
+        with profile() as prof:
+            work()
+        assert not traces()
+    train()
+    until(traces)
+    os._exit(3)
+    """
+    run(tmp_path, script, code=3)
+    (trace,) = saved(tmp_path / "place")
+    assert operators(trace, "aten::mm")
+
+
+def test_an_exception_that_ends_the_training(tmp_path: Path) -> None:
+    """What was recorded until then is there; the exception is the script's own."""
+    done = run(tmp_path, "with profile() as prof:\n    work()\n    1 / 0", code=1)
+    assert "ZeroDivisionError" in done.stderr
+    assert len(saved(tmp_path / "place")) == 1
+
+
+def test_cycles_of_a_schedule(tmp_path: Path) -> None:
+    """A cycle that the next one overwrites is saved, and the last; ten in all, then it is said."""
+    script = """
+    with profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=0)) as prof:
+        for size in range(1, 14):
+            work(size)
+            prof.step()
+    """
+    done = run(tmp_path, script)
+    found = [operators(trace, "aten::mm") for trace in saved(tmp_path / "place")]
+    assert [len(mm) for mm in found] == [1] * 10
+    assert done.stderr.count("of the traces that nobody asked for the first 10 alone") == 1
+
+
+def test_nothing_is_saved_once_a_profile_was_asked(tmp_path: Path) -> None:
+    """A script that looks at one cycle's results knows how to ask for the others'."""
+    script = """
+    with profile(schedule=schedule(wait=1, warmup=0, active=1, repeat=0)) as prof:
+        for step in range(6):
+            work()
+            prof.step()
+            if step == 1:
+                prof.key_averages()
+    """
+    run(tmp_path, script)
+    assert not list((tmp_path / "place").iterdir())
+
+
+def test_several_profiles_on_several_threads(tmp_path: Path) -> None:
+    """Each has its own trace, wherever it was thrown away, also in a collection of garbage."""
+    script = """
+    def train(size):
+        prof = profile()
+        prof.itself = prof  # a circle, which a collection alone ends
+        with prof:
+            work(size)
+    for size in (2, 3, 4):
+        thread = threading.Thread(target=train, args=[size])
+        thread.start()
+        thread.join()
+    gc.collect()
+    until(lambda: len(traces()) == 3)
+    """
+    run(tmp_path, script)
+    assert len(saved(tmp_path / "place")) == 3
+
+
+def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    """One trace, the parent's, though the child throws its copy away and ends before."""
+    script = """
+    with profile() as prof:
+        work()
+    child = os.fork()
+    if child == 0:
+        del prof
+        gc.collect()
+        sys.exit(0)
+    os.waitpid(child, 0)
+    print(traces(), os.getpid())
+    """
+    done = run(tmp_path, script)
+    before, pid = done.stdout.rsplit(maxsplit=1)
+    assert before == "[]"
+    (path,) = (tmp_path / "place").glob("*.pt.trace.json")
+    assert f"_{pid}." in path.name
+
+
+def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
+    """It ends with the process, which says so, and is saved."""
+    done = run(tmp_path, "prof = _KinetoProfile(); prof.start(); work()")
+    assert "a profile was never stopped" in done.stderr
+    assert len(saved(tmp_path / "place")) == 1
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is said, and the script ends as it would have."""
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "file"))
+    assert "saving a trace that nobody asked for failed" in done.stderr
+
+
+def test_a_childs_end_takes_no_files_of_its_parent(tmp_path: Path) -> None:
+    """A profile may be exported again after a child that had a copy of it has ended."""
+    script = """
+    with profile() as prof:
+        work()
+    prof.export_chrome_trace("first.json")
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    prof.export_chrome_trace("second.json")
+    """
+    run(tmp_path, script)
+    place = tmp_path / "place"
+    assert (place / "first.json").read_text() == (place / "second.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["profile", "_KinetoProfile"])
+def test_a_working_directory_that_is_gone(tmp_path: Path, kind: str) -> None:
+    """Stopping raises nothing and warns of nothing, and what is asked for can be had."""
+    script = f"""
+    import warnings
+    warnings.simplefilter("error")
+    prof = {kind}()
+    prof.start()
+    work()
+    Path.cwd().rmdir()
+    prof.stop()
+    assert prof.key_averages()
+    """
+    run(tmp_path, script)
+
+
+def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
+    """It is lost, which is said; no unfinished file stays, and the process ends as before."""
+    script = """
+    import signal
+    from dynprof.backends.torch_recording import TorchRecording
+
+    def save(recording, path):
+        path.write_text("half of it")
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+
+    TorchRecording.save = save
+    with profile():
+        work()
+    """
+    done = run(tmp_path, script)
+    assert "nobody asked for is lost: the process was interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+    (manifest,) = (tmp_path / "place" / "info").glob("*.info.json")
+    assert "interrupted" in load_manifest(manifest).reason
+    assert not list((tmp_path / "place" / "info").glob(".*"))
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_saving_lets_the_training_go_on(tmp_path: Path, closing: str) -> None:
+    """Python runs while a trace is written; where it could not, that is done at the end."""
+    script = """
+    def train(size):
+        with profile():
+            work(size)
+    train(2); train(3)
+    from dynprof.profiler import unclaimed
+    until(lambda: unclaimed._SAVER._last or len(traces()) == 2)
+    print(len(traces()))
+    """
+    done = run(tmp_path, script, DYNPROF_CLOSE=closing)
+    at_once = {"detached": 2, "inline": 0}[closing]
+    assert done.stdout == f"{at_once}\n"
+    assert len(saved(tmp_path / "place")) == {"detached": 2, "inline": 1}[closing]
+    assert ("the last alone is saved" in done.stderr) == (closing == "inline")

@@ -1,0 +1,78 @@
+"""What somebody puts over torch's functions while a window listens, and leaves there."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from dynprof.marks.nvtx import NvtxMarks
+from dynprof.marks.record_functions import RecordFunctions
+from dynprof.marks.sinks import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+class Heard(Sink):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.marks: list[str] = []
+
+    def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
+        """Keep a moment."""
+        self.marks.append(message)
+
+
+def over(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a method, and does not say which, as functools.wraps would."""
+    return lambda *given: method(*given)
+
+
+def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours is left below somebody's; the one that is put on top of both tells alone."""
+    module = SimpleNamespace(_nvtx=SimpleNamespace(markA=lambda _: None))
+    monkeypatch.setitem(sys.modules, "torch.cuda.nvtx", module)
+    source, heard = NvtxMarks(), [Heard(), Heard()]
+    for sink in heard:
+        source.plug(sink)
+        module._nvtx.markA("a")
+        module._nvtx = SimpleNamespace(markA=over(module._nvtx.markA))
+        source.unplug(sink)
+    assert [sink.marks for sink in heard] == [["a"], ["a"]]
+
+
+def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So too with those."""
+
+    class Annotation:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def entered(self, _: object) -> None:
+            self.heard.append("entered")
+
+        def leaves(self, _: object) -> None:
+            self.heard.append("leaves")
+
+        def stays(self, _: object) -> None:
+            self.heard.append("stays")
+
+    kind: Any = Annotation
+    module: Any = SimpleNamespace(record_function=kind)
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", module)
+    functions, listeners = RecordFunctions(), [Listener(), Listener()]
+    for listener in listeners:
+        functions.plug(listener)
+        with Annotation():
+            pass
+        kind.__enter__, kind.__exit__ = over(kind.__enter__), over(kind.__exit__)
+        functions.unplug(listener)
+    assert [one.heard for one in listeners] == [["entered", "leaves"]] * 2

@@ -1,0 +1,127 @@
+"""Where a recording only notes its steps, a window is what it would be with a turn for each."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynprof.windows.limits import BETWEEN_S
+from dynprof.windows.loop import Loop
+from tests.fake_job import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ACTIONS = st.one_of(
+    st.integers(1, 12),  # steps
+    st.sampled_from(["cancel", "stop", "another thread", "jump", "slow", "signal", "edit"]),
+)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of the steps that had a turn."""
+    had, turn = list[int](), Loop.turn
+
+    def noted(loop: Loop, *, a_step_ended: bool = True) -> None:
+        had.append(loop._inbox.step)
+        turn(loop, a_step_ended=a_step_ended)
+
+    monkeypatch.setattr(Loop, "turn", noted)
+    return had
+
+
+def a_job(root: Path, *, noting: bool) -> Job:
+    root.mkdir()
+    job = Job(root)
+    job.backend.only_notes_steps = noting
+    return job
+
+
+def do(job: Job, action: int | str) -> None:
+    """Do the one or the other thing that happens to a job."""
+    inbox = job.session.inbox
+    if isinstance(action, int):
+        job.step(action)
+    elif action == "cancel":
+        job.edit(cancel=True)
+    elif action == "stop":
+        job.session.stop()
+    elif action == "another thread":
+        thread = threading.Thread(target=job.step)
+        thread.start()
+        thread.join()
+    elif action == "jump":
+        inbox.step += 100
+    elif action == "slow":
+        job.clock.advance(1.0)
+    elif action == "signal":
+        inbox.knock()
+    else:
+        job.edit(active=7)
+
+
+def what_came(job: Job) -> list[dict[str, Any]]:
+    """Return what its windows say of themselves, in order."""
+    found = sorted(job.manifests(), key=lambda manifest: manifest.request.number)
+    kept = ("steps", "complete", "reason", "remarks", "request")
+    return [{name: str(getattr(manifest, name)) for name in kept} for manifest in found]
+
+
+@given(
+    warmup=st.integers(0, 3),
+    active=st.integers(1, 30),
+    bound=st.booleans(),
+    actions=st.lists(ACTIONS, max_size=12),
+)
+def test_the_same_windows_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory,
+    warmup: int,
+    active: int,
+    bound: bool,
+    actions: list[int | str],
+) -> None:
+    """Numbers, counts, reasons and what the recording was told; also with threads and jumps."""
+    root = tmp_path_factory.mktemp("both")
+    jobs = [a_job(root / "noted", noting=True), a_job(root / "turned", noting=False)]
+    for job in jobs:
+        job.edit(warmup=warmup, active=active)
+        job.step()
+        for recording in job.backend.recordings:
+            recording.bound_to_thread = bound
+        for action in actions:
+            do(job, action)
+        job.session.stop()
+        job.step()
+    noted, turned = jobs
+    assert what_came(noted) == what_came(turned)
+    assert [one.steps for one in noted.backend.recordings] == [
+        one.steps for one in turned.backend.recordings
+    ]
+    assert [one.calls for one in noted.backend.recordings] == [
+        one.calls for one in turned.backend.recordings
+    ]
+
+
+def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
+    """Of steps of 10 ms one in five: limits are looked at every 50 ms; and the last has one."""
+    job = a_job(tmp_path / "job", noting=True)
+    job.edit(active=22)
+    job.step(1 + 22)
+    assert turns == [1, 6, 11, 16, 21, 23]
+    assert (turns[1] - turns[0]) * 0.01 == pytest.approx(BETWEEN_S)
+    (manifest,) = job.manifests()
+    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 22, 22)
+
+
+def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
+    """What a step took is known of each, also of those that were only noted."""
+    job = a_job(tmp_path / "job", noting=True)
+    job.edit(active=9)
+    job.step(10)
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_during_ms == pytest.approx(10.0)
