@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from collections import deque
@@ -36,7 +37,11 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
     return ("--only", "memory") if draws else None
 
 
-@dataclass
+_unasked: list[StartedAnalysis] = []
+"""Those whose end nobody has seen: kept, or the interpreter would complain of what they hold."""
+
+
+@dataclass(eq=False)
 class StartedAnalysis:
     """An analysis that is running.
 
@@ -55,16 +60,20 @@ class StartedAnalysis:
         Raises:
             OSError: No process can be started.
         """
-        words = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - closed in outcome()
-        process = subprocess.Popen(
-            command("dynprof.analysis", str(trace), *arguments),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
-            start_new_session=True,
-        )
-        return cls(trace, process, words)
+        with contextlib.ExitStack() as held:
+            words = cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
+            process = subprocess.Popen(
+                command("dynprof.analysis", str(trace), *arguments),
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                start_new_session=True,
+            )
+            held.pop_all()
+        started = cls(trace, process, words)
+        _unasked.append(started)
+        return started
 
     def outcome(self, *, wait: bool = False) -> str | None:
         """Return why it failed, nothing where it did not, None while it is running."""
@@ -74,6 +83,7 @@ class StartedAnalysis:
         self._words.seek(0)
         said = self._words.read()[-MAX_WORDS:].decode(errors="replace").strip()
         self._words.close()
+        _unasked.remove(self)
         last = said.rpartition("\n")[2]
         return "" if last == WHOLE else last or f"it ended with code {code}"
 
@@ -103,7 +113,6 @@ class Analyses:
         self._journal = journal
         self._running: StartedAnalysis | None = None
         self._waiting: deque[tuple[Path, tuple[str, ...]]] = deque()
-        self._left: list[StartedAnalysis] = []
 
     def begin(self, trace: Path, arguments: tuple[str, ...]) -> None:
         """Begin one, or let it wait for its turn.
@@ -143,7 +152,7 @@ class Analyses:
         self._waiting.clear()
         for asked in dict.fromkeys(arguments for _, arguments in waiting):
             first, *more = [trace for trace, arguments in waiting if arguments == asked]
-            self._left.append(StartedAnalysis.begin(first, *map(str, more), *asked))
+            StartedAnalysis.begin(first, *map(str, more), *asked)
 
     def _begin_next(self) -> None:
         trace, arguments = self._waiting.popleft()

@@ -80,7 +80,7 @@ class TraceHandler:
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
             trace = path.parent.parent / str(manifest.trace)
-            _analyses.append(StartedAnalysis.begin(trace, *arguments))
+            StartedAnalysis.begin(trace, *arguments)
 
 
 def save_now(
@@ -197,8 +197,6 @@ def _flag(name: str, value: object, *, default: bool) -> bool:
 
 
 _exporter: Exporter | None = None
-_analyses: list[StartedAnalysis] = []
-"""Those that nobody waits for: kept, or the interpreter would complain of them."""
 
 
 def _background() -> Exporter:

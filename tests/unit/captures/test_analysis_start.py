@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,3 +99,32 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
     assert "is no trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):
         analyse_now(path, ())
+
+
+def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
+    """A session that ends, or a script, lets go of it while it runs, and nobody is warned."""
+    path = tmp_path / "a.trace.json"
+    path.write_text("{}")
+    kept = weakref.ref(StartedAnalysis.begin(path))
+    gc.collect()
+    still = kept()
+    assert still is not None
+    still.outcome(wait=True)
+    del still
+    gc.collect()
+    assert kept() is None
+
+
+def test_where_no_process_can_be_started_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file for its words is closed; who asked is told why."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(BlockingIOError) as caught:
+        StartedAnalysis.begin(tmp_path / "a.trace.json")
+    words = caught.traceback[1].frame.f_locals["words"]
+    assert words.closed
