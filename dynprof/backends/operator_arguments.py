@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.companions import Companion
+from dynprof.files.layout import make_private
 from dynprof.files.leftovers import occupied
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class OperatorArguments(Companion):
     def save(self, stem: Path) -> tuple[str, ...]:
         """Move the file to where it is kept."""
         try:
+            make_private(self._path)  # torch makes it as the umask lets it
             shutil.move(self._path, stem.with_name(f"{stem.name}.execution_trace.json"))
         except FileNotFoundError:
             return (f"record_op_args: {self._lost or 'torch wrote nothing'}",)

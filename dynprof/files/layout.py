@@ -271,6 +271,11 @@ def open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
 
 
+def make_private(path: Path) -> None:
+    """Take what others may do with a file from it: one of a library's has what the umask leaves."""
+    path.chmod(path.stat().st_mode & FILE_MODE)
+
+
 def why_unusable(path: Path) -> str:
     """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
     try:

@@ -203,10 +203,13 @@ def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
 
 
 def test_files_are_private_though_the_umask_is_not(tmp_path: Path) -> None:
-    """Log, status, captures: nothing is readable or writable by others."""
+    """Log, status, captures, what analysis makes: nothing is readable or writable by others."""
+    both = {"export_type": ["text", "db"]}
     with RunningJob(tmp_path, "import os\nos.umask(0)\n" + LOOP) as job:
         job.when("training", lambda status: status.state == "idle")
-        job.edit(active=1)
+        job.edit(active=1, analyse=True, experimental_config=both)
         job.capture()
+        wait_for("the analysis", lambda: "analysed" in job.log() or None)
+        assert list(job.root.rglob("*.parquet"))
         modes = {path: path.stat().st_mode & 0o007 for path in job.root.rglob("*")}
     assert {path for path, mode in modes.items() if mode} == set()

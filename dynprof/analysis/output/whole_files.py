@@ -7,7 +7,7 @@ import errno
 import secrets
 from typing import TYPE_CHECKING
 
-from dynprof.files.layout import make_dir, open_private
+from dynprof.files.layout import make_dir, make_private, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,7 @@ def whole(path: Path) -> Iterator[Path]:
     open_private(temporary).close()
     try:
         yield temporary
+        make_private(temporary)  # a library may have put a file of its own there, as DuckDB does
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

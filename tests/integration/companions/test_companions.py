@@ -124,13 +124,14 @@ def test_domains_are_kept_or_left_out(job: RunningJob) -> None:
 
 
 def test_arguments_of_operators_are_written(tmp_path: Path) -> None:
-    """Torch's execution trace of just the window lies beside the manifest."""
+    """Torch's execution trace of just the window lies beside the manifest, closed to others."""
     pytest.importorskip("torch", reason="torch is not installed")
-    with RunningJob(tmp_path, TORCH_JOB + LOOP) as job:
+    with RunningJob(tmp_path, "import os\nos.umask(0)\n" + TORCH_JOB + LOOP) as job:
         job.when("training", lambda status: status.step > 3)
         job.edit(active=3, experimental_config={"record_op_args": True})
         manifest, trace = job.capture()
         (path,) = job.root.rglob("rank_0.execution_trace.json")
+        assert path.stat().st_mode & 0o007 == 0
         nodes = json.loads(path.read_text())["nodes"]
         names = [node["name"] for node in nodes]
         assert names.count("aten::addmm") == len(operators(trace, "aten::addmm")) == 6
