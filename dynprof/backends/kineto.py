@@ -52,6 +52,7 @@ class KinetoSession:
         self.give_way: Callable[[], None] | None = None
         self._claims: set[threading.Thread] = set()
         self._left: list[tuple[Taken, profile]] = []
+        self._going_on: dict[threading.Thread, Callable[[], bool]] = {}
         self._watching = False
         self.forget()
 
@@ -59,6 +60,7 @@ class KinetoSession:
         """Begin anew in a forked child: nobody holds the session there."""
         self._ours = threading.local()
         self._left.clear()
+        self._going_on.clear()
         self._owner: object = None
         self._open = self._started = False
         self._closed, self._collected = threading.Event(), threading.Event()
@@ -192,13 +194,18 @@ class KinetoSession:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._is_ours:
                 return function(*args, **kwargs)
-            done = False
-            self._claims.add(threading.current_thread())
+            done, thread = False, threading.current_thread()
+            self._ours.asking = thread not in self._claims
+            self._claims.add(thread)
             try:
                 self.make_room()
+                if again := self._going_on.get(thread):
+                    again()
+                self._ours.asking = False
                 result = function(*args, **kwargs)
                 done = True
             finally:
+                self._ours.asking = False
                 if not done:
                     self._drop_claim()
             return result
@@ -252,21 +259,31 @@ class KinetoSession:
         self._left.append((taken, profiler))
         self._drop_left()
 
-    def drop(self, profiler: profile, stop_trace: Callable[[], None]) -> bool:
+    def drop(self, profiler: profile, stop_trace: Callable[[], None], owner: object = None) -> bool:
         """Do as :meth:`leave` where torch has to end it, on the thread that it lies on.
 
         Returns:
-            Whether it has ended. That takes a session: where the script has it, it goes on, unread.
+            Whether it has ended. That takes a session: where others than the owner have it, it goes
+            on, unread, until this is tried again, or the script wants a profiler on this thread.
         """
         from torch.autograd import _profiler_enabled
 
-        if not _profiler_enabled():
-            return True
-        if self._is_free:
+        thread = threading.current_thread()
+        if _profiler_enabled() and self.others_have_it(owner):
+            self._going_on[thread] = functools.partial(self.drop, profiler, stop_trace, owner)
+            return False
+        self._going_on.pop(thread, None)
+        if _profiler_enabled():
             self._call(profiler._prepare_trace)
             self._call(stop_trace)
-            return True
-        return False
+        return True
+
+    def others_have_it(self, owner: object) -> bool:
+        """Return whether somebody else has the session; who only asks for it here has not."""
+        asking = threading.current_thread() if getattr(self._ours, "asking", False) else None
+        claimed = any(thread.is_alive() and thread is not asking for thread in tuple(self._claims))
+        opened = self._open and self._owner is not owner
+        return claimed or opened or self.collecting or bool(records_everywhere())
 
     def _drop_left(self) -> None:
         if self._left and self._is_free:

@@ -106,6 +106,8 @@ class TorchRecording:
 
     def obstacle(self) -> str | None:
         """Wait where closing would leave a part of it behind, or read an operator half-way."""
+        if self in _going_on and KINETO.others_have_it(self):
+            return "the script's own profiler has not ended yet"
         return why_not_now(in_backward_too=bool(self._functions) and not self.bound_to_thread)
 
     def start(self) -> None:
@@ -201,7 +203,8 @@ class TorchRecording:
             each.callback(self._stop_unread, profiler, state)
             if not self._is_lost:
                 each.callback(self._step.end)
-            each.callback(ANNOTATIONS.end)
+            if self not in _going_on:  # else they are another recording's by now
+                each.callback(ANNOTATIONS.end)
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
@@ -280,8 +283,10 @@ class TorchRecording:
             KINETO.leave(taken, profiler.profiler)
         elif running:
             self._step.abandon()
-            if not KINETO.drop(profiler.profiler, profiler.stop_trace):
-                _going_on.append(self._code)
+            _going_on.discard(self)
+            if not KINETO.drop(profiler.profiler, profiler.stop_trace, self):
+                self._profiler, self._state = profiler, "running"  # to be discarded again
+                _going_on.add(self)
 
     @property
     def _is_lost(self) -> bool:
@@ -294,8 +299,8 @@ class TorchRecording:
             raise BackendError("the script started a torch.profiler of its own in the window")
 
 
-_going_on: list[KeptCode | None] = []
-"""What recordings need that nobody could end."""
+_going_on: set[TorchRecording] = set()
+"""Recordings that could not be ended yet, with what torch needs of them."""
 
 
 def _collect(taken: Taken) -> None:

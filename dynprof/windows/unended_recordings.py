@@ -62,6 +62,8 @@ class UnendedRecordings:
         for window, recording in waiting:
             if window.may_end(recording) and not recording.obstacle():
                 self._wall.attempt("discarding the recording", recording.discard)
+                if recording.obstacle():  # it could not be ended
+                    self._kept.append((window, recording))
             elif not window.thread.is_alive():
                 self._wall.attempt("letting go of the recording", recording.orphan)
             else:

@@ -56,7 +56,8 @@ def test_a_profiler_on_another_thread_in_a_window(tmp_path: Path) -> None:
     assert [found.complete for found in manifests(tmp_path)] == [False, True] * 4
 
 
-def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path, closing: str) -> None:
     """A window bound to a thread that takes no step meanwhile is lost, and that does no harm."""
     log = run(
         tmp_path,
@@ -74,8 +75,76 @@ def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path) -> None:
             steps(1)
         steps(3)
         """,
+        closing,
     )
     assert "the script started a torch.profiler of its own in the window" in log
+    assert manifests(tmp_path)[-1].complete
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_both_threads_profile_one_after_the_other(tmp_path: Path, closing: str) -> None:
+    """The thread of a window that was lost has the script's next profiler, before any step."""
+    run(
+        tmp_path,
+        """
+        from dynprof.backends import kineto
+        kineto.GIVE_WAY_S = 0.1
+        for _ in range(2):
+            window(active=1000, profile_memory=True)
+            while dp.status().state != "recording":
+                steps(1)
+            elsewhere()
+            profile()
+            steps(3)
+            assert not torch.autograd._profiler_enabled()
+            idle()
+        window(active=2)
+        while dp.status().state != "recording":
+            steps(1)
+        steps(3)
+        """,
+        closing,
+    )
+    assert manifests(tmp_path)[-1].complete
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+@pytest.mark.parametrize("then", ["steps(3)", "profile()"])
+def test_a_profiler_elsewhere_outlives_a_window_that_was_lost(
+    tmp_path: Path, closing: str, then: str
+) -> None:
+    """Once it has ended the window's thread is free for its next step, or the script's profiler."""
+    run(
+        tmp_path,
+        f"""
+        from dynprof.backends import kineto
+        kineto.GIVE_WAY_S = 0.1
+        began, end, found = threading.Event(), threading.Event(), []
+        def long():
+            with torch.profiler.profile() as mine:
+                began.set()
+                work()
+                end.wait()
+            found.extend(event.name for event in mine.events())
+        window(active=1000, profile_memory=True, with_stack=True)
+        steps(3)
+        thread = threading.Thread(target=long)
+        thread.start()
+        began.wait()
+        steps(3)
+        end.set()
+        thread.join()
+        assert "aten::add" in found, found
+        {then}
+        assert not torch.autograd._profiler_enabled()
+        idle()
+        window(active=2)
+        while dp.status().state != "recording":
+            steps(1)
+        steps(3)
+        """,
+        closing,
+    )
     assert manifests(tmp_path)[-1].complete
 
 
