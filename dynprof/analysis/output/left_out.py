@@ -66,6 +66,8 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
 
 def _no_marks(measured: MeasuredTrace) -> str:
     """Return why there are none, for whoever asked for them and for whoever did not."""
+    if measured.manifest is None:  # nobody knows what was asked for
+        return "nothing was marked"
     alone = level_of(measured) == "Level_none"
     if not (alone or _asks(measured, "mstx") or _asks(measured, "msprof_tx")):
         return "nothing was marked; mstx does"

@@ -156,6 +156,7 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
     assert not (TABLES | MORE) & set(reasons)
     assert "AI CPU" in reasons["data_preprocess.csv"]
     assert "caches" in reasons["l2_cache.csv"]
+    assert reasons["msprof_tx.csv"] == "nothing was marked"  # no domain was asked for
 
 
 def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
