@@ -214,10 +214,12 @@ class KinetoSession:
 
     def make_room(self) -> None:
         """Have an open window closed, and its events collected: two at once would crash."""
-        deadline_s = time.monotonic() + GIVE_WAY_S
-        while self._open and time.monotonic() < deadline_s:
+        deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waited for once
+        while self._open:
             if self.give_way:
                 self.give_way()
+            if time.monotonic() >= deadline_s:
+                break
             self._closed.wait(0.02)
         self.lost = self.lost or self._open
         self.wait()
