@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.metadata
 import platform
 import sys
@@ -109,7 +110,7 @@ class _Tracers:
 
         with contextlib.suppress(IndexError):
             return self._free.pop()
-        return VizTracer(
+        tracer = VizTracer(
             tracer_entries=MAX_EVENTS,
             verbose=0,
             ignore_frozen=True,
@@ -117,6 +118,10 @@ class _Tracers:
             file_info=False,  # leaves the source code of the job out of the trace
             register_global=False,
         )
+        # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
+        # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
+        return tracer
 
     def give_back(self, tracer: Any) -> None:
         """Forget what one has recorded, for the next window."""

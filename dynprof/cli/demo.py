@@ -155,7 +155,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
         f"{_ms(cost.step_saving_ms)} while saving,"
     )
-    typer.echo(f"   in all {lost(cost)} of training time lost until the trace was on disk;")
+    typer.echo(f"   training time lost until the trace was on disk: {lost(cost)};")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."

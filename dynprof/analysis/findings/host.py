@@ -20,6 +20,7 @@ from dynprof.analysis.findings.culprits import (
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of
+from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -85,12 +86,16 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
 
 
 def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
-    """Return which Python function has the most time of its own while a cover lasts."""
+    """Return which Python function has the most time of its own while a cover lasts.
+
+    Of the thread of the steps, as only that one waits: others sleep all the while, dynprof's too.
+    """
     trace, calls = measured.trace, measured.calls
     begins, ends = where
     start = trace.spans["start"][calls.span]
     place = np.searchsorted(begins, start, side="right") - 1
     inside = trace.category(FRAMES)[calls.span] & (place >= 0)
+    inside &= trace.spans["thread"][calls.span] == main_thread(trace)
     inside[inside] = start[inside] < ends[place[inside]]
     if not inside.any():
         return ""

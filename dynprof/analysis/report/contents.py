@@ -95,6 +95,7 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     return [
         str(steps),
         *measured.tear.words(),
+        *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
@@ -110,12 +111,13 @@ def _slowed(measured: MeasuredTrace) -> str:
         return ""
     more = cost.step_during_ms / cost.step_before_ms - 1
     said = f"Recording made the steps {more:.0%} longer ({cost.step_before_ms:,.4g} ms before)"
-    if measured.manifest and measured.manifest.backend == "marks":
+    backend = measured.manifest.backend if measured.manifest else ""
+    if backend == "marks":
         return f"{said}."  # there is no less detail than marks alone
-    return (
-        f"{said}: what runs much Python has too large a share here; less detail, without stacks, "
-        "slows less."
-    )
+    said += ": what runs much Python has too large a share here"
+    if backend == "python":
+        return f"{said}."  # it consists of stacks
+    return f"{said}; less detail, without stacks, slows less."
 
 
 def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
@@ -241,6 +243,13 @@ def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
     found = [*measured.tear.words(), _of_nobody(measured)]
     if measured.manifest:
-        found += [measured.manifest.reason, *measured.manifest.lost, *measured.manifest.remarks]
-        found.append(_slowed(measured))
+        found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]
+
+
+def _cut_short(measured: MeasuredTrace) -> list[str]:
+    """Return why steps that were asked for, or events of theirs, are not in the capture."""
+    if not measured.manifest:
+        return []
+    reason, lost = measured.manifest.reason, measured.manifest.lost
+    return [f"closed early: {reason}", *lost] if reason else [*lost]

@@ -376,6 +376,24 @@ def test_a_device_has_a_roofline_and_a_flame_graph(tmp_path: Path, opened: Any, 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+SORTED_BY = """(heads) => heads.filter((head) => head.offsetParent).map((head) => [
+    head.innerText, head.getBoundingClientRect().right,
+    head.closest(".scroll").getBoundingClientRect().right])"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1200, 390])
+def test_what_a_table_is_sorted_by_is_in_sight(tmp_path: Path, opened: Any, width: int) -> None:
+    """Nobody scrolls sideways to see it, nor for the modules' last column on a desk."""
+    path = str(random_model(tmp_path, 5))
+    page = opened(report(path).stdout.strip(), viewport={"width": width, "height": 800})
+    found = page.locator(".scroll th[aria-sort]").evaluate_all(SORTED_BY)
+    assert len(found) > 5
+    assert [head for head, right, end in found if right > end] == []
+    cut = "(box) => box.scrollWidth - box.clientWidth"
+    assert width < 1200 or page.locator("#modules .scroll").evaluate(cut) == 0
+
+
 @needs_browser
 @pytest.mark.parametrize("width", [360, 1200])
 def test_links_between_ranks_are_a_matrix(tmp_path: Path, opened: Any, width: int) -> None:

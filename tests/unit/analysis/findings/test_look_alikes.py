@@ -77,6 +77,23 @@ def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> None:
+    """What sleeps all the while on another thread, as a watcher does, is not what a step waits for.
+
+    Neither is anything said to be where the thread of the steps has no frames.
+    """
+    frame = {"ph": "X", "pid": 1, "tid": 2, "cat": "python_function", "dur": 79_000}
+    beside = [{**frame, "name": "wait", "ts": step * 100_000 + 20_500} for step in range(2)]
+    loader = PAIRS["Python or the loader"][1]
+    assert found(measured(tmp_path, loader, *beside))[WAITS].detail == (
+        "The data loader keeps a step waiting for 79.5 ms."
+    )
+    spans: list[Span] = [*loader, ("data.py(7): __getitem__", "python_function", 21, 60)]
+    assert found(measured(tmp_path, spans, *beside))[WAITS].detail == (
+        "The data loader keeps a step waiting for 79.5 ms, 100% of it in data.py:7 (__getitem__)."
+    )
+
+
 def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
     """The time that no operator takes has one cause."""
     said = found(measured(tmp_path, PAIRS["Python or the loader"][1]))

@@ -52,7 +52,7 @@ def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> 
     assert "queued alone" in silent["streams"][0]["kinds"]
 
 
-def test_nobody_is_told_to_record_less_than_marks(tmp_path: Path) -> None:
+def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
     """That recording slowed the job is said of every capture; what to leave out, where one can."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
@@ -60,9 +60,27 @@ def test_nobody_is_told_to_record_less_than_marks(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("*.info.json")
     cost = Cost(open_ms=0, close_ms=0, step_before_ms=10, step_during_ms=20)
     said = {}
-    for backend in ("torch", "marks"):
+    for backend in ("torch", "marks", "python"):
         measured.manifest.model_copy(update={"backend": backend, "cost": cost}).save(path)
         lines = verdict(MeasuredTrace(measured.path))
         (said[backend],) = (line for line in lines if "100% longer (10 ms before)" in line)
     assert said["torch"].endswith("less detail, without stacks, slows less.")
     assert said["marks"] == "Recording made the steps 100% longer (10 ms before)."
+    assert said["python"].endswith("what runs much Python has too large a share here.")
+
+
+def test_what_a_capture_has_not_got_is_said_in_the_terminal_too(tmp_path: Path) -> None:
+    """Why it was closed early, and which events it lost: whoever asked for more steps sees less."""
+    step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
+    measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
+    assert measured.manifest is not None
+    (path,) = tmp_path.rglob("*.info.json")
+    facts = {"reason": "the process ended", "lost": ("the oldest events were lost",)}
+    measured.manifest.model_copy(update=facts).save(path)
+    measured = MeasuredTrace(measured.path)
+    assert verdict(measured)[1:3] == [
+        "Closed early: the process ended.",
+        "The oldest events were lost.",
+    ]
+    page = contents(measured)["warnings"]
+    assert page == ["closed early: the process ended", "the oldest events were lost"]
