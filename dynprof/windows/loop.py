@@ -92,8 +92,7 @@ class Loop:
 
     def note_step(self) -> bool:
         """Note the step that begins, if the open window needs no more; False where it does."""
-        noted = self._noted
-        return bool(noted and self.turns.between(noted.note, self._note_interruption))
+        return bool(self._noted) and self.turns.between(self._note, self._note_interruption)
 
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
@@ -154,6 +153,9 @@ class Loop:
         if self._noted and self._open:
             self._noted.count()
         self._noted = None
+
+    def _note(self) -> bool:
+        return bool(self._noted and self._noted.note())  # asked anew: another thread had a turn
 
     def _note_interruption(self) -> None:
         self._give_up(BackendError(_INTERRUPTED))

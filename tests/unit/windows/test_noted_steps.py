@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dynprof.testing import FakeRecording
 from dynprof.windows.limits import BETWEEN_S
 from dynprof.windows.loop import Loop
+from dynprof.windows.thread_turns import Turns
 from dynprof.windows.window import Window
 from tests.fake_job import Job
 
@@ -220,3 +221,23 @@ def test_a_signal_handler_that_shuts_down_and_exits(
     assert (manifest.reason, job.state) == ("shutdown() was called", "stopped")
     assert manifest.trace
     assert manifest.steps.recorded == len(recording.steps) - 1  # it ends inside the last
+
+
+def test_a_thread_that_comes_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was noted so far is counted then; the step after it is noted for what follows."""
+    between = Turns.between
+
+    def late(turns: Turns, *given: Callable[[], Any]) -> bool:
+        monkeypatch.setattr(Turns, "between", between)
+        thread = threading.Thread(target=job.session._loop.turn)  # its step is counted already
+        thread.start()
+        thread.join()
+        return between(turns, *given)
+
+    (recording,) = job.backend.recordings
+    recording.bound_to_thread = False
+    monkeypatch.setattr(Turns, "between", late)
+    job.step(60)
+    (manifest,) = job.manifests()
+    assert recording.steps == sorted(set(recording.steps))
+    assert len(recording.steps) == manifest.steps.recorded == 30
