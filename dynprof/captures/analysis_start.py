@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import subprocess
 import tempfile
@@ -38,7 +39,7 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
 
 
 _unasked: list[StartedAnalysis] = []
-"""Those whose end nobody has seen: kept, or the interpreter would complain of what they hold."""
+"""Those whose end nobody has seen: kept until the process's, or Python warns of what they hold."""
 
 
 @dataclass(eq=False)
@@ -86,6 +87,18 @@ class StartedAnalysis:
         _unasked.remove(self)
         last = said.rpartition("\n")[2]
         return "" if last == WHOLE else last or f"it ended with code {code}"
+
+    def let_go(self) -> None:
+        """Ask for its end no more; it goes on."""
+        self._words.close()
+        self._process.returncode = 0  # else the interpreter warns that it runs
+
+
+@atexit.register
+def _let_all_go() -> None:
+    """Come after the ends of sessions, which are registered later."""
+    for started in _unasked:
+        started.let_go()
 
 
 def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ EVERY_S = 0.05
 """So often marks are taken from it; in that time 16,384 have room."""
 PATIENCE_S = 30.0
 """For so long whoever leaves waits for the last of them."""
-_AT_ONCE, _MOST_OPEN = 1024, 8192
+_AT_ONCE, _ROOM, _MOST_OPEN = 1024, 16384, 8192
 
 
 class NativeMark(NamedTuple):
@@ -106,9 +106,10 @@ class NativeMarks:
 
     def forget(self) -> None:
         """Let nobody listen, as in a child that was just forked."""
-        self._lock, self._due = threading.Lock(), threading.Event()
+        self._lock = threading.RLock()  # a signal handler may come while it is held
+        self._due = threading.Event()
         self._listeners: list[Listener] = []
-        self._buffer = (_Mark * _MOST_OPEN)()
+        self._buffer = (_Mark * _AT_ONCE)()
         self._dropped = 0
 
     def listen(self, take: Take) -> Listener:
@@ -118,42 +119,57 @@ class NativeMarks:
             listener = Listener(take, self._dropped)
             self._listeners.append(listener)
             self._library.dynprof_mstx_record(1)
-            if len(self._listeners) == 1:
+            if self._listeners[0] is listener:
                 own_thread(self._read, "dynprof-c-marks").start()
         return listener
 
     def dismiss(self, listener: Listener) -> list[NativeMark]:
-        """Let one get what is left, soon, and then no more; return the ranges that are open."""
+        """Let one get what is left, soon, and then no more; return the ranges that are open.
+
+        Waits for nobody: the reader may be busy for as long as C marks faster than Python reads.
+        """
         listener.leaves = True
-        with self._lock:
-            count = self._library.dynprof_mstx_open(self._buffer, _MOST_OPEN)
-            found = [self._made(self._buffer[number]) for number in range(count)]
         self._due.set()
-        return found
+        found = (_Mark * _MOST_OPEN)()
+        count = self._library.dynprof_mstx_open(found, _MOST_OPEN)
+        return [self._made(found[number]) for number in range(count)]
 
     def _read(self) -> None:
         while self._goes_on():
-            self._due.wait(EVERY_S)
-            self._due.clear()
+            pass
 
     def _goes_on(self) -> bool:
         """Deliver what there is, and see off those who leave; return whether anyone is left."""
+        leaving = [listener for listener in self._listeners if listener.leaves]
+        count = self._deliver()
         with self._lock:
-            leaving = [listener for listener in self._listeners if listener.leaves]
-            self._deliver()
+            self._dropped += self._library.dynprof_mstx_dropped()
             for listener in leaving:
                 self._listeners.remove(listener)
                 self._library.dynprof_mstx_record(-1)
                 listener.leave(self._dropped)
-            return bool(self._listeners)
+            if not self._listeners:
+                return False
+        if count < _ROOM:
+            self._due.wait(EVERY_S)
+            self._due.clear()
+        return True
 
-    def _deliver(self) -> None:
-        while count := self._library.dynprof_mstx_take(self._buffer, _AT_ONCE):
+    def _deliver(self) -> int:
+        """Deliver what was marked so far, if not more; return how many marks that was.
+
+        Holds no lock meanwhile: whoever comes has what is marked from then on.
+        """
+        delivered = 0
+        while delivered < _ROOM and (
+            count := self._library.dynprof_mstx_take(self._buffer, _AT_ONCE)
+        ):
+            delivered += count
             for number in range(count):
                 mark = self._made(self._buffer[number])
                 for listener in self._listeners:
                     listener.take(mark)
-        self._dropped += self._library.dynprof_mstx_dropped()
+        return delivered
 
     def _made(self, mark: _Mark) -> NativeMark:
         return NativeMark(

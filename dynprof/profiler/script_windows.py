@@ -269,12 +269,14 @@ def _in_script(problem: Problem) -> str:
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
 _open_now: set[ScriptWindows] = set()
-"""Those whose window is open; kept, for nobody else may hold them any more."""
+"""Those whose window is open; kept, for nobody else may hold them any more.
+
+Gone through as a copy: other threads, and the end of an object anywhere, begin and end them."""
 
 
 def _release_dead() -> None:
     """Let go of windows whose threads have ended, before another one opens."""
-    for windows in [windows for windows in _open_now if windows.is_dead]:
+    for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
 
@@ -283,7 +285,7 @@ def _end_all() -> None:
     """Save what is open at the end of the process, or let go of it: torch would crash over it."""
     if _open_now:
         GRAPH_CAPTURES.process_ends()
-    for windows in list(_open_now):
+    for windows in _open_now.copy():
         if windows.end_at_exit and windows.is_movable:
             Wall(StderrNotes()).attempt("ending a profile", windows.end_at_exit)
         if windows in _open_now:
@@ -294,7 +296,7 @@ def _end_all() -> None:
 
 
 def _leave_child() -> None:
-    for windows in _open_now:
+    for windows in _open_now.copy():
         windows.leave_child()
     _open_now.clear()
 

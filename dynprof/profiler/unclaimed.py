@@ -194,8 +194,14 @@ _known: weakref.WeakSet[Unclaimed] = weakref.WeakSet()
 """Those that may have a window when the process ends."""
 
 
+def _all_known() -> list[Unclaimed]:
+    while True:
+        with contextlib.suppress(RuntimeError):  # another thread has just closed its first window
+            return list(_known)
+
+
 def _end_all() -> None:
-    for unclaimed in tuple(_known):
+    for unclaimed in _all_known():
         unclaimed.let_go()
     _SAVER.finish()
 

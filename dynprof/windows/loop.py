@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
+_INTERRUPTED = "a step was interrupted"
 
 
 class Loop:
@@ -91,8 +92,7 @@ class Loop:
 
     def note_step(self) -> bool:
         """Note the step that begins, if the open window needs no more; False where it does."""
-        noted = self._noted
-        return bool(noted and self.turns.between(noted.note))
+        return bool(self._noted) and self.turns.between(self._note, self._note_interruption)
 
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
@@ -145,10 +145,20 @@ class Loop:
         return bool(self._open and self._open.thread is threading.current_thread())
 
     def _begin(self) -> None:
-        noted, self._noted = self._noted, None
-        if noted and self._open:
-            self._open.step += noted.count()
+        if self._noted:
+            self._wall.attempt_or("a step", self._count_noted, self._give_up)
         self._unended.look()
+
+    def _count_noted(self) -> None:
+        if self._noted and self._open:
+            self._noted.count()
+        self._noted = None
+
+    def _note(self) -> bool:
+        return bool(self._noted and self._noted.note())  # asked anew: another thread had a turn
+
+    def _note_interruption(self) -> None:
+        self._give_up(BackendError(_INTERRUPTED))
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
@@ -268,7 +278,7 @@ class Loop:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
-        current, self._open = self._open, None
+        current, self._open, self._noted = self._open, None, None
         self.admission.note_failure(current.backend.name)
         self._unended.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"

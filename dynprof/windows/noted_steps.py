@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from dynprof.windows.limits import BETWEEN_S
@@ -29,12 +30,13 @@ class NotedSteps:
 
     def __init__(self, current: OpenWindow, inbox: Inbox, clock: Clock) -> None:
         done, asked = current.window.progress
-        self._window, self._inbox, self._clock = current.window, inbox, clock
-        self._behind = inbox.step - current.step
-        self._next, self._last = inbox.step + 1, inbox.step + asked - done
+        step = inbox.step  # once: another thread may be ending one
+        self._current, self._inbox, self._clock = current, inbox, clock
+        self._behind = step - current.step
+        self._next, self._last = step + 1, step + asked - done
         self._thread = threading.get_ident()
         self._until_s = clock.now_s() + BETWEEN_S
-        self._steps: list[tuple[int, float]] = []
+        self._steps: deque[tuple[int, float]] = deque()
 
     def note(self) -> bool:
         """Note the step that has just begun; False where it needs a turn."""
@@ -44,14 +46,13 @@ class NotedSteps:
         if self._inbox.disturbed or threading.get_ident() != self._thread:
             return False
         of_window = step - self._behind
-        self._window.note_step(of_window)
         self._steps.append((of_window, now_s))
+        self._current.window.note_step(of_window)
         self._next = step + 1
         return True
 
-    def count(self) -> int:
-        """Let the window count what was noted, once; return how many steps have ended."""
-        noted, self._steps = self._steps, []
-        for step, now_s in noted:
-            self._window.count_noted(step, now_s)
-        return len(noted)
+    def count(self) -> None:
+        """Let the window count what was noted, each once."""
+        while self._steps:
+            self._current.step, now_s = self._steps.popleft()
+            self._current.window.count_noted(self._current.step, now_s)

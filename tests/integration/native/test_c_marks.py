@@ -209,6 +209,38 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     assert bool(dropped) == (each > 1500)
 
 
+FLOOD = """
+#include <mstx/ms_tools_ext.h>
+#include <atomic>
+#include <thread>
+
+static std::atomic<bool> flooding{true};
+
+extern "C" void flood() {
+    std::thread([] { while (flooding) mstxMarkA("again", nullptr); }).detach();
+}
+extern "C" void enough() { flooding = false; }
+"""
+
+
+def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
+    """Where C marks faster than Python reads, windows open and close all the same."""
+    compiled(tmp_path, "flood.cpp", FLOOD)
+    script = """
+    flood = ctypes.CDLL("flood.so")
+    flood.flood()
+    window()
+    while dp.status().step < 3 or dp.status().state == "recording":
+        time.sleep(0.01)
+        dp.step()
+    window()  # while the marks of the first are still being read, or saved
+    flood.enough()
+    """
+    run(tmp_path, script)
+    assert manifests(tmp_path)[0].complete
+    assert any("of C found no room" in text for text in manifests(tmp_path)[0].lost)
+
+
 def test_ranges_across_a_window(tmp_path: Path) -> None:
     """Cut where it begins and ends, which their arguments say; those outside are left out."""
     script = """

@@ -420,3 +420,27 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
         pytest.raises(CaptureError, match=r"b\.trace"),
     ):
         analyse(tmp_path)
+
+
+def test_profiles_that_begin_and_end_while_another_begins(tmp_path: Path) -> None:
+    """Other threads have their own, and an object may end anywhere; nothing is raised for it."""
+    script = """
+    from dynprof.profiler.script_windows import ScriptWindows
+    marks = _ExperimentalConfig(profiler_level=ProfilerLevel.Level_none, mstx=True)
+    def one():
+        return profile(experimental_config=marks, on_trace_ready=lambda _: None)
+    kept, other, third = one(), one(), one()
+    kept.start()
+    other.start()
+    whole = ScriptWindows.is_dead
+    def meanwhile(windows):
+        ScriptWindows.is_dead = whole
+        other.stop()
+        return windows.is_dead
+    ScriptWindows.is_dead = property(meanwhile)
+    third.start()
+    third.stop()
+    kept.stop()
+    """
+    done = run(script, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import subprocess
+import sys
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from dynprof.captures import analysis_start
 from dynprof.captures.analysis_start import Analyses, StartedAnalysis, analyse_now
 from dynprof.errors import CaptureError
+from tests import processes
 
 
 @dataclass
@@ -113,6 +115,18 @@ def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
     del still
     gc.collect()
     assert kept() is None
+
+
+def test_one_that_outlives_the_process_is_no_reason_to_warn(tmp_path: Path) -> None:
+    """Also where the script has Python say what is left open at its end."""
+    script = """
+from pathlib import Path
+from dynprof.captures.analysis_start import StartedAnalysis
+StartedAnalysis.begin(Path("a.trace.json"))
+"""
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
+    done = processes.run(command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_where_no_process_can_be_started_nothing_stays_open(

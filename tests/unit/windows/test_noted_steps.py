@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynprof.testing import FakeRecording
 from dynprof.windows.limits import BETWEEN_S
 from dynprof.windows.loop import Loop
+from dynprof.windows.thread_turns import Turns
+from dynprof.windows.window import Window
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ACTIONS = st.one_of(
@@ -125,3 +130,114 @@ def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
     job.step(10)
     (manifest,) = job.manifests()
     assert manifest.cost.step_during_ms == pytest.approx(10.0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return a job whose window of 30 steps has noted two."""
+    made = a_job(tmp_path / "job", noting=True)
+    made.edit(active=30)
+    made.step(3)
+    return made
+
+
+@pytest.fixture
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return what has a signal come with a handler, after the next call of a method."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def prepare(kind: type, name: str, handler: Callable[[], None]) -> None:
+        whole = getattr(kind, name)
+
+        def interrupted(*args: Any) -> Any:
+            monkeypatch.setattr(kind, name, whole)
+            found = whole(*args)
+            signal.raise_signal(signal.SIGUSR1)
+            return found
+
+        signal.signal(signal.SIGUSR1, lambda *_: handler())
+        monkeypatch.setattr(kind, name, interrupted)
+
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+MOMENTS = pytest.mark.parametrize(
+    "moment", [(FakeRecording, "begin_step"), (Window, "count_noted")], ids=["noting", "counting"]
+)
+
+
+@MOMENTS
+def test_what_a_signal_handler_raises_ends_the_window(
+    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+) -> None:
+    """As in a turn: no window goes on that does not know its steps; the next is whole."""
+
+    def preempt() -> None:
+        raise InterruptedError
+
+    interrupts(*moment, preempt)
+    with pytest.raises(InterruptedError):
+        job.step(9)
+    job.step()
+    assert job.state == "idle"
+    job.edit(active=9)
+    job.step(10)
+    given_up, whole = job.manifests()
+    assert "a step was interrupted" in given_up.reason
+    assert whole.complete
+    assert job.backend.recordings[-1].steps == list(range(whole.steps.first, whole.steps.last + 1))
+
+
+@MOMENTS
+def test_a_signal_handler_that_steps(
+    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+) -> None:
+    """Each step stands there once, in order, whenever the handler's own call comes."""
+    interrupts(*moment, job.step)
+    job.step(60)
+    (manifest,) = job.manifests()
+    (recording,) = job.backend.recordings
+    assert manifest.complete
+    assert recording.steps == sorted(set(recording.steps))
+    assert len(recording.steps) == manifest.steps.recorded == 30
+
+
+@MOMENTS
+def test_a_signal_handler_that_shuts_down_and_exits(
+    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+) -> None:
+    """The window is saved, with the steps that were noted."""
+
+    def leave() -> None:
+        job.session.end("shutdown() was called")
+        raise SystemExit(0)
+
+    interrupts(*moment, leave)
+    with pytest.raises(SystemExit):
+        job.step(9)
+    (manifest,) = job.manifests()
+    (recording,) = job.backend.recordings
+    assert (manifest.reason, job.state) == ("shutdown() was called", "stopped")
+    assert manifest.trace
+    assert manifest.steps.recorded == len(recording.steps) - 1  # it ends inside the last
+
+
+def test_a_thread_that_comes_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was noted so far is counted then; the step after it is noted for what follows."""
+    between = Turns.between
+
+    def late(turns: Turns, *given: Callable[[], Any]) -> bool:
+        monkeypatch.setattr(Turns, "between", between)
+        thread = threading.Thread(target=job.session._loop.turn)  # its step is counted already
+        thread.start()
+        thread.join()
+        return between(turns, *given)
+
+    (recording,) = job.backend.recordings
+    recording.bound_to_thread = False
+    monkeypatch.setattr(Turns, "between", late)
+    job.step(60)
+    (manifest,) = job.manifests()
+    assert recording.steps == sorted(set(recording.steps))
+    assert len(recording.steps) == manifest.steps.recorded == 30
