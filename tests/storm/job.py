@@ -23,7 +23,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy.random  # noqa: F401 - what workers import, as below
 import torch
+import torch.utils.data.graph_settings  # what workers import: forked amid its import, they hang
 from torch.utils.data import DataLoader
 
 import dynprof as dp
