@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import threading
@@ -47,6 +48,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         UnusablePathError: The directory cannot be made, read or written.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
+    load_for_threads()
     place = _place(wishes.rank)
     patience_s = _exit_wait(wishes.exit_wait_s)
     prof_dirs = _prof_dirs(wishes.prof_dirs)
@@ -68,6 +70,20 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
+
+
+def load_for_threads() -> None:
+    """Load what the threads of a session will use.
+
+    A child that the job forks while another thread imports a module never gets that module's lock:
+    where it imports the same one, as a loader's worker may, it waits for ever.
+    """
+    import pydantic.dataclasses  # noqa: F401
+
+    codecs.lookup("utf-8-sig")
+
+    with contextlib.suppress(ImportError):
+        import isal.igzip  # noqa: F401
 
 
 def _place(rank: int | None) -> Rank:
