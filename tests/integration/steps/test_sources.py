@@ -101,6 +101,13 @@ def test_the_optimizer_that_ends_an_iteration_ends_the_steps(tmp_path: Path) -> 
             if number % 4 == 3:
                 optimizer.step()
 
+    def compiled():
+        model, optimizer = pairs(1)[0]
+        step = torch.compile(optimizer.step, backend="eager")
+        for _ in range(20):
+            model(torch.randn(2, 8)).sum().backward()
+            step()
+
     def one_after_another():
         first, second = pairs(2)
         for pair in (first, second):
@@ -110,7 +117,8 @@ def test_the_optimizer_that_ends_an_iteration_ends_the_steps(tmp_path: Path) -> 
     from torch.optim.optimizer import register_optimizer_step_post_hook
     register_optimizer_step_post_hook(lambda *_: others.append(1))
     others = []
-    for loop in (alone, gan, both_at_once, closures, scaled, accumulated, one_after_another):
+    for loop in (alone, gan, both_at_once, closures, scaled, accumulated, compiled,
+                 one_after_another):
         counted(loop.__name__, "optimizer", loop)
     heard = len(others)
     alone()
@@ -127,6 +135,7 @@ def test_the_optimizer_that_ends_an_iteration_ends_the_steps(tmp_path: Path) -> 
         "closures": (20 - 8, "the optimizer LBFGS"),
         "scaled": (40 - 8, sgd),
         "accumulated": (20 - 8, sgd),
+        "compiled": (20 - 8, sgd),
         "one_after_another": (2 * (50 - 8), sgd),
     }
 
