@@ -26,6 +26,7 @@ bench: bench-idle bench-marks bench-profile bench-analysis bench-closing
 
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
+	$(BIN)/python -m benchmarks.step_sources
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
 

@@ -66,6 +66,7 @@ def init(
     follow_symlinks: bool = False,
     plugin: bool | None = None,
     nvtx: bool | None = None,
+    steps: str | float | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -90,6 +91,11 @@ def init(
             mounted ConfigMap of Kubernetes needs it; else they are refused.
         plugin: Mark the phases of torch's loops for windows that ask for marks, as
             :mod:`dynprof.plugin` does. Without it ``DYNPROF_PLUGIN=1`` decides.
+        steps: Who ends the steps: ``"script"``, its calls of :func:`step`; ``"optimizer"``, the
+            one whose step ends an iteration; ``"auto"``, the script, or the optimizer where that
+            does not; ``"package.module:function"`` or ``"package.module:Class.method"``, each
+            return of it (nothing before the colon means the script itself); a number, a period in
+            seconds. Without it ``DYNPROF_STEPS`` decides, else it is ``"script"``.
         nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
             Without it ``DYNPROF_NVTX=1`` decides.
 
@@ -121,7 +127,7 @@ def init(
             text = f"dynprof.init() does nothing here: {reason}; pass rank= if it trains"
             warnings.warn(text, stacklevel=2)
         return
-    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks)
+    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps)
     _session = open_session(Path(path), wishes)
     atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
     atexit.register(_end_at_exit)

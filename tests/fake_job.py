@@ -11,6 +11,7 @@ from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.session.session import Session
+from dynprof.steps.wish import Wish, wished
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
 from dynprof.windows.this_process import ThisProcess
 
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 class Job:
     """A training job with a session that only this test moves."""
 
-    def __init__(self, root: Path, *, hold: bool = False, memory_mb: list[float] | None = None):
+    def __init__(
+        self,
+        root: Path,
+        *,
+        hold: bool = False,
+        memory_mb: list[float] | None = None,
+        steps: str | float = "script",
+    ) -> None:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings = iter(memory_mb or [])
@@ -35,7 +43,9 @@ class Job:
             memory_mb=lambda: next(readings, 0.0),
         )
         self.session = Session(
-            process, make_exporter=lambda attempt: self._exporter(attempt, hold=hold)
+            process,
+            make_exporter=lambda attempt: self._exporter(attempt, hold=hold),
+            steps=wished(steps, otherwise=Wish("script")),
         )
 
     def _exporter(self, attempt: Attempt, *, hold: bool) -> HandExporter:

@@ -43,12 +43,15 @@ class Steps(_Record):
         last: The last step asked for.
         recorded: How many whole steps were recorded, from the first on.
         warmup: Steps that ran with the profiler on before the first.
+        source: Who ended them: ``dp.step()``, an optimizer, a function, a period; empty where a
+            profile in a script did.
     """
 
     first: int
     last: int
     recorded: int
     warmup: int
+    source: str = ""
 
 
 class Cost(_Record):

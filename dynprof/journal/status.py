@@ -36,6 +36,7 @@ class Status:
         state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving`` or
             ``stopped``.
         step: The number of the step that is running.
+        steps_from: Who ends the steps: ``dp.step()``, an optimizer, a function, a period.
         rank: Rank of the process.
         world_size: Number of ranks.
         host: Name of the machine.
@@ -61,6 +62,7 @@ class Status:
 
     state: str
     step: int = 0
+    steps_from: str = ""
     rank: int = 0
     world_size: int = 1
     host: str = ""

@@ -20,14 +20,26 @@ class Inbox:
         free_disk_mb: The last known free MB where the capture of the waiting request would go;
             another thread asks the file system, so that a hung one does not hang the training.
         on_due: Called by ``step()`` when something is due.
+        steps_from: Who ends the steps.
     """
 
-    __slots__ = ("_knocked", "_lock", "_order", "_waiting", "due", "free_disk_mb", "on_due", "step")
+    __slots__ = (
+        "_knocked",
+        "_lock",
+        "_order",
+        "_waiting",
+        "due",
+        "free_disk_mb",
+        "on_due",
+        "step",
+        "steps_from",
+    )
 
     def __init__(self, on_due: Callable[[], None]) -> None:
         self.step = 0
         self.due = False
         self.free_disk_mb = float("inf")
+        self.steps_from = ""
         self.on_due = on_due
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None

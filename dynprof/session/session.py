@@ -31,6 +31,8 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
 from dynprof.session.upkeep import Upkeep
+from dynprof.steps.step_sources import StepSources
+from dynprof.steps.wish import Wish
 from dynprof.version import __version__
 from dynprof.wall import Wall
 from dynprof.windows.cost_account import CostAccount
@@ -51,6 +53,7 @@ class Session:
         process: This process.
         watching: How to watch, and why so.
         exit_wait_s: How long the end waits for a capture that is being saved.
+        steps: Who shall end the steps.
         make_exporter: Makes the exporter.
 
     Attributes:
@@ -63,6 +66,7 @@ class Session:
         *,
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
         exit_wait_s: float = 600.0,
+        steps: Wish = Wish("script"),  # noqa: B008 - frozen
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
@@ -75,7 +79,10 @@ class Session:
         self._wall = Wall(self._journal)
         self._analyses = Analyses(self._journal)
         said = (self.inbox, self._journal, self._wall, self._costs, self._analyses)
-        self._upkeep = Upkeep(process, *said)
+        self._steps = StepSources(
+            steps, self.inbox, self._journal, self._clock, self._renumber_steps
+        )
+        self._upkeep = Upkeep(process, *said, self._steps)
         saved_captures = SavedCaptures(process.layout.root, *said)
         self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
@@ -136,6 +143,7 @@ class Session:
             self._journal.warning(f"the config that is there now: {self._at_start}")
         else:
             self._journal.info("what the config says now asks for nothing; its next save does")
+        self._wall.attempt("where steps come from", self._steps.begin)
 
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
@@ -153,6 +161,7 @@ class Session:
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True
+            self._wall.attempt("where steps come from", self._steps.end)
             self._wall.attempt("analysis", self._analyses.end)
             self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
@@ -174,6 +183,7 @@ class Session:
         return Status(
             state=state,
             step=self.inbox.step,
+            steps_from=self.inbox.steps_from,
             rank=self._process.rank.number,
             world_size=self._process.rank.world_size,
             host=self._process.layout.host,
@@ -233,6 +243,7 @@ class Session:
 
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked, saying nothing: locks may be held."""
+        self._steps.end()
         if current := self._loop.open_window:
             current.window.leave_child()
 
@@ -245,11 +256,14 @@ class Session:
 
     def set_step(self, step: int) -> None:
         """Set the number of the step that is running; an open window closes first."""
-        text = f"the script set the step from {self.inbox.step} to {step}"
+        self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
+
+    def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close_now(text)
         self._journal.info(text)
         self._costs.counter_set(step)
         self.inbox.step = step
+        self._steps.renumber(step)
 
     def _tick(self) -> None:
         self._upkeep.tick()

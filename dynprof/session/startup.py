@@ -18,6 +18,7 @@ from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.requests.watcher import choose_mode
 from dynprof.session.session import Session
+from dynprof.steps.wish import Wish, wished
 from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Wishes:
     exit_wait_s: float | None = None
     prof_dirs: Places | None = None
     follow_symlinks: bool = False
+    steps: str | float | None = None
 
 
 def open_session(path: Path, wishes: Wishes) -> Session:
@@ -52,6 +54,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     place = _place(wishes.rank)
     patience_s = _exit_wait(wishes.exit_wait_s)
     prof_dirs = _prof_dirs(wishes.prof_dirs)
+    steps = wished(wishes.steps, otherwise=Wish("script"))
     backends = all_backends()
     root = _usable(path)
     try:
@@ -65,7 +68,8 @@ def open_session(path: Path, wishes: Wishes) -> Session:
             root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
         )
         process = ThisProcess(layout, place, backends)
-        session = Session(process, watching=choose_mode(wishes.watch, root), exit_wait_s=patience_s)
+        watching = choose_mode(wishes.watch, root)
+        session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
         session.begin()
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.steps.step_sources import StepSources
     from dynprof.wall import Wall
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.this_process import ThisProcess
@@ -32,6 +33,7 @@ class Upkeep:
         wall: Keeps failures from the others.
         costs: The step times of the job.
         analyses: Those that were started.
+        steps: Where they come from.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Upkeep:
         wall: Wall,
         costs: CostAccount,
         analyses: Analyses,
+        steps: StepSources,
     ) -> None:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._wall, self._analyses = journal, wall, analyses
+        self._steps = steps
 
     def tick(self) -> None:
         """Do what is due once a second, on the journal's thread."""
@@ -52,6 +56,7 @@ class Upkeep:
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
+        self._wall.attempt("where steps come from", self._steps.look)
         self._wall.attempt("analysis", self._analyses.look)
         self._costs.sample()
         self._wall.attempt("counting the cost", lambda: self._costs.settle(final=False))

@@ -241,6 +241,7 @@ class Loop:
             opened_wall_s=self._clock.wall_s(),
             memory_mb=self._process.memory_mb(),
             step_before_ms=self._costs.window_opens(),
+            steps_from=self._inbox.steps_from,
         )
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")

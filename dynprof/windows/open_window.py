@@ -34,6 +34,7 @@ class OpenWindow:
         memory_mb: Resident memory of the process before opening.
         asked_s: Monotonic time at which the system was last asked for it.
         step_before_ms: Mean step time before.
+        steps_from: Who ends its steps.
         open_ms: Time that opening took.
         closing: How the recording is closed.
         remarks: What was odd about its steps.
@@ -48,6 +49,7 @@ class OpenWindow:
     opened_wall_s: float
     memory_mb: float
     step_before_ms: float | None
+    steps_from: str = ""
     asked_s: float = float("-inf")
     open_ms: float = 0.0
     closing: str = ""

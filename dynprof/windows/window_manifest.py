@@ -46,7 +46,11 @@ def window_manifest(
             config=request.config.to_json(),
         ),
         steps=Steps(
-            first=window.first, last=window.last, recorded=window.recorded, warmup=window.warmup
+            first=window.first,
+            last=window.last,
+            recorded=window.recorded,
+            warmup=window.warmup,
+            source=current.steps_from,
         ),
         activities=request.plan.activities,
         opened_at=iso(current.opened_wall_s),

@@ -47,6 +47,7 @@ analysis.report
 analysis.runs
 analysis
 windows
+steps
 session
 dynamic_profile
 profiler

@@ -1,0 +1,83 @@
+"""What an idle step costs where it comes from, beside the same loop without dynprof, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import dynprof as dp
+from benchmarks.idle_step import nanoseconds
+from benchmarks.tables import print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NUMBER, ROUNDS = 20_000, 4
+WATCHED = 20
+"""Steps of an optimizer after which it is known that it ends the iterations."""
+
+
+def train_step() -> None:
+    """Stand for an iteration of a training that takes no time at all."""
+
+
+def iteration() -> None:
+    """Be the body of a loop."""
+    train_step()
+
+
+def stepping() -> None:
+    """Be the body of one that ends its steps itself."""
+    train_step()
+    dp.step()
+
+
+def measured(
+    loop: Callable[[], object], steps: str | float, bare: Callable[[], object]
+) -> tuple[str, ...]:
+    """Return what a loop takes without dynprof, with a source, and the difference.
+
+    Measured by turns, so that the machine's mood is shared.
+    """
+    without, found = [], []
+    for _ in range(ROUNDS):
+        without.append(nanoseconds({"": bare}, NUMBER // ROUNDS)[""])
+        with tempfile.TemporaryDirectory() as directory:
+            dp.init(directory, steps=steps)
+            for _ in range(WATCHED):
+                loop()
+            found.append(nanoseconds({"": loop}, NUMBER // ROUNDS)[""])
+            assert dp.status().step or isinstance(steps, float), f"{steps} gave no step"
+            dp.shutdown()
+    least, most = min(without), min(found)
+    return f"{least:,.0f} ns", f"{most:,.0f} ns", f"{most - least:,.0f} ns"
+
+
+def main() -> None:
+    """Measure and print."""
+    how = "sys.monitoring" if sys.version_info >= (3, 12) else "a wrapper"
+    name = f"{__name__}:train_step"
+    rows = [
+        ("dp.step()", *measured(stepping, "script", iteration)),
+        (f"a named function, by {how}", *measured(iteration, name, iteration)),
+        ("a period of 1 s", *measured(iteration, 1.0, iteration)),
+    ]
+    with contextlib.suppress(ImportError):
+        step = _an_optimizers_step()
+        rows.append(("the optimizer, a step of SGD's", *measured(step, "optimizer", step)))
+    columns = ("source", "the loop without", "with", "a step")
+    print_table("An idle step, by where it comes from", columns, rows)
+
+
+def _an_optimizers_step() -> Callable[[], object]:
+    """Return the step of an optimizer that has next to nothing to do."""
+    import torch
+
+    step: Callable[[], object] = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step
+    return step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""A named function as the source of steps: each time it returns, a step ends.
+
+On Python 3.12 and newer the interpreter itself tells of the returns of that one piece of code, and
+nothing is put in anybody's place. Before that, and for functions that decorators have made, a
+wrapper stands in the function's place.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from dynprof.steps.source import EndedSteps
+    from dynprof.steps.wish import Wish
+
+
+class FunctionSteps:
+    """A step ends with each return of a function.
+
+    Args:
+        wish: Which function.
+        steps: Ends them.
+        say: Told once the function is there.
+    """
+
+    def __init__(self, wish: Wish, steps: EndedSteps, say: Callable[[str], None]) -> None:
+        self._module, self._path = wish.module or "__main__", wish.function.split(".")
+        self._end_step, self._say = steps.end_step, say
+        self._watched: _Monitored | _Wrapped | None = None
+        self.name = f"returns of {wish.module}:{wish.function}"
+
+    def look(self) -> str:
+        """Find the function, once it is there."""
+        if self._watched is not None:
+            return ""
+        owner: Any = sys.modules.get(self._module)
+        if owner is None:
+            return f"{self._module} has not been imported"
+        *parts, name = self._path
+        for part in parts:
+            owner = vars(owner).get(part)
+            if not isinstance(owner, type):
+                return f"{self._module} has no class {part}"
+        if name not in vars(owner):
+            return f"{'.'.join((self._module, *parts))} has no function {name}"
+        return self._watch(owner, name)
+
+    def end(self) -> None:
+        """Hear of no returns from now on."""
+        if self._watched:
+            self._watched.end()
+
+    def _watch(self, owner: Any, name: str) -> str:
+        found = vars(owner)[name]
+        function = getattr(found, "__func__", found)  # of a class method or a static one
+        if not callable(function) or isinstance(function, type):
+            return f"{name} is no function"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return f"{name} is a generator, which returns at the end of all; name what it calls"
+        if sys.version_info >= (3, 12) and _is_plain(function):
+            self._watched = _Monitored.of(function.__code__, self._end_step)
+        self._watched = self._watched or _Wrapped(owner, name, self._end_step)
+        self._say(self.name)
+        return ""
+
+
+def _is_plain(function: object) -> bool:
+    """Return whether its code is nobody else's, as that of what a decorator returns is."""
+    return isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
+
+
+class _Monitored:
+    """Has the interpreter tell of the returns of a piece of code.
+
+    Args:
+        tool: The number under which it was asked to.
+        code: The code.
+    """
+
+    def __init__(self, tool: int, code: CodeType) -> None:
+        self._tool, self._code = tool, code
+
+    @classmethod
+    def of(cls, code: CodeType, end_step: Callable[[], None]) -> _Monitored | None:
+        """Begin; None where all numbers that are for such tools are taken."""
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+        for tool in (4, 3):  # the others are for debuggers, coverage, profilers and optimizers
+            if monitoring.get_tool(tool) is None:
+                monitoring.use_tool_id(tool, "dynprof")
+                monitoring.register_callback(
+                    tool, monitoring.events.PY_RETURN, lambda *_: end_step()
+                )
+                monitoring.set_local_events(tool, code, monitoring.events.PY_RETURN)
+                return cls(tool, code)
+        return None
+
+    def end(self) -> None:
+        """Be told no more."""
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+        monitoring.set_local_events(self._tool, self._code, 0)
+        monitoring.register_callback(self._tool, monitoring.events.PY_RETURN, None)
+        monitoring.free_tool_id(self._tool)
+
+
+class _Wrapped:
+    """Stands in the place of a function, wherever a module has it under some name.
+
+    Args:
+        owner: The module or class that has it.
+        name: Its name there.
+        end_step: Called after each return.
+    """
+
+    def __init__(self, owner: Any, name: str, end_step: Callable[[], None]) -> None:
+        self._before = vars(owner)[name]
+        self._end_step: Callable[[], None] | None = end_step
+        kind = type(self._before) if isinstance(self._before, (staticmethod, classmethod)) else None
+        wrapper = self._around(getattr(self._before, "__func__", self._before))
+        self._wrapper: Any = kind(wrapper) if kind else wrapper
+        self._places = [(owner, name)]
+        if isinstance(owner, ModuleType):
+            self._places = list(_places_of(self._before))
+        for place, known_as in self._places:
+            setattr(place, known_as, self._wrapper)
+
+    def _around(self, function: Any) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def waiting(*args: Any, **kwargs: Any) -> Any:
+                result = await function(*args, **kwargs)
+                if self._end_step:
+                    self._end_step()
+                return result
+
+            return waiting
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if self._end_step:
+                self._end_step()
+            return result
+
+        call._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return call
+
+    def end(self) -> None:
+        """Put the function back, wherever nobody has put something over the wrapper since."""
+        self._end_step = None
+        for owner, name in self._places:
+            if vars(owner).get(name) is self._wrapper:
+                setattr(owner, name, self._before)
+
+
+def _places_of(function: object) -> list[tuple[ModuleType, str]]:
+    """Return where modules have it, as ``from ... import`` leaves it."""
+    modules = [module for module in list(sys.modules.values()) if type(module) is ModuleType]
+    return [
+        (module, name)
+        for module in modules
+        for name, value in list(vars(module).items())
+        if value is function
+    ]

@@ -1,0 +1,183 @@
+"""The optimizer as the source of steps: torch tells of the end of each of its steps."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from dynprof.steps.iteration_ends import MOST_FIRES, IterationEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.steps.source import EndedSteps
+
+    Function = Callable[..., Any]
+
+
+class OptimizerSteps:
+    """A step ends with each step of the optimizer that ends an iteration.
+
+    Which one that is, is watched first (:class:`IterationEnds`), and again when one steps that was
+    not there before; meanwhile the steps are those of the one known so far. A step that a
+    ``GradScaler`` leaves out, as the gradients are not finite, is one too.
+
+    Args:
+        steps: Ends them.
+        say: Told which optimizer it is, each time that this is found out.
+    """
+
+    def __init__(self, steps: EndedSteps, say: Callable[[str], None]) -> None:
+        self._steps, self._say = steps, say
+        self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
+        self._watching: IterationEnds[int] | None = IterationEnds()
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._chosen, self._others = 0, 0
+        self.name = "the optimizer"
+
+    def look(self) -> str:
+        """Listen to optimizers once torch has them, and to scalers."""
+        module = sys.modules.get("torch.optim.optimizer")
+        if not hasattr(module, "register_optimizer_step_post_hook"):
+            return "torch has not been imported"
+        self._hook.put(module)
+        self._scaler.put(sys.modules.get("torch.amp.grad_scaler"))
+        if not self._known:
+            return "no optimizer of torch's has made a step"
+        return "" if self._chosen else "not yet known which optimizer ends an iteration"
+
+    def end(self) -> None:
+        """Listen no more."""
+        self._hook.take_off()
+        self._scaler.take_off()
+
+    def _heard(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
+        key = id(optimizer)
+        self._scaler.heard += 1
+        if key == self._chosen:
+            self._others = 0
+            self._steps.end_step()
+        else:
+            self._others += 1
+        if self._watching or key not in self._known or self._others > MOST_FIRES:
+            self._watch(key, optimizer)
+
+    _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def _watch(self, key: int, optimizer: Any) -> None:
+        """Learn in which cycle they step: a new one does, or the chosen one has long not."""
+        if key not in self._known:
+            self._known[key] = weakref.ref(optimizer, functools.partial(self._gone, key))
+        watching = self._watching = self._watching or IterationEnds()
+        self._others = 0
+        chosen = watching.fired(key, time.perf_counter())
+        if chosen is not None:
+            self._watching = None
+            self._choose(chosen, watching.kinds)
+
+    def _choose(self, key: int, kinds: int) -> None:
+        found = self._known.get(key, lambda: None)()
+        if found is None or key == self._chosen:
+            return
+        self._chosen = key
+        self.name = f"the optimizer {type(found).__name__}"
+        self.name += f", of {kinds} the one that ends an iteration" if kinds > 1 else ""
+        self._say(self.name)
+
+    def _gone(self, key: int, _: object) -> None:
+        self._known.pop(key, None)
+        if key == self._chosen:
+            self._chosen, self._watching = 0, IterationEnds()
+
+
+class _PostHook:
+    """Is called after each step of each optimizer, those included that were made before.
+
+    Torch goes through the dict of its hooks while other threads run: one that grows or shrinks
+    meanwhile raises in the training. So ours is put into an empty one only, else over the last that
+    is there; and what was put is replaced at the end, not removed.
+
+    Args:
+        hear: Is called with the optimizer.
+    """
+
+    def __init__(self, hear: Function) -> None:
+        self._hear, self._put = hear, hear
+        self._hooks: Any = {}
+        self._key: object = None
+        self._before: Function | None = None
+
+    def put(self, module: Any) -> None:
+        """Be called from now on, unless it is already.
+
+        Args:
+            module: That of torch's optimizers.
+        """
+        hooks = getattr(module, "_global_optimizer_post_hooks", {})
+        if hooks.get(self._key) is self._put:
+            return
+        self._hooks = hooks
+        if not hooks:
+            self._key, self._before = module.register_optimizer_step_post_hook(self._hear).id, None
+            self._put = self._hear
+        else:
+            self._key, self._before = list(hooks.items())[-1]
+            self._put = hooks[self._key] = _both(self._before, self._hear)
+
+    def take_off(self) -> None:
+        """Be called no more; where nothing was before, what does nothing stays."""
+        if self._hooks.get(self._key) is self._put:
+            self._hooks[self._key] = self._before or "".format
+
+
+def _both(first: Any, second: Function) -> Function:
+    def call(*args: Any) -> None:
+        first(*args)
+        second(*args)
+
+    return call
+
+
+class _ScalerStep:
+    """Hears of the steps that a ``GradScaler`` leaves out.
+
+    Args:
+        hear: Is called with the optimizer.
+
+    Attributes:
+        heard: How many steps of optimizers were heard of.
+    """
+
+    def __init__(self, hear: Function) -> None:
+        self._hear = hear
+        self._kind: Any = None
+        self._step: Function | None = None
+        self._before: Function | None = None
+        self.heard = 0
+
+    def put(self, module: Any) -> None:
+        """Stand over the scalers' step from now on; without a module there is none."""
+        kind = getattr(module, "GradScaler", None)
+        if kind is None or self._step is not None:
+            return
+        before = kind.step
+
+        @functools.wraps(before)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            heard = self.heard
+            result = before(scaler, optimizer, *args, **kwargs)
+            if self.heard == heard and self._step is not None:
+                self._hear(optimizer)
+            return result
+
+        self._kind, self._before, self._step = kind, before, step
+        kind.step = step
+
+    def take_off(self) -> None:
+        """Put torch's own back, unless somebody has put something over it since."""
+        step, self._step = self._step, None
+        if step is not None and vars(self._kind).get("step") is step:
+            self._kind.step = self._before

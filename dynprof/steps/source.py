@@ -1,0 +1,64 @@
+"""What every source of steps is, and what it is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.requests.inbox import Inbox
+
+
+class Source(Protocol):
+    """Gives steps.
+
+    Attributes:
+        name: What it is, as in "steps come from ...".
+    """
+
+    name: str
+
+    def look(self) -> str:
+        """Do what is due once a second; return why nothing comes of it yet, empty where it may."""
+
+    def end(self) -> None:
+        """Give none from now on, and put back what was changed; also in a forked child."""
+
+
+class EndedSteps:
+    """Ends steps for one source, and notices where somebody else does.
+
+    Args:
+        inbox: Counts them.
+        on_others: Called with how many steps this source had ended, where the script turns out
+            to end steps itself.
+
+    Attributes:
+        given: How many it has ended.
+    """
+
+    def __init__(self, inbox: Inbox, on_others: Callable[[int], None]) -> None:
+        self._inbox, self._on_others = inbox, on_others
+        self._next = inbox.step
+        self.given = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else has ended a step since this source began."""
+        return self._inbox.step == self._next
+
+    def end_step(self) -> None:
+        """End a step and begin the next, as ``dynprof.step()`` does."""
+        inbox = self._inbox
+        if inbox.step != self._next:
+            self._on_others(self.given)
+            return
+        self.given += 1
+        inbox.step = self._next = self._next + 1
+        if inbox.due:
+            inbox.on_due()
+
+    def renumber(self, step: int) -> None:
+        """Go on from another number: the script has set it."""
+        self._next = step

@@ -1,0 +1,116 @@
+"""Who gives the steps of a session: the script, an optimizer, a function or the clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.plural import counted
+from dynprof.steps.functions import FunctionSteps
+from dynprof.steps.optimizers import OptimizerSteps
+from dynprof.steps.periods import PeriodSteps
+from dynprof.steps.source import EndedSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.journal.journal import Journal
+    from dynprof.process.clock import Clock
+    from dynprof.requests.inbox import Inbox
+    from dynprof.steps.source import Source
+    from dynprof.steps.wish import Wish
+
+SCRIPT = "dp.step()"
+SILENT_S = 30.0
+"""After so long without a step it is said what else could give them."""
+_OTHERS = {
+    "dp.step()": "script",
+    'steps="optimizer"': "optimizer",
+    'a function, steps="package.module:function"': "function",
+    "a period in seconds, steps=5.0": "period",
+}
+
+
+class StepSources:
+    """Sets up the source that was wished for, and gives way to a script that steps itself.
+
+    Args:
+        wish: Which.
+        inbox: Counts the steps, and knows where they come from.
+        journal: Told who gives them.
+        clock: Tells the time.
+        set_step: Gives the step that is running another number.
+    """
+
+    def __init__(
+        self,
+        wish: Wish,
+        inbox: Inbox,
+        journal: Journal,
+        clock: Clock,
+        set_step: Callable[[int, str], None],
+    ) -> None:
+        self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
+        self._set_step = set_step
+        self._steps = EndedSteps(inbox, self._give_way)
+        self._source: Source | None = None
+        self._began_s = clock.now_s()
+        self._nobody = False
+
+    def begin(self) -> None:
+        """Set the source up."""
+        self._source = self._make()
+        self._inbox.steps_from = self._name
+        self.look()
+
+    @property
+    def _name(self) -> str:
+        return self._source.name if self._source else SCRIPT
+
+    def look(self) -> None:
+        """Look for what was not there before; say so where nobody gives steps for long."""
+        why = self._source.look() if self._source else f"{SCRIPT} was not called"
+        if self._source and self._wish.kind == "auto" and not self._steps.alone:
+            self._give_way(self._steps.given)
+        if self._steps.given or not self._steps.alone:
+            if self._nobody:
+                self._nobody, self._inbox.steps_from = False, self._name
+        elif not self._nobody and self._clock.now_s() - self._began_s > SILENT_S:
+            self._nobody = True
+            text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
+            self._inbox.steps_from = f"nobody yet: {text}"
+            others = [text for text, kind in _OTHERS.items() if kind != self._wish.kind]
+            self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
+
+    def end(self) -> None:
+        """Give no steps from now on; also in a forked child."""
+        source, self._source = self._source, None
+        if source:
+            source.end()
+
+    def renumber(self, step: int) -> None:
+        """Go on from another number."""
+        self._steps.renumber(step)
+
+    def _make(self) -> Source | None:
+        if self._wish.kind in ("auto", "optimizer"):
+            return OptimizerSteps(self._steps, self._found)
+        if self._wish.kind == "function":
+            return FunctionSteps(self._wish, self._steps, self._found)
+        if self._wish.kind == "period":
+            return PeriodSteps(self._wish.seconds, self._steps, self._clock)
+        return None
+
+    def _found(self, name: str) -> None:
+        """Say who was found to end the steps from now on."""
+        self._nobody, self._inbox.steps_from = False, name
+        self._journal.info(f"steps come from {name}")
+
+    def _give_way(self, given: int) -> None:
+        """Leave the steps to the script, which turned out to end them itself."""
+        name = self._inbox.steps_from
+        self.end()
+        self._inbox.steps_from = SCRIPT
+        text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
+        if given:
+            text += f", and {counted(given, 'step')} that it had ended count no more"
+        self._set_step(self._inbox.step - given, text)

@@ -1,0 +1,182 @@
+"""Returns of a named function end steps, whatever kind of function it is, and are put back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.requests.inbox import Inbox
+from dynprof.steps.functions import FunctionSteps
+from dynprof.steps.source import EndedSteps
+from dynprof.steps.wish import Wish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """
+import functools
+
+def step(x):
+    return x + 1
+
+def failing():
+    raise KeyError("x")
+
+def batches():
+    yield 1
+
+async def waiting(x):
+    return x
+
+def decorator(function):
+    @functools.wraps(function)
+    def around(*args):
+        return function(*args)
+    return around
+
+@decorator
+def decorated(x):
+    return x
+
+@decorator
+def another(x):
+    return x
+
+class Trainer:
+    def step(self, x):
+        return x + 2
+
+    @staticmethod
+    def still(x):
+        return x
+
+    @classmethod
+    def of(cls, x):
+        return cls, x
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return a module as a job would have it."""
+    (tmp_path / "a_trainer.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_trainer", raising=False)
+    return importlib.import_module("a_trainer")
+
+
+class Counted:
+    """A source on one function, and how many steps it ended."""
+
+    def __init__(self, name: str) -> None:
+        self.inbox = Inbox(on_due=lambda: None)
+        steps = EndedSteps(self.inbox, lambda _: None)
+        self.source = FunctionSteps(Wish("function", "a_trainer", name), steps, lambda _: None)
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.end()
+
+
+def test_returns_end_steps_until_the_end(module: ModuleType) -> None:
+    """What is given back stays; an error is no return; once it has ended all is as before."""
+    before = module.step
+    with Counted("step") as counted:
+        assert counted.source.look() == ""
+        assert [module.step(1), module.step(2)] == [2, 3]
+        assert counted.inbox.step == 2
+        assert module.another(7) == 7
+        assert counted.inbox.step == 2
+    assert module.step is before
+    assert module.step(1) == 2
+    assert counted.inbox.step == 2
+
+
+def test_methods_of_all_kinds(module: ModuleType) -> None:
+    """Those of objects, of classes and static ones; the class has its own again at the end."""
+    kind = module.Trainer
+    before = dict(vars(kind))
+    with Counted("Trainer.step") as counted:
+        assert counted.source.look() == ""
+        assert (kind().step(1), counted.inbox.step) == (3, 1)
+    with Counted("Trainer.still") as counted:
+        assert counted.source.look() == ""
+        assert (kind.still(1), kind().still(2), counted.inbox.step) == (1, 2, 2)
+    with Counted("Trainer.of") as counted:
+        assert counted.source.look() == ""
+        assert (kind.of(1), counted.inbox.step) == ((kind, 1), 1)
+    assert dict(vars(kind)) == before
+
+
+def test_a_decorated_function_is_not_mistaken_for_another(module: ModuleType) -> None:
+    """They share one piece of code, that of the decorator."""
+    with Counted("decorated") as counted:
+        counted.source.look()
+        module.another(1)
+        assert counted.inbox.step == 0
+        module.decorated(1)
+        assert counted.inbox.step == 1
+
+
+def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
+    """And raises what it raised."""
+    with Counted("failing") as counted:
+        counted.source.look()
+        with pytest.raises(KeyError):
+            module.failing()
+        assert counted.inbox.step == 0
+
+
+def test_a_coroutine_ends_a_step_when_it_is_done(module: ModuleType) -> None:
+    """Not when it is made."""
+    with Counted("waiting") as counted:
+        counted.source.look()
+        coroutine = module.waiting(5)
+        assert counted.inbox.step == 0
+        assert asyncio.run(coroutine) == 5
+        assert counted.inbox.step == 1
+
+
+def test_names_that_others_imported_count_too(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``from a_trainer import step`` leaves them."""
+    other: Any = ModuleType("another_one")
+    other.renamed = module.step
+    monkeypatch.setitem(sys.modules, "another_one", other)
+    with Counted("step") as counted:
+        counted.source.look()
+        other.renamed(1)
+        assert counted.inbox.step == 1
+    assert other.renamed is module.step
+
+
+def test_it_waits_until_the_function_is_there(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says what it waits for, or why nothing will come of it."""
+    for name, text in (
+        ("later", "has no function later"),
+        ("Nobody.step", "has no class Nobody"),
+        ("Trainer.never", "a_trainer.Trainer has no function never"),
+        ("Trainer", "is no function"),
+        ("batches", "is a generator"),
+        ("functools", "is no function"),
+    ):
+        assert text in Counted(name).source.look()
+    with Counted("later") as counted:
+        counted.source.look()
+        module.later = functools.partial(module.step, 1)  # type: ignore[attr-defined]
+        assert counted.source.look() == ""
+        assert module.later() == 2
+        assert counted.inbox.step == 1
+    monkeypatch.delitem(sys.modules, "a_trainer")
+    assert Counted("step").source.look() == "a_trainer has not been imported"

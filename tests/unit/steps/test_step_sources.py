@@ -1,0 +1,132 @@
+"""Who gives the steps is known and said, and who turns out to step itself is left alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.steps.step_sources import SILENT_S
+from tests.fake_job import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Return a function of a module that a source can be set on, anew for each test."""
+    (tmp_path / "some_trainer.py").write_text("def train():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import some_trainer  # type: ignore[import-not-found]
+
+    module: ModuleType = some_trainer
+    yield lambda: module.train()
+    del sys.modules["some_trainer"]
+
+
+def job_on(root: Path, steps: str | float) -> Job:
+    """Return a job whose session has just begun to look for steps."""
+    job = Job(root / "config", steps=steps)
+    job.session._steps.begin()
+    return job
+
+
+def test_a_window_on_the_returns_of_a_function(tmp_path: Path, trainer: Callable[[], None]) -> None:
+    """Opens, moves and closes with them; status, log and manifest say who ended the steps."""
+    job = job_on(tmp_path, "some_trainer:train")
+    for _ in range(5):
+        trainer()
+    job.edit(active=3)
+    for _ in range(6):
+        trainer()
+    (manifest,) = job.manifests()
+    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (6, 8, 3)
+    assert manifest.steps.source == "returns of some_trainer:train"
+    assert job.session.status().steps_from == "returns of some_trainer:train"
+    assert "steps come from returns of some_trainer:train" in job.log()
+
+
+def test_a_script_that_steps_itself_is_left_alone(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
+    """What the source had counted is taken back, an open window closes and keeps what it has."""
+    job = job_on(tmp_path, "some_trainer:train")
+    for _ in range(4):
+        trainer()
+    job.edit(active=10)
+    for _ in range(3):
+        trainer()
+    job.step()
+    trainer()
+    assert job.session.status().steps_from == "dp.step()"
+    assert job.session.inbox.step == 1
+    (manifest,) = job.manifests()
+    assert "the script calls dp.step() itself" in manifest.reason
+    assert "7 steps that it had ended count no more" in manifest.reason
+    trainer()
+    assert job.session.inbox.step == 1
+
+
+def test_a_resumed_job_goes_on_from_its_number(tmp_path: Path, trainer: Callable[[], None]) -> None:
+    """``set_state`` is no step of the script's."""
+    job = job_on(tmp_path, "some_trainer:train")
+    trainer()
+    job.session.set_step(1200)
+    trainer()
+    assert job.session.inbox.step == 1201
+    assert job.session.status().steps_from == "returns of some_trainer:train"
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ("script", "dp.step() was not called"),
+        ("nobody:train", "nobody has not been imported"),
+    ],
+)
+def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: str) -> None:
+    """Once, after a while, with why and with what else could."""
+    job = job_on(tmp_path, steps)
+    job.session._steps.look()
+    job.clock.advance(SILENT_S - 1)
+    job.session._steps.look()
+    assert why not in job.log()
+    job.clock.advance(2)
+    for _ in range(3):
+        job.session._steps.look()
+    log = job.log()
+    assert log.count(f"no step has ended in 30 s: {why}") == 1
+    assert "what else could end them: " in log
+    assert why in job.session.status().steps_from
+
+
+def test_the_first_step_takes_back_that_there_was_none(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
+    """However late it comes."""
+    job = job_on(tmp_path, "some_trainer:train")
+    job.clock.advance(SILENT_S + 1)
+    job.session._steps.look()
+    assert job.session.status().steps_from.startswith("nobody yet")
+    trainer()
+    job.session._steps.look()
+    assert job.session.status().steps_from == "returns of some_trainer:train"
+
+
+def test_the_end_of_the_session_ends_the_source(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
+    """So does a fork, in the child: its parent's steps are none of its own."""
+    for end in ("end", "leave_child"):
+        job = job_on(tmp_path, "some_trainer:train")
+        trainer()
+        if end == "end":
+            job.session._steps.end()
+        else:
+            job.session.leave_child()
+        trainer()
+        assert job.session.inbox.step == 1
