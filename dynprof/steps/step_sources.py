@@ -51,6 +51,7 @@ class StepSources:
     ) -> None:
         self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
         self._set_step = set_step
+        inbox.steps_from = SCRIPT
         self._steps = EndedSteps(inbox, self._give_way)
         self._source: Source | None = None
         self._began_s = clock.now_s()

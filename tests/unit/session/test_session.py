@@ -27,7 +27,8 @@ def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
     job.step(3)
     (manifest,) = job.manifests()
     assert job.backend.recordings[0].steps == [8, 9, 10]
-    assert manifest.steps.model_dump() == {"first": 8, "last": 10, "recorded": 3, "warmup": 2}
+    counted = {"first": 8, "last": 10, "recorded": 3, "warmup": 2}
+    assert manifest.steps.model_dump() == {**counted, "source": "dp.step()"}
     assert manifest.complete
     assert manifest.reason == ""
     job.step()
