@@ -102,10 +102,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """Return what a file says."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the modules of dynprof that a file imports, for type checking only too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -194,7 +201,7 @@ def test_each_room_has_a_door() -> None:
     used = rooms()
     for module, path in modules().items():
         if module.endswith(".__init__"):
-            said = ast.get_docstring(ast.parse(path.read_text())) or ""
+            said = ast.get_docstring(tree(path)) or ""
             folder = module.removesuffix(".__init__")
             assert len(said.split()) >= 15, path
             assert used.get(folder, set()) - set(re.findall(r"``(\w+)``", said)) == set(), path
@@ -245,7 +252,7 @@ def test_only_torchs_backends_import_torch() -> None:
     """Torch stands in its backends, inside functions; the demo's job is a user's script."""
     found = set()
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(n.split(".")[0] == "torch" for n in names):
@@ -273,7 +280,7 @@ def test_what_is_read_is_never_run() -> None:
     for module, path in modules().items():
         allowed = {"importlib.import_module"} if module.endswith("__init__") else set()
         allowed |= {"pickle.load", "pickle.loads"} if module in pipes else set()
-        assert set(runs_text(ast.parse(path.read_text()))) <= allowed, module
+        assert set(runs_text(tree(path))) <= allowed, module
     planted = "eval(a); pickle.loads(b); os.system(c); run(d, shell=True); __import__(e)"
     assert len(runs_text(ast.parse(planted))) == 5
 
@@ -282,7 +289,7 @@ def test_there_is_one_broad_except() -> None:
     """Failures are caught broadly in one place, the wall."""
     broad = []
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ExceptHandler):
                 kind = ast.unparse(node.type) if node.type else "everything"
                 if kind in ("everything", "Exception", "BaseException"):

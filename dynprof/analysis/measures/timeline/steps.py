@@ -108,7 +108,20 @@ def marked_steps(trace: Trace) -> list[Marked]:
     for place in np.flatnonzero(marks).tolist():
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
-    return sorted(dict.fromkeys(found), key=lambda step: step[1]) or whole_span(trace)
+    whole_since = _whole_since(trace)
+    whole = [step for step in found if step[1] >= whole_since]
+    return sorted(dict.fromkeys(whole), key=lambda step: step[1]) or whole_span(trace)
+
+
+def _whole_since(trace: Trace) -> int:
+    """Return from when on everything is there; the least number there is where all is.
+
+    VizTracer's ring takes an event in when it ends, and gives the oldest away where it is full.
+    """
+    said = trace.members.get("viztracer_metadata")
+    overflowed = isinstance(said, dict) and said.get("overflow") is True
+    ends = trace.spans["start"] + trace.spans["length"]
+    return int(ends.min()) if overflowed and len(ends) else np.iinfo(np.int64).min
 
 
 def whole_span(trace: Trace) -> list[Marked]:
