@@ -80,7 +80,7 @@ class Session:
         self._analyses = Analyses(self._journal)
         said = (self.inbox, self._journal, self._wall, self._costs, self._analyses)
         self._steps = StepSources(
-            steps, self.inbox, self._journal, self._clock, self._renumber_steps
+            steps, self.inbox, self._journal, self._wall, self._clock, self._renumber_steps
         )
         self._upkeep = Upkeep(process, *said, self._steps)
         saved_captures = SavedCaptures(process.layout.root, *said)

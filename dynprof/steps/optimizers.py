@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.steps.source import EndedSteps
+    from dynprof.wall import Wall
 
     Function = Callable[..., Any]
 
@@ -28,10 +29,11 @@ class OptimizerSteps:
     Args:
         steps: Ends them.
         say: Told which optimizer it is, each time that this is found out.
+        wall: Keeps failures from the training loop.
     """
 
-    def __init__(self, steps: EndedSteps, say: Callable[[str], None]) -> None:
-        self._steps, self._say = steps, say
+    def __init__(self, steps: EndedSteps, say: Callable[[str], None], wall: Wall) -> None:
+        self._steps, self._say, self._wall = steps, say, wall
         self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
         self._watching: IterationEnds[int] | None = IterationEnds()
         self._known: dict[int, weakref.ref[Any]] = {}
@@ -63,7 +65,7 @@ class OptimizerSteps:
         else:
             self._others += 1
         if self._watching or key not in self._known or self._others > MOST_FIRES:
-            self._watch(key, optimizer)
+            self._wall.attempt("watching optimizers", lambda: self._watch(key, optimizer))
 
     _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.source import Source
     from dynprof.steps.wish import Wish
+    from dynprof.wall import Wall
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0
@@ -37,6 +38,7 @@ class StepSources:
         wish: Which.
         inbox: Counts the steps, and knows where they come from.
         journal: Told who gives them.
+        wall: Keeps failures from the training loop.
         clock: Tells the time.
         set_step: Gives the step that is running another number.
     """
@@ -46,13 +48,15 @@ class StepSources:
         wish: Wish,
         inbox: Inbox,
         journal: Journal,
+        wall: Wall,
         clock: Clock,
         set_step: Callable[[int, str], None],
     ) -> None:
         self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
+        self._wall = wall
         self._set_step = set_step
         inbox.steps_from = SCRIPT
-        self._steps = EndedSteps(inbox, self._give_way)
+        self._steps = EndedSteps(inbox, self._others_step)
         self._source: Source | None = None
         self._began_s = clock.now_s()
         self._nobody = False
@@ -94,7 +98,7 @@ class StepSources:
 
     def _make(self) -> Source | None:
         if self._wish.kind in ("auto", "optimizer"):
-            return OptimizerSteps(self._steps, self._found)
+            return OptimizerSteps(self._steps, self._found, self._wall)
         if self._wish.kind == "function":
             return FunctionSteps(self._wish, self._steps, self._found)
         if self._wish.kind == "period":
@@ -105,6 +109,9 @@ class StepSources:
         """Say who was found to end the steps from now on."""
         self._nobody, self._inbox.steps_from = False, name
         self._journal.info(f"steps come from {name}")
+
+    def _others_step(self, given: int) -> None:
+        self._wall.attempt("giving way to the script", lambda: self._give_way(given))
 
     def _give_way(self, given: int) -> None:
         """Leave the steps to the script, which turned out to end them itself."""

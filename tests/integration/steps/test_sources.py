@@ -198,3 +198,25 @@ while True:
         assert "aten::addmm" in names or "aten::linear" in names
         status = job.when("the end of it", lambda status: status.state == "idle")
         assert status.steps_from == source
+
+
+def test_what_fails_in_a_source_stays_out_of_the_training(tmp_path: Path) -> None:
+    """The optimizer's step returns as ever; no step is counted, and the log has the traceback."""
+    log = run(
+        tmp_path,
+        """
+        from dynprof.steps.iteration_ends import IterationEnds
+        dp.shutdown()
+        def fired(self, key, now_s):
+            raise KeyError("of our own making")
+        IterationEnds.fired = fired
+        weight = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        dp.init("prof_config", steps="optimizer")
+        for _ in range(20):
+            weight.sum().backward()
+            optimizer.step()
+        assert dp.status().step == 0
+        """,
+    )
+    assert "of our own making" in log
