@@ -61,7 +61,7 @@ class TorchBackend:
             return Capabilities(self.name, missing="this process has not imported torch")
         import torch.profiler
 
-        with contextlib.suppress(ImportError):  # as load_for_threads() does
+        with contextlib.suppress(ImportError):  # as in session/startup.py
             import torch.profiler.python_tracer
         if not torch.profiler.kineto_available():
             return Capabilities(self.name, missing="this build of torch has no Kineto")

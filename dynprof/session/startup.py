@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
+import encodings.utf_8_sig  # noqa: F401 - as below
 import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pydantic.dataclasses  # noqa: F401 - as below
 
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
@@ -20,6 +22,12 @@ from dynprof.requests.watcher import choose_mode
 from dynprof.session.session import Session
 from dynprof.steps.wish import Wish, wished
 from dynprof.windows.this_process import ThisProcess
+
+# What the threads of a session will use is loaded before they begin. A child that the job forks
+# while another thread imports a module never gets that module's lock: where it imports the same
+# one, as a loader's worker may, it waits for ever.
+with contextlib.suppress(ImportError):  # isal is not built for every machine
+    import isal.igzip  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +58,6 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         UnusablePathError: The directory cannot be made, read or written.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
-    load_for_threads()
     place = _place(wishes.rank)
     patience_s = _exit_wait(wishes.exit_wait_s)
     prof_dirs = _prof_dirs(wishes.prof_dirs)
@@ -74,20 +81,6 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
-
-
-def load_for_threads() -> None:
-    """Load what the threads of a session will use.
-
-    A child that the job forks while another thread imports a module never gets that module's lock:
-    where it imports the same one, as a loader's worker may, it waits for ever.
-    """
-    import pydantic.dataclasses  # noqa: F401
-
-    codecs.lookup("utf-8-sig")
-
-    with contextlib.suppress(ImportError):
-        import isal.igzip  # noqa: F401
 
 
 def _place(rank: int | None) -> Rank:
