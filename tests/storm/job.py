@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 ROOT = Path("prof_config")
 CONFIG = ROOT / "profiler_config.json"
-REST_S = 60.0
+REST_S = 240.0
+"""A save, which gives way to all else, took 200 s where eight others wanted two processors."""
 ENDS = ("saved", "failed", "refused")
 
 

@@ -24,6 +24,8 @@ from tests import processes
 
 JOB = Path(__file__).with_name("job.py")
 ROUND_S = 20.0
+MOST_S = 900.0
+"""A job that has not ended by then hangs: it rests, and waits for its last save, in minutes."""
 TUNABLES = (
     {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"},
     {"MALLOC_PERTURB_": "165"},
@@ -40,7 +42,7 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
     command = [sys.executable, "-X", "faulthandler", str(JOB), str(seed), str(seconds)]
     with processes.start(command, cwd=folder, env=env) as job:
         try:
-            output, errors = job.communicate()
+            output, errors = job.communicate(timeout=MOST_S)
         except subprocess.TimeoutExpired:
             return f"seed {seed} hangs: {where_it_hangs(job)}"
     if job.returncode == 0:

@@ -8,12 +8,13 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from tests.storm.storm import storm
+from tests.storm.storm import MOST_S, storm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.timeout(2 * MOST_S)
 @pytest.mark.parametrize("seed", [2, 3])
 def test_nothing_of_it_hurts_the_training(tmp_path: Path, seed: int) -> None:
     """The job ends well, its weights are those of a calm training, and nothing is left at rest."""
