@@ -145,7 +145,7 @@ class Journal:
     def _write_lines(self, patience_s: float) -> bool:
         """Write lines until there are none for ``patience_s``; False once the journal stops."""
         with contextlib.suppress(queue.Empty):
-            record = self._lines.get(timeout=patience_s)
+            record = self._next_line(patience_s)
             while record is not None:
                 if isinstance(record, Layout):
                     self._move(record)
@@ -154,6 +154,17 @@ class Journal:
                 record = self._lines.get_nowait()
             return False
         return True
+
+    def _next_line(self, patience_s: float) -> logging.LogRecord | Layout | None:
+        """Wait for a line, but never as the first look at a new queue.
+
+        CPython 3.10 takes the free lock of a queue that was never empty before for an item, and
+        then waits for what is left of the time: for ever, where a fraction of a microsecond is
+        overdrawn.
+        """
+        with contextlib.suppress(queue.Empty):
+            return self._lines.get_nowait()
+        return self._lines.get(timeout=patience_s)
 
     def _open(self) -> None:
         self._handler = _LogFile(self._layout)

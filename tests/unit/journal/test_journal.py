@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.files.layout import Layout
 from dynprof.journal.journal import Journal, printable
@@ -210,3 +211,32 @@ def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
 def test_printable_keeps_words_of_all_languages() -> None:
     """Only what is not printable is escaped."""
     assert printable("größe 步 \t\x00") == "größe 步 \\t\\x00"
+
+
+class _NewQueue(queue.SimpleQueue[Any]):
+    """A queue that notes whether anybody waits at it before it was seen to be empty."""
+
+    was_seen_empty = False
+    was_waited_at_first = False
+
+    def get_nowait(self) -> Any:
+        self.was_seen_empty = True
+        return super().get_nowait()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.was_waited_at_first |= not self.was_seen_empty
+        return super().get(block, timeout)
+
+
+def test_the_first_look_at_the_queue_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython 3.10 may wait for ever there, whatever the timeout: no status, no heartbeat."""
+    monkeypatch.setattr("dynprof.journal.journal.queue.SimpleQueue", _NewQueue)
+    office = Office(tmp_path)
+    office.journal.start()
+    assert office.ticked.wait(patience_s())
+    office.journal.stop()
+    lines: Any = office.journal._lines
+    assert lines.was_seen_empty
+    assert not lines.was_waited_at_first
