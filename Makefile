@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of interpreters: they are not to compile the same modules each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test lint bench bench-idle bench-marks bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
 

@@ -28,7 +28,7 @@ for each in 3.10=lowest-direct 3.11=highest 3.12=highest 3.13=highest; do
     wanted=$extras
     [ "$resolution" = highest ] || wanted=test
     uv venv --quiet --clear --python "$python" "$folder"
-    VIRTUAL_ENV=$folder uv pip install --quiet --resolution "$resolution" -e ".[$wanted]"
+    VIRTUAL_ENV=$folder uv pip install --quiet --compile-bytecode --resolution "$resolution" -e ".[$wanted]"
     if "$folder/bin/pytest" -n 3 --dist worksteal > "$folder/log" 2>&1; then
         echo "$name: $(tail -n 1 "$folder/log")"
     else
