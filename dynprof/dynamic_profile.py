@@ -11,7 +11,9 @@ import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
     from dynprof.requests.inbox import Inbox
     from dynprof.session.session import Session
+
+
+class _Outside(NamedTuple):
+    """What whoever began a session from outside wished.
+
+    Attributes:
+        directory: Where the config is.
+        steps: Who ends the steps; None where the script may say that.
+        by: What asked for it.
+    """
+
+    directory: Path
+    steps: str | None
+    by: str
 
 
 class _NoInbox:
@@ -37,6 +53,8 @@ class _NoInbox:
 
 _inbox: Inbox | _NoInbox = _NoInbox(silent=False)
 _session: Session | None = None
+_from_outside: _Outside | None = None
+"""Set where a session was begun for the script, not by it."""
 
 
 def step() -> None:
@@ -72,10 +90,10 @@ def init(
 
     The directory and the config are created if they are not there; where torch is used, import
     it before, so that the template names its devices. A config that is there already is not
-    taken as a request: only a save from now on is. A second call warns and
-    changes nothing. With ``DYNPROF_DISABLE=1`` in the environment nothing happens at all, nor does
-    it in the workers of a DataLoader or a pool; nor, with a warning, where gevent or eventlet has
-    replaced threads.
+    taken as a request: only a save from now on is. A second call warns and changes nothing; where
+    the process was begun by ``dynprof run``, the first call goes on in that one's directory. With
+    ``DYNPROF_DISABLE=1`` in the environment nothing happens at all, nor does it in the workers of a
+    DataLoader or a pool; nor, with a warning, where gevent or eventlet has replaced threads.
 
     Args:
         path: The directory of the config.
@@ -107,25 +125,19 @@ def init(
     if disabled():
         _inbox = _NoInbox(silent=True)
         return
+    if _session is not None and _from_outside is not None:
+        path, steps = _take_over(path, steps)
     if _session is not None:
         text = f"dynprof.init({str(path)!r}) changes nothing: {_session.directory} is watched since"
         text += " the first call; call dynprof.shutdown() in between to watch another directory"
         warnings.warn(text, stacklevel=2)
         return
-    from dynprof.process.greenlets import why_no_threads
-    from dynprof.process.rank import why_no_rank
     from dynprof.session.startup import Wishes, open_session
 
-    if text := why_no_threads():
-        _inbox = _NoInbox(silent=True)
-        warnings.warn(f"dynprof.init() does nothing here: {text}", stacklevel=2)
-        return
-    reason = why_no_rank()
-    if reason is not None and rank is None:
+    if (reason := _why_not_here(rank)) is not None:
         _inbox = _NoInbox(silent=True)
         if reason:
-            text = f"dynprof.init() does nothing here: {reason}; pass rank= if it trains"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
         return
     wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps)
     _session = open_session(Path(path), wishes)
@@ -140,6 +152,50 @@ def init(
         from dynprof.mstx import to_nvtx
 
         to_nvtx()
+
+
+def _why_not_here(rank: int | None) -> str | None:
+    """Say why this process cannot, or shall not, be watched; None where it can."""
+    from dynprof.process.greenlets import why_no_threads
+    from dynprof.process.rank import why_no_rank
+
+    if text := why_no_threads():
+        return text
+    reason = why_no_rank() if rank is None else None
+    return f"{reason}; pass rank= if it trains" if reason else reason
+
+
+def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
+    """Watch a directory on behalf of whoever started the process; for :mod:`dynprof.launch`.
+
+    Where the script calls :func:`init` itself, its wishes count from then on, but in this directory
+    and, if ``steps`` names one, with this source of steps.
+
+    Args:
+        directory: Where the config is.
+        steps: Who ends the steps; None: the script, else the optimizer.
+        by: What asked for it, as in "as ... asks".
+
+    Raises:
+        UnusablePathError: As :func:`init`.
+        ValueError: As :func:`init`.
+    """
+    global _from_outside
+    if _session is None:
+        init(directory, steps=steps or "auto")
+        if _session is not None:
+            _from_outside = _Outside(directory, steps, by)
+
+
+def _take_over(path: str | os.PathLike[str], steps: str | float | None) -> tuple[Path, str | float]:
+    """End the session that was begun from outside; return where and how the script's begins."""
+    global _from_outside
+    outside, _from_outside = cast("_Outside", _from_outside), None
+    _end("the script calls init() itself")
+    if Path(path).expanduser().resolve() != outside.directory.resolve():
+        text = f"the script's init({str(path)!r}) watches {outside.directory}"
+        say(f"{text}, as {outside.by} asks")
+    return outside.directory, outside.steps or steps or "auto"
 
 
 def start(config_path: str | os.PathLike[str] | None = None) -> None:
@@ -228,8 +284,9 @@ def _end_at_exit() -> None:
 
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
-    global _inbox, _session
+    global _inbox, _session, _from_outside
     session, _inbox, _session = _session, _NoInbox(silent=True), None
+    _from_outside = None
     if session is not None:
         session.leave_child()
 

@@ -7,6 +7,7 @@
     ├── UnusablePathError  ``init()`` was given a directory it cannot work in
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
     ├── CaptureError       a capture cannot be read, or its files cannot be written
+    ├── LaunchError        a command, or a process, cannot be made to watch
     └── SessionError       a call of ``dynprof.acl`` came out of order
 """
 
@@ -70,6 +71,10 @@ class BackendError(DynprofError):
 
 class CaptureError(DynprofError):
     """A capture cannot be read, or its files cannot be written."""
+
+
+class LaunchError(DynprofError):
+    """A command, or a process, cannot be made to watch."""
 
 
 class SessionError(DynprofError):

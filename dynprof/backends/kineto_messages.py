@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,16 @@ VARIABLE = "KINETO_LOG_LEVEL"
 NOTHING = "6"
 """Kineto's levels end with 5, of the lines that torch 2.13 writes when a profiler begins and ends;
 4 are errors."""
+
+
+_DEVICE_FILES = ("nvidia[0-9c]*", "kfd", "dri/render*", "davinci*", "dxg", "accel*")
+"""Below ``/dev``, where a driver for some device is loaded."""
+
+
+def keep_kineto_quiet_without_devices() -> None:
+    """Do so before a script has imported torch, where this machine has no device at all."""
+    if not any(found for name in _DEVICE_FILES for found in Path("/dev").glob(name)):
+        os.environ.setdefault(VARIABLE, NOTHING)
 
 
 def keep_kineto_quiet(capable: Capabilities) -> None:

@@ -1,7 +1,7 @@
 """The command ``dynprof``; one file a command, imported by nobody else.
 
 Acts as a person would: it changes the config file, and reads status files, logs and captures. Never
-touches a session or a profiler.
+touches a session or a profiler. ``python -m dynprof`` runs its ``app``.
 """
 
 from dynprof.cli.app import app

@@ -13,11 +13,13 @@ from dynprof.cli.analyse import analyse
 from dynprof.cli.arm import arm, cancel
 from dynprof.cli.demo import demo
 from dynprof.cli.diff import diff
+from dynprof.cli.env import env
 from dynprof.cli.init import init
 from dynprof.cli.log import log
 from dynprof.cli.merge import merge
 from dynprof.cli.mstx import mstx
 from dynprof.cli.report import report
+from dynprof.cli.run import PASSED_ON, run
 from dynprof.cli.status import status
 from dynprof.cli.top import top
 from dynprof.cli.validate import validate
@@ -37,12 +39,15 @@ app = typer.Typer(
     context_settings={"terminal_width": _COLUMNS} if _COLUMNS < NARROW else None,
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    init, validate, arm, cancel, status, log, analyse, report, top, diff, merge, view,
-    mstx, demo,
+    run, init, validate, arm, cancel, status, log, analyse, report, top, diff, merge, view,
+    mstx, env, demo,
 )  # fmt: skip
 for _command in _COMMANDS:
     _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")
-    app.command(help="\n\n".join(" ".join(text.split()) for text in _paragraphs))(_command)
+    app.command(
+        help="\n\n".join(" ".join(text.split()) for text in _paragraphs),
+        context_settings=PASSED_ON if _command is run else None,
+    )(_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
-from dynprof.cli.outcome import UNREADABLE, fail
+from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
 from dynprof.errors import CaptureError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.status import Status, load_status
+from dynprof.launch.watched_processes import watched_process
 from dynprof.process.clock import local
 
 LIVE = ("alive", "starting", "stuck")
@@ -20,17 +22,34 @@ LIVE = ("alive", "starting", "stuck")
 Captures = Annotated[
     Path, typer.Argument(help="A trace, or a folder with captures in it.", show_default=False)
 ]
-Directory = Annotated[
-    Path, typer.Argument(help="The directory given to dp.init().", show_default=False)
-]
+_NAMED = typer.Argument(
+    help="The directory given to dp.init(), or the id of a process that watches one.",
+    show_default=False,
+)
+Directory = Annotated[Path, _NAMED]
+MaybeDirectory = Annotated[Path | None, _NAMED]
 
 
 def directory_of(path: Path) -> Path:
-    """Return the directory that a path names, by itself or by its config; fail if it is not."""
+    """Return the directory that a path names, by itself, its config or a process; fail if none."""
+    if path.name.isdecimal() and str(path) == path.name and not path.exists():
+        return _watched_by(int(path.name))
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():
         fail(f"there is no directory {directory}", UNREADABLE)
     return directory
+
+
+def _watched_by(pid: int) -> Path:
+    try:
+        watched = watched_process(pid)
+    except psutil.NoSuchProcess:
+        fail(f"there is no directory {pid}, and no process {pid}", UNREADABLE)
+    except psutil.AccessDenied:
+        fail(f"process {pid} is another user's; give the directory that it watches", UNREADABLE)
+    if watched is None:
+        fail(f"process {pid} watches no config", NOBODY)
+    return watched.directory
 
 
 def statuses(directory: Path) -> list[Status]:

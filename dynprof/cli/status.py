@@ -13,9 +13,17 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from dynprof.cli.config_directory import LIVE, Directory, directory_of, health, nobody, statuses
+from dynprof.cli.config_directory import (
+    LIVE,
+    MaybeDirectory,
+    directory_of,
+    health,
+    nobody,
+    statuses,
+)
 from dynprof.cli.outcome import NOBODY, fail
 from dynprof.cli.terminal_tables import Column, console, sentence, table
+from dynprof.cli.watched_jobs import show_watched
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -37,7 +45,7 @@ MOST_RANKS = 64
 
 
 def status(
-    directory: Directory,
+    directory: MaybeDirectory = None,
     watch: Annotated[
         bool, typer.Option("--watch", metavar="", help="Keep showing it, until Ctrl-C.")
     ] = False,
@@ -48,12 +56,16 @@ def status(
 ) -> None:
     """Show where every rank stands: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, dead or stopped.
+    A rank is alive, starting (in its first step), stuck, dead or stopped. Without a directory, show
+    all processes of this machine and user that watch one.
 
     Exit code 0: some rank is alive; 2: there is no such directory; 3: no rank is alive.
 
     Example: dynprof status prof_config --watch
     """
+    if directory is None:
+        show_watched(as_json=as_json)
+        return
     directory = directory_of(directory)
     if as_json:
         typer.echo(json.dumps(_plain(directory), indent=2))

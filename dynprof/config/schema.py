@@ -55,13 +55,14 @@ def template_text(activities: tuple[str, ...]) -> str:
     """Return the file that ``init()`` creates: the vendor's keys first, in the vendor's order.
 
     Args:
-        activities: What this machine can watch, such as ``("CPU", "CUDA")``.
+        activities: What this machine can watch, such as ``("CPU", "CUDA")``; none where that is not
+            known yet: a config that names none asks for all there is.
     """
     default = ProfilerConfig().model_dump(mode="json")
     experimental = ExperimentalConfig().model_dump(mode="json")
     template = {
         "$schema": f"./{SCHEMA_NAME}",
-        "activities": list(activities),
+        **({"activities": list(activities)} if activities else {}),
         **{key: default[key] for key in _SEED_TOP},
         "experimental_config": {key: experimental[key] for key in _SEED_EXPERIMENTAL},
         "warmup": default["warmup"],

@@ -19,7 +19,7 @@ def write_starter_files(root: Path, activities: tuple[str, ...]) -> bool:
 
     Args:
         root: The directory, which must be there.
-        activities: What the template shall watch.
+        activities: What the template shall watch; none: all that there will be.
 
     Returns:
         Whether this call wrote the config.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import encodings.utf_8_sig  # noqa: F401 - as below
+import importlib.util
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,8 @@ with contextlib.suppress(ImportError):  # isal is not built for every machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from dynprof.requests.capabilities import Capabilities
 
     Places = Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
 
@@ -68,7 +72,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         usable = next(
             (capable for b in backends if not (capable := b.capabilities()).missing), None
         )
-        write_starter_files(root, usable.activities if usable else ("CPU",))
+        write_starter_files(root, _activities(usable))
         if usable:
             keep_kineto_quiet(usable)
         layout = Layout.here(
@@ -81,6 +85,13 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     except OSError as error:
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
+
+
+def _activities(usable: Capabilities | None) -> tuple[str, ...]:
+    """Return what the template watches; none while torch, which knows devices, may yet come."""
+    if "torch" not in sys.modules and importlib.util.find_spec("torch"):
+        return ()
+    return usable.activities if usable else ("CPU",)
 
 
 def _place(rank: int | None) -> Rank:

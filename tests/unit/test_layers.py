@@ -50,11 +50,13 @@ windows
 steps
 session
 dynamic_profile
+launch
 profiler
 acl
 testing
 __init__
 cli demo
+__main__
 """
 """The rooms from the ground up: each imports from those above it in this list only.
 
@@ -62,7 +64,7 @@ A name stands for a module of the hall, or for a folder and all that is in it.""
 
 ANALYSIS_SEES = {"analysis", "captures.manifest", "errors", "files", "plural", "process", "version"}
 CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
-CLI_SEES |= {"plural", "process", "requests", "version"}
+CLI_SEES |= {"launch", "plural", "process", "requests", "steps", "version"}
 
 TORCH_MODULES = {
     f"backends.{name}"

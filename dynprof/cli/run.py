@@ -1,0 +1,72 @@
+"""``dynprof run``: start a job that watches a config, without a line changed in its script."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail
+from dynprof.errors import LaunchError
+from dynprof.files.layout import make_dir
+from dynprof.launch.command_line import command_line, environment
+from dynprof.steps.wish import Wish, wished
+
+PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""Options after the first word that is none of ours belong to the job."""
+
+
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[-m MODULE | SCRIPT | PROGRAM] [ARGS]...",
+            help="What to run: a script or module by this Python, or a launcher.",
+            show_default=False,
+        ),
+    ],
+    config: Annotated[
+        Path, typer.Option("--config", metavar="DIR", help="The directory to watch.")
+    ] = Path("prof_config"),
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            "--step-on",
+            metavar="SOURCE",
+            help="What ends a step: optimizer, package.module:function, a period as 5s.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a job so that it watches a config, as if its script called dp.init() and dp.step().
+
+    Steps end with those of the optimizer, unless the script calls dp.step() or --step-on names
+    something else. Launchers, loader workers and other helpers are left alone: ranks watch.
+    The job is executed in the place of this command; its arguments, exit code, signals and
+    tracebacks are its own.
+
+    Exit code 1: --step-on names nothing; 2: there is no such script or program, or the directory
+    cannot be used; else the job's.
+
+    Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
+    """
+    try:
+        wished(step_on, otherwise=Wish("auto"))
+        make_dir(config.expanduser())
+        called = command_line(command)
+    except ValueError as error:
+        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
+    except LaunchError as error:
+        fail(str(error), UNREADABLE)
+    except OSError as error:
+        fail(f"{config} cannot be used: {error.strerror}; nothing was started", UNREADABLE)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        os.execve(called[0], called, environment(os.environ, config, step_on))  # noqa: S606
+    except OSError as error:
+        fail(f"{called[0]} cannot be run: {error.strerror}", UNREADABLE)

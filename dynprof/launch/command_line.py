@@ -1,0 +1,62 @@
+"""What ``dynprof run`` starts: the command as typed, in an environment that asks to watch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import LaunchError
+from dynprof.launch.variables import CONFIG, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SCRIPTS = (".py", ".pyc", ".pyz")
+HOOK = Path(__file__).parent / "interpreter_hook"
+"""The folder that makes interpreters begin a session, once it is on their path."""
+
+
+def command_line(typed: Sequence[str]) -> list[str]:
+    """Return what to execute: a script or ``-m module`` by this Python, else a program.
+
+    Args:
+        typed: What follows the options of ``dynprof run``.
+
+    Raises:
+        LaunchError: There is nothing of that name.
+    """
+    first = typed[0]
+    if first == "-m":
+        if len(typed) < 2:
+            raise LaunchError("-m needs the name of a module")
+        return [sys.executable, *typed]
+    file = Path(first)
+    is_script = file.is_file() and (file.suffix in _SCRIPTS or not _is_program(file))
+    if is_script or (file / "__main__.py").is_file():
+        return [sys.executable, *typed]
+    beside = Path(sys.executable).parent / first
+    program = shutil.which(first) or (str(beside) if _is_program(beside) else None)
+    if program is None:
+        what = "script" if first.endswith(".py") else "script, and no program on PATH"
+        raise LaunchError(f"{first}: there is no such {what}")
+    return [program, *typed[1:]]
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def environment(environ: Mapping[str, str], directory: Path, steps: str | None) -> dict[str, str]:
+    """Return the environment in which the ranks of a command watch a directory.
+
+    Args:
+        environ: This one.
+        directory: Where the config is.
+        steps: Who ends the steps; None: the script, else the optimizer.
+    """
+    path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
+    asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}
+    return {**environ, **asked, **({STEPS: steps} if steps else {})}

@@ -1,0 +1,57 @@
+"""Begins a session as an interpreter starts whose environment asks for it, before its script."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
+from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_begun = False
+
+
+def begin() -> None:
+    """Watch the directory that the environment names, where this process is a rank; once only.
+
+    Whatever fails is a sentence on standard error: the script runs.
+    """
+    global _begun
+    if _begun or os.environ.get("DYNPROF_DISABLE"):
+        return
+    _begun = True
+    if directory_asked_for(os.environ) and not why_left_alone(
+        this_program(), os.environ, os.getpid()
+    ):
+        from dynprof.wall import StderrNotes, Wall
+
+        Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
+
+
+def directory_asked_for(environ: Mapping[str, str]) -> str:
+    """Return the directory to watch; empty where none is asked for.
+
+    The vendor's variable is its own affair where torch_npu is installed, which reads it too.
+    """
+    if own := environ.get(CONFIG, ""):
+        return own
+    vendors = environ.get(VENDORS_CONFIG, "")
+    return vendors if vendors and importlib.util.find_spec("torch_npu") is None else ""
+
+
+def _begin() -> None:
+    from dynprof.backends.kineto_messages import keep_kineto_quiet_without_devices
+    from dynprof.dynamic_profile import init_from_outside
+    from dynprof.launch.daemons import follow_daemons
+
+    directory = Path(directory_asked_for(os.environ)).expanduser().absolute()
+    os.environ[CONFIG] = str(directory)  # a script that changes directory starts others from there
+    leave_to_children()
+    keep_kineto_quiet_without_devices()
+    init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
+    follow_daemons(lambda: init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG))

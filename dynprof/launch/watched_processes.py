@@ -1,0 +1,73 @@
+"""Finds the processes of this machine that watch a config, by the logs that they hold open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dynprof.errors import CaptureError
+from dynprof.files.layout import LOG_DIR, STATUS_DIR
+from dynprof.journal.status import Status, load_status
+
+_LOG = re.compile(r"dp_.+_(?P<pid>\d+)_rank_(?P<rank>\d+)\.log")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A process that watches a config.
+
+    Attributes:
+        pid: Its id, as this machine counts.
+        command: Its command line.
+        directory: What it watches.
+        status: What it last said of itself; None where that cannot be read.
+    """
+
+    pid: int
+    command: str
+    directory: Path
+    status: Status | None
+
+
+def watched_processes() -> list[Watched]:
+    """Return those of this user."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if one := watched_process(process.pid):
+                found.append(one)
+    return found
+
+
+def watched_process(pid: int) -> Watched | None:
+    """Return what a process watches; None where it watches nothing.
+
+    Raises:
+        psutil.AccessDenied: It is another user's. That of root as well: whoever holds a file open
+            under such a name says where root would write.
+        psutil.NoSuchProcess: There is none.
+    """
+    process = psutil.Process(pid)
+    if process.uids().real != os.getuid():
+        raise psutil.AccessDenied(pid)
+    for opened in process.open_files():
+        path = Path(opened.path)
+        if path.parent.name == LOG_DIR and (name := _LOG.fullmatch(path.name)):
+            directory = path.parent.parent
+            status = _status(directory, int(name["rank"]), int(name["pid"]))
+            return Watched(pid, " ".join(process.cmdline()), directory, status)
+    return None
+
+
+def _status(directory: Path, rank: int, pid: int) -> Status | None:
+    for path in sorted((directory / STATUS_DIR).glob(f"rank_{rank}*.json")):
+        with contextlib.suppress(CaptureError):
+            status = load_status(path)
+            if status.pid == pid:
+                return status
+    return None

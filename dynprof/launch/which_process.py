@@ -1,0 +1,115 @@
+"""Tells the ranks of a job from their launchers, their helpers and whatever else is Python.
+
+An interpreter knows before its script begins how it was called, what its environment says, and, by
+a variable that each watching process leaves to its children, whether a rank has started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.launch.variables import WATCHED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+LAUNCHERS = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic",
+    "accelerate", "accelerate.commands", "deepspeed", "deepspeed.launcher", "colossalai",
+    "composer", "composer.cli", "horovodrun", "horovod.runner", "ray", "fabric", "bagua",
+)  # fmt: skip
+"""Programs and modules, those below them included, that start the ranks and are none."""
+TOOLS = (
+    "pip", "pip3", "uv", "pipx", "conda", "ensurepip", "venv", "virtualenv", "pydoc", "dynprof",
+    "torch._inductor.compile_worker", "torch.utils.collect_env", "wandb", "tensorboard", "ninja",
+    "setup", "py_spy", "memray",
+)  # fmt: skip
+"""What is no job, however it is started."""
+_WORKERS = ("multiprocessing", "joblib.externals.loky", "ray._private")
+"""What starts processes by ``-c`` or ``-m`` for others to give them work."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an interpreter was asked to run.
+
+    Attributes:
+        kind: ``script``, ``module``, ``code`` or ``terminal``.
+        name: The file's path, the module's name, the code; empty for a terminal.
+    """
+
+    kind: str
+    name: str
+
+    @classmethod
+    def of(cls, called: Sequence[str], argv: Sequence[str]) -> Program:
+        """Return what this interpreter runs.
+
+        Args:
+            called: Its whole command line, as :data:`sys.orig_argv`.
+            argv: As :data:`sys.argv` before the script begins.
+        """
+        first = argv[0] if argv else ""
+        before = list(called[: len(called) - max(0, len(argv) - 1)])
+        last = before[-1] if before else ""
+        if first == "-m":
+            return cls("module", last[2:] if last.startswith("-m") else last)
+        if first == "-c":
+            return cls("code", last[2:] if last.startswith("-c") else last)
+        return cls("script", first) if first else cls("terminal", "")
+
+    @property
+    def short(self) -> str:
+        """Its name as lists have it: a script's without folder and ending."""
+        name = Path(self.name).stem if self.kind == "script" else self.name
+        if self.kind == "script" and name in ("__main__", "__init__"):  # of a package's folder
+            name = Path(self.name).parent.name
+        return name
+
+    def is_one_of(self, names: Sequence[str]) -> bool:
+        """Return whether it is one of some programs or modules, or below one."""
+        return self.kind in ("script", "module") and any(
+            self.short == name or self.short.startswith(f"{name}.") for name in names
+        )
+
+
+def why_left_alone(program: Program, environ: Mapping[str, str], pid: int) -> str:
+    """Say why this process is no rank of a job; empty where it is, as far as can be told.
+
+    Args:
+        program: What it runs.
+        environ: Its environment.
+        pid: Its id.
+    """
+    if program.kind == "terminal":
+        return "it is a terminal's"
+    if program.is_one_of(LAUNCHERS):
+        return f"{program.short} starts ranks and is none"
+    if program.is_one_of(TOOLS):
+        return f"{program.short} is no job"
+    if program.kind in ("code", "module") and any(name in program.name for name in _WORKERS):
+        return "it is a worker's"
+    owner, _, rank = environ.get(WATCHED, "").partition(" ")
+    if owner and owner != str(pid) and rank == rank_text(environ):
+        return f"process {owner}, which is watched, or one of its children has started it"
+    return ""
+
+
+def rank_text(environ: Mapping[str, str]) -> str:
+    """Return which rank a launcher has made of a process, in a word; empty for none."""
+    return ",".join(f"{name}={environ[name]}" for name in RANK_VARIABLES if environ.get(name))
+
+
+def this_program() -> Program:
+    """Return what this interpreter runs."""
+    return Program.of(sys.orig_argv, getattr(sys, "argv", []))
+
+
+def leave_to_children() -> None:
+    """Let the processes that this one starts know that it is watched."""
+    os.environ[WATCHED] = f"{os.getpid()} {rank_text(os.environ)}"

@@ -1,0 +1,294 @@
+"""``dynprof run`` and its variables: jobs whose scripts do not know of dynprof."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from dynprof.launch.command_line import environment
+from dynprof.launch.variables import CONFIG
+from tests import processes
+from tests.integration.commands import dynprof
+from tests.integration.launching import statuses, when
+from tests.integration.running import wait_for
+from tests.processes import DYNPROF, Process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOP = """
+import sys, time
+from pathlib import Path
+
+def work():
+    time.sleep(0.005)
+
+while not Path("enough").exists():
+    work()
+"""
+"""A loop that ends when it is told to; each return of ``work`` is a step."""
+
+
+def begun(folder: Path, script: str, *options: str, **settings: str) -> Process:
+    """Start ``dynprof run OPTIONS job.py`` in a folder."""
+    (folder / "job.py").write_text(script)
+    env = {**os.environ, **settings}
+    return processes.start([*DYNPROF, "run", *options, "job.py"], cwd=folder, env=env)
+
+
+def ended(folder: Path, process: Process) -> str:
+    """Have a loop end; return what it said on its standard error."""
+    (folder / "enough").touch()
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return errors
+
+
+def logs(folder: Path) -> list[str]:
+    """Return the log of every process that watched."""
+    return [path.read_text() for path in (folder / "prof_config/log").glob("*.log")]
+
+
+def is_stepping(folder: Path) -> None:
+    """Wait until one process watches and its steps are counted."""
+    when(folder, "steps", lambda now: [s.step > 2 for s in now.values()] == [True])
+
+
+def test_a_window_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
+    """It is watched, its function ends the steps, and the capture has exactly those asked for."""
+    with begun(tmp_path, LOOP, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        code, output, errors = dynprof("arm", process.pid, "--active", 3, "--wait")
+        assert code == 0, errors
+        manifest = load_manifest(tmp_path / output.strip())
+        assert (manifest.pid, manifest.complete) == (process.pid, True)
+        assert manifest.steps.recorded == 3
+        assert manifest.steps.source == "returns of :work"
+        assert ended(tmp_path, process) == ""
+
+
+SELF = """
+import atexit, sys
+print(sys.argv, __name__, __file__, sys.path[0], sys.stdin.read(), flush=True)
+print(sorted(vars(sys.modules["__main__"])), __spec__ and __spec__.name)
+atexit.register(print, "the end")
+def fail():
+    raise LookupError("of the script's own")
+if len(sys.argv) > 1:
+    sys.exit(len(sys.argv))
+fail()
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config", "other", "-m", "--help"]])
+@pytest.mark.parametrize("way", [["job.py"], ["-m", "job"]])
+def test_the_script_sees_and_says_what_it_does_without(
+    tmp_path: Path, way: list[str], arguments: list[str]
+) -> None:
+    """Arguments, module, path, input, exit code, traceback: all are as under plain Python."""
+    (tmp_path / "job.py").write_text(SELF)
+
+    def outcome(*beginning: str) -> tuple[int, str, str]:
+        process = processes.start([*beginning, *way, *arguments], cwd=tmp_path, stdin=-1)
+        output, errors = process.communicate("typed")
+        return process.returncode, output, errors
+
+    plain = outcome(sys.executable)
+    assert outcome(*DYNPROF, "run") == plain
+    assert plain[0] == (5 if arguments else 1)
+    assert len(logs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGINT, -2)])
+def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """It is the very process that was started; a signal ends it as it would."""
+    script = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + LOOP
+    with begun(tmp_path, script, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == code
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+
+
+def test_what_a_script_starts_is_left_alone(tmp_path: Path) -> None:
+    """Tools, scripts, pools and forks of a watched process neither watch nor write."""
+    children = """
+import multiprocessing, os, subprocess
+if __name__ == "__main__":
+    subprocess.run([sys.executable, "-m", "pip", "--version"], check=True, stdout=-3)
+    Path("other.py").write_text("import sys; assert 'dynprof.session.session' not in sys.modules")
+    subprocess.run([sys.executable, "other.py"], check=True)
+    for way in ("fork", "spawn"):
+        with multiprocessing.get_context(way).Pool(2) as pool:
+            assert pool.map(abs, [-1, -2]) == [1, 2]
+    if os.fork() == 0:
+        time.sleep(1.5)
+        os._exit("dynprof-journal" in [t.name for t in __import__("threading").enumerate()])
+    assert os.wait()[1] == 0
+    Path("done").touch()
+"""
+    script = LOOP.replace("while", children.replace("\n", "\n") + "\nwhile", 1)
+    guarded = script.replace(
+        "while not", 'while __name__ == "__main__" and not'
+    )  # what is spawned imports it
+    with begun(tmp_path, guarded, "--step-on", ":work") as process:
+        wait_for("its children", lambda: (tmp_path / "done").exists() or process.poll())
+        is_stepping(tmp_path)
+        assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
+        ended(tmp_path, process)
+    assert len(logs(tmp_path)) == 1
+
+
+def test_a_script_with_its_own_init_goes_on_in_the_directory_asked_for(tmp_path: Path) -> None:
+    """Its steps count; where it names another directory, one sentence says which is watched."""
+    script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
+    with begun(tmp_path, script.replace("    work()", "    work(); dp.step()")) as process:
+        is_stepping(tmp_path)
+        (status,) = statuses(tmp_path).values()
+        assert status.steps_from == "dp.step()"
+        errors = ended(tmp_path, process)
+    assert not (tmp_path / "mine").exists()
+    asked = f"as {CONFIG} asks"
+    assert errors == f"dynprof: the script's init('mine') watches {tmp_path}/prof_config, {asked}\n"
+
+
+def test_a_script_that_changes_directory(tmp_path: Path) -> None:
+    """The directory was meant where the command was typed."""
+    script = LOOP.replace("while not Path(", "import os; os.chdir('/')\nwhile not Path(HOME + ")
+    script = script.replace("import sys", f"HOME = {str(tmp_path)!r} + '/'\nimport sys")
+    with begun(tmp_path, script, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        ended(tmp_path, process)
+
+
+def test_a_script_that_becomes_a_daemon(tmp_path: Path) -> None:
+    """What is left over of it is watched, whoever its parent is now."""
+    daemon = """
+import os
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+while"""
+    with begun(tmp_path, LOOP.replace("while", daemon), "--step-on", ":work") as process:
+        process.wait()
+
+        def left() -> bool:
+            now = [s for s in statuses(tmp_path).values() if s.pid != process.pid]
+            return any(s.step > 2 for s in now)
+
+        wait_for("the daemon's steps", lambda: left() or None)
+        (tmp_path / "enough").touch()
+        wait_for("its end", lambda: any("the process ended" in text for text in logs(tmp_path)))
+
+
+def test_a_script_that_executes_another(tmp_path: Path) -> None:
+    """The process goes on as another program, and is watched as before."""
+    (tmp_path / "real.py").write_text(LOOP)
+    script = "import os, sys\nos.execv(sys.executable, [sys.executable, 'real.py'])\n"
+    with begun(tmp_path, script, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
+        ended(tmp_path, process)
+
+
+def test_another_customization_of_the_site_is_kept(tmp_path: Path) -> None:
+    """A ``sitecustomize`` that was on the path before is imported as it was."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys; sys.customized = __file__")
+    script = "import sys, sitecustomize; print(sys.customized, sitecustomize.__file__)"
+    with begun(tmp_path, script, PYTHONPATH=str(own)) as process:
+        output, errors = process.communicate()
+    place = str(own / "sitecustomize.py")
+    assert (output.split(), errors) == ([place, place], "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "says"),
+    [
+        (["run"], 2, "Missing argument"),
+        (["run", "missing.py"], 2, "missing.py: there is no such script"),
+        (["run", "no-such-program"], 2, "no such script, and no program on PATH"),
+        (["run", "-m"], 2, "-m needs the name of a module"),
+        (["run", "--step-on", "what?", "job.py"], 1, "--step-on 'what?' names no source of steps"),
+        (["run", "--config", "job.py", "job.py"], 2, "job.py cannot be used"),
+    ],
+)
+def test_what_cannot_be_run_is_said(tmp_path: Path, typed: list[str], code: int, says: str) -> None:
+    """One sentence, and nothing was started."""
+    (tmp_path / "job.py").write_text("print('it ran')")
+    found = processes.run([*DYNPROF, *typed], cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
+    assert (found.returncode, found.stdout) == (code, "")
+    assert says in found.stderr
+
+
+def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
+    """A directory that has become unusable since costs a sentence."""
+    script = tmp_path / "job.py"
+    script.write_text("print('it ran')")
+    found = processes.run([sys.executable, script], env=environment(os.environ, script, None))
+    assert (found.returncode, found.stdout) == (0, "it ran\n")
+    said = f"dynprof: watching as {CONFIG} asks failed: {script} is not a directory"
+    assert found.stderr.splitlines()[0].startswith(said)
+
+
+def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> None:
+    """Of ``dynprof run torchrun`` two processes watch, each under its rank; their steps count."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    script = (
+        LOOP.replace("import sys", "import torch, sys")
+        .replace(
+            "while",
+            "weights = [torch.nn.Parameter(torch.ones(2))]\n"
+            "optimizer = torch.optim.SGD(weights, lr=0.1)\nwhile",
+            1,
+        )
+        .replace("    work()\n", "    work(); weights[0].sum().backward(); optimizer.step()\n")
+    )
+    (tmp_path / "job.py").write_text(script)
+    torchrun = "torchrun --standalone --nproc-per-node=2 job.py"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*DYNPROF, "run", *torchrun.split()]
+    with processes.start(command, cwd=tmp_path, env=env, stdout=-3) as process:
+        ready = lambda now: [s.step > 2 for s in now.values()] == [True, True]  # noqa: E731
+        found = when(tmp_path, "two ranks", ready)
+        assert set(found) == {"rank_0.json", "rank_1.json"}
+        assert process.pid not in {status.pid for status in found.values()}
+        code, output, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2, "--wait")
+        assert code == 0, errors
+        assert {load_manifest(tmp_path / line).rank for line in output.split()} == {0, 1}
+        ended(tmp_path, process)
+
+
+def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
+    """Without a directory ``status`` names the processes that watch one, for people and scripts."""
+    with begun(tmp_path, LOOP, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        code, output, _ = dynprof("status")
+        assert code == 0
+        line = next(line for line in output.splitlines() if line.split()[0] == str(process.pid))
+        assert "alive" in line
+        code, output, _ = dynprof("status", "--json")
+        (found,) = [p for p in json.loads(output)["processes"] if p["pid"] == process.pid]
+        assert found["directory"] == str(tmp_path / "prof_config")
+        assert found["command"].endswith("job.py")
+        assert found["status"]["steps_from"] == "returns of :work"
+        code, output, _ = dynprof("status", process.pid)
+        assert (code, "alive" in output) == (0, True)
+        ended(tmp_path, process)
+    code, _, errors = dynprof("status", process.pid)
+    assert (code, errors) == (
+        2,
+        f"there is no directory {process.pid}, and no process {process.pid}\n",
+    )
+    code, _, errors = dynprof("arm", os.getpid())
+    assert (code, errors) == (3, f"process {os.getpid()} watches no config\n")
