@@ -5,13 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from benchmarks.tables import print_table
+from dynprof.launch.pth_file import LINE
 
 IMPORT = "import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
 INIT = """
 import sys, time, dynprof as dp
 t = time.perf_counter(); dp.init(sys.argv[1]); print(time.perf_counter() - t)
+"""
+
+PTH = """
+import site, sys, time
+t = time.perf_counter(); site.addpackage(sys.argv[1], sys.argv[2], set())
+print(time.perf_counter() - t)
 """
 
 
@@ -40,6 +48,14 @@ def dominant(most: int) -> list[tuple[str, float]]:
     return sorted(totals.items(), key=lambda item: -item[1])[:most]
 
 
+def pth_line() -> float:
+    """Return what the line of ``dynprof env --install`` takes where its variable is not set."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "empty.pth").touch()
+        Path(folder, "line.pth").write_text(LINE)
+        return milliseconds(PTH, folder, "line.pth") - milliseconds(PTH, folder, "empty.pth")
+
+
 def main() -> None:
     """Measure and print."""
     rows = [
@@ -49,6 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows.append(("dp.init(), its imports included", f"{milliseconds(INIT, folder):.1f} ms"))
     rows += [(f"- thereof {name}", f"{ms:.1f} ms") for name, ms in dominant(6)]
+    rows.append(("the line of dynprof env, without its variable", f"{pth_line():.3f} ms"))
     print_table("Importing", ("what", "time"), rows)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
-from tests.processes import ROOT, run
+from tests.processes import DYNPROF, ROOT, run, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,12 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
         script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
         ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
+    elif kind == "unprepared":
+        (folder / "job.py").write_text(
+            "import time\ndef work():\n    time.sleep(0.005)\nwhile 1: work()"
+        )
+        command = [*DYNPROF, "run", "--step-on", ":work", "job.py"]
+        ready.enter_context(start(command, cwd=folder))
     elif kind != "none":
         job = ready.enter_context(RunningJob(folder, LOOP if kind == "plain" else TORCH_LOOP))
     ranks = {"none": 0, "four ranks": 4, "torchrun": 2}.get(kind, 1)
@@ -152,5 +158,5 @@ def test_the_files_shown_and_the_query_are_those_of_a_capture(tmp_path: Path) ->
 def test_every_block_has_its_job() -> None:
     """No block is left out because its job is missing or misspelt."""
     assert sum(page.count("```console") for page in PAGES.values()) == len(blocks()) > 10
-    kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun"}
+    kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun", "unprepared"}
     assert {block.job for block in blocks()} == kinds

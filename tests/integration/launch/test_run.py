@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
@@ -292,3 +293,13 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
     )
     code, _, errors = dynprof("arm", os.getpid())
     assert (code, errors) == (3, f"process {os.getpid()} watches no config\n")
+
+
+def test_another_users_process_names_no_directory() -> None:
+    """Whoever holds a file open under the name of a log does not say where others write."""
+    others = next((p for p in psutil.process_iter(["uids"]) if p.uids().real != os.getuid()), None)
+    if others is None:
+        pytest.skip("all processes here are of one user")
+    code, _, errors = dynprof("arm", others.pid)
+    assert code == 2
+    assert "is another user's; give the directory" in errors

@@ -1,0 +1,87 @@
+"""``dynprof env --install``: interpreters of an environment look at a variable as they start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.launch.pth_file import LINE
+from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
+from tests import processes
+from tests.integration.launch.test_run import LOOP, ended, is_stepping, logs
+from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """Return the interpreter of a new environment that has what this one has."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    entries = [entry for entry in sys.path if Path(entry).is_absolute()]
+    (site / "these.pth").write_text("\n".join([str(ROOT), *entries]) + "\n")
+    return tmp_path / "env/bin/python"
+
+
+def env(python: Path, *options: str) -> CompletedProcess[str]:
+    """Run ``dynprof env`` there."""
+    return processes.run([python, "-m", "dynprof", "env", *options])
+
+
+@pytest.mark.parametrize("variable", [CONFIG, VENDORS_CONFIG])
+def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path, variable: str) -> None:
+    """Installed, the variable alone makes it a watched one; removed, it does not."""
+    assert "is installed: jobs with" in env(python, "--install").stdout
+    (tmp_path / "job.py").write_text(LOOP)
+    asked = {**os.environ, variable: "prof_config", "DYNPROF_STEPS": ":work"}
+    with processes.start([python, "job.py"], cwd=tmp_path, env=asked) as process:
+        is_stepping(tmp_path)
+        ended(tmp_path, process)
+    assert len(logs(tmp_path)) == 1
+    assert "is removed" in env(python, "--uninstall").stdout
+    processes.run([python, "job.py"], cwd=tmp_path, env=asked)
+    assert len(logs(tmp_path)) == 1
+
+
+def test_without_the_variable_nothing_is_loaded(tmp_path: Path, python: Path) -> None:
+    """Nothing of dynprof is imported, and after dynprof itself is gone nothing is missed."""
+    env(python, "--install")
+    code = "import sys; print([name for name in sys.modules if name.startswith('dynprof')])"
+    assert processes.run([python, "-c", code]).stdout == "[]\n"
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "these.pth").unlink()
+    found = processes.run([python, "-c", code], env={**os.environ, CONFIG: "prof_config"})
+    assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
+def test_how_things_stand_is_said(python: Path) -> None:
+    """Where the file lies, whether it is there, and what the variables say."""
+    assert "is not installed" in env(python).stdout
+    assert "was not there" in env(python, "--uninstall").stdout
+    env(python, "--install")
+    found = env(python).stdout.splitlines()
+    assert found[0].endswith("zz_dynprof.pth is installed")
+    assert found[1] == f"{CONFIG}: not set"
+    assert env(python, "--install", "--uninstall").returncode == 2
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:
+    """Whoever may not write there is told so."""
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "zz_dynprof.pth").mkdir()
+    found = env(python, "--install")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "zz_dynprof.pth cannot be changed: " in found.stderr
+
+
+def test_the_file_is_one_line_that_begins_with_an_import() -> None:
+    """Python runs no other ones."""
+    assert LINE.startswith("import ")
+    assert LINE.count("\n") == 1

@@ -1,0 +1,81 @@
+"""Ranks are told from launchers, tools and helpers by their command line and environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynprof.launch.variables import WATCHED
+from dynprof.launch.which_process import Program, rank_text, why_left_alone
+
+
+def program(line: str) -> Program:
+    """Return what an interpreter runs that was called so; what follows ``|`` are its arguments."""
+    before, _, after = line.partition(" | ")
+    called, rest = before.split(), after.split()
+    kind = next((word[:2] for word in called[1:] if word[:2] in ("-m", "-c")), None)
+    first = kind or (called[-1] if len(called) > 1 else "")
+    return Program.of([*called, *rest], [first, *rest])
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "name"),
+    [
+        ("python train.py | --lr 0.1 -m", "script", "train.py"),
+        ("python -u -W ignore -X dev train.py | -c", "script", "train.py"),
+        ("python -m train | x", "module", "train"),
+        ("python -mtrain | -m x", "module", "train"),
+        ("python -u -m package.train | --m", "module", "package.train"),
+        ("python -c code | -m x", "code", "code"),
+        ("python", "terminal", ""),
+    ],
+)
+def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
+    """Its own options and the script's arguments are told apart."""
+    assert program(line) == Program(kind, name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python /env/bin/torchrun | train.py",
+        "python -m torch.distributed.run | train.py",
+        "python -m torch.distributed.launch | train.py",
+        "python /env/bin/accelerate | launch train.py",
+        "python -m accelerate.commands.launch | train.py",
+        "python /env/bin/deepspeed | train.py",
+        "python -u -m deepspeed.launcher.launch | train.py",
+        "python /env/bin/pip | install x",
+        "python -m pip | install x",
+        "python /env/lib/python3.11/site-packages/pip/__main__.py | install x",
+        "python /env/bin/dynprof | status",
+        "python -m dynprof | status",
+        "python -m torch._inductor.compile_worker | x",
+        "python -c from_multiprocessing.spawn_import_spawn_main | x",
+        "python -m joblib.externals.loky.backend.popen_loky_posix | x",
+        "python",
+    ],
+)
+def test_what_is_no_rank(line: str) -> None:
+    """Launchers, tools, the workers of pools and a terminal are left alone, in words."""
+    assert why_left_alone(program(line), {}, 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["python train.py", "python -m package.train", "python -c train()", "python pipeline.py"],
+)
+def test_a_script_is_a_rank(line: str) -> None:
+    """Whatever else is started with the variable is what it was meant for."""
+    assert why_left_alone(program(line), {}, 1) == ""
+
+
+def test_children_of_a_rank_are_told_from_ranks_of_a_launcher() -> None:
+    """What a watched process starts is none, unless it has been made another rank."""
+    script = program("python other.py")
+    first = {"RANK": "0", "LOCAL_RANK": "0"}
+    left = {**first, WATCHED: f"7 {rank_text(first)}"}
+    assert "process 7" in why_left_alone(script, left, 8)
+    assert why_left_alone(script, left, 7) == ""  # it executes another program
+    assert why_left_alone(script, {**left, "RANK": "1", "LOCAL_RANK": "1"}, 8) == ""
+    assert why_left_alone(script, {WATCHED: "7 ", **first}, 8) == ""
+    assert why_left_alone(script, {WATCHED: "7 "}, 8)
