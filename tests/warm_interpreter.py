@@ -1,7 +1,8 @@
-"""An interpreter that has loaded torch and nothing else; it forks for each script that needs it.
+"""An interpreter that has loaded torch and what a session needs; it forks for scripts with torch.
 
-To load torch takes most of the time of a short script. What a fresh interpreter needs of its own
-(tunables of the allocator, another command line, threads before the fork) starts one.
+To load both takes most of the time of a short script. What needs an interpreter of its own
+(tunables of the allocator, another command line, threads before the fork, imports that are to be
+seen) starts one.
 """
 
 from __future__ import annotations
@@ -196,6 +197,8 @@ def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
 
 def _main() -> None:
     import torch  # noqa: F401
+
+    import dynprof.session.startup  # noqa: F401
 
     script = _script(socket.socket(fileno=int(sys.argv[1])))
     if script is None:
