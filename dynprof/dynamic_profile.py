@@ -134,7 +134,7 @@ def init(
         return
     from dynprof.session.startup import Wishes, open_session
 
-    if (reason := _why_not_here(rank)) is not None:
+    if (reason := why_not_here(rank)) is not None:
         _inbox = _NoInbox(silent=True)
         if reason:
             warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
@@ -154,7 +154,7 @@ def init(
         to_nvtx()
 
 
-def _why_not_here(rank: int | None) -> str | None:
+def why_not_here(rank: int | None = None) -> str | None:
     """Say why this process cannot, or shall not, be watched; None where it can."""
     from dynprof.process.greenlets import why_no_threads
     from dynprof.process.rank import why_no_rank
@@ -185,6 +185,19 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
         init(directory, steps=steps or "auto")
         if _session is not None:
             _from_outside = _Outside(directory, steps, by)
+
+
+def watched() -> tuple[str | None, str | None]:
+    """Return the directory that this process watches, and what began that from outside."""
+    if _session is None:
+        return None, None
+    return str(_session.directory), _from_outside.by if _from_outside else None
+
+
+def note(text: str) -> None:
+    """Write a line into the log, where there is one."""
+    if _session:
+        _session.note(text)
 
 
 def _take_over(path: str | os.PathLike[str], steps: str | float | None) -> tuple[Path, str | float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.metadata
 import platform
 import sys
 import threading
@@ -68,10 +67,9 @@ class PythonBackend:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python and VizTracer."""
-        return {
-            "python": platform.python_version(),
-            "viztracer": importlib.metadata.version("viztracer"),
-        }
+        import viztracer
+
+        return {"python": platform.python_version(), "viztracer": viztracer.__version__}
 
     def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
         """Say None: Python can be traced at any step."""

@@ -11,6 +11,7 @@ import typer
 
 from dynprof.cli.analyse import analyse
 from dynprof.cli.arm import arm, cancel
+from dynprof.cli.attach import attach, detach
 from dynprof.cli.demo import demo
 from dynprof.cli.diff import diff
 from dynprof.cli.env import env
@@ -39,8 +40,8 @@ app = typer.Typer(
     context_settings={"terminal_width": _COLUMNS} if _COLUMNS < NARROW else None,
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    run, init, validate, arm, cancel, status, log, analyse, report, top, diff, merge, view,
-    mstx, env, demo,
+    run, attach, detach, init, validate, arm, cancel, status, log, analyse, report, top, diff,
+    merge, view, mstx, env, demo,
 )  # fmt: skip
 for _command in _COMMANDS:
     _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")

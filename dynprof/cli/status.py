@@ -53,6 +53,12 @@ def status(
         bool,
         typer.Option("--json", metavar="", help="Print it for a script, one object for all ranks."),
     ] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", metavar="", help="Without a directory: also what dynprof attach could reach."
+        ),
+    ] = False,
 ) -> None:
     """Show where every rank stands: its health, step, request and last capture.
 
@@ -64,7 +70,7 @@ def status(
     Example: dynprof status prof_config --watch
     """
     if directory is None:
-        show_watched(as_json=as_json)
+        show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
     if as_json:

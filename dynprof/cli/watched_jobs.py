@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import health
 from dynprof.cli.outcome import NOBODY, fail
 from dynprof.cli.terminal_tables import Column, console, table
@@ -25,17 +26,45 @@ COLUMNS = (
 )
 
 
-def show_watched(*, as_json: bool) -> None:
-    """Print the processes of this user that watch a config; fail where there are none."""
+OTHERS = (
+    Column("pid", 0),
+    Column("not watched", 1, least=16, left=True),
+    Column("attaching", 3, left=True),
+    Column("works in", 2, least=12, left=True),
+)
+
+
+def show_watched(*, as_json: bool, every: bool) -> None:
+    """Print the processes of this user that watch a config; fail where there are none.
+
+    Args:
+        as_json: For a script.
+        every: Those that run Python and watch none as well.
+    """
     found = watched_processes()
+    pids = {one.pid for one in found}
+    others = [one for one in candidates() if one.pid not in pids] if every else []
     if as_json:
-        typer.echo(json.dumps({"processes": [_plain(one) for one in found]}, indent=2))
-    elif found:
+        unwatched = {"others": [_plain_other(one) for one in others]} if every else {}
+        plain = {"processes": [_plain(one) for one in found], **unwatched}
+        typer.echo(json.dumps(plain, indent=2))
+    else:
         shown = console()
-        shown.print(table(COLUMNS, [_cells(one) for one in found], shown.width))
+        if found:
+            shown.print(table(COLUMNS, [_cells(one) for one in found], shown.width))
+        if others:
+            shown.print(table(OTHERS, [_cells_of_other(one) for one in others], shown.width))
     if not found:
-        text = "no process of this user on this machine watches a config; in a job that can be"
-        fail(f"{text} started anew, dynprof run does it without a line changed", NOBODY)
+        text = "no process of this user on this machine watches a config"
+        fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOBODY)
+
+
+def _plain_other(one: Candidate) -> dict[str, Any]:
+    return {**dataclasses.asdict(one), "folder": str(one.folder)}
+
+
+def _cells_of_other(one: Candidate) -> list[str]:
+    return [str(one.pid), one.command, one.why_not or "dynprof attach", str(one.folder)]
 
 
 def _plain(one: Watched) -> dict[str, Any]:

@@ -202,6 +202,10 @@ class Session:
             **self._journal.remembered,
         )
 
+    def note(self, text: str) -> None:
+        """Write a line into the log."""
+        self._journal.info(text)
+
     # edits, on the watcher's thread
 
     def take(self, edit: Edit) -> None:

@@ -284,10 +284,11 @@ class Loop:
         self._unended.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
-        self._wall.attempt(
+        if self._wall.attempt(
             "leaving a manifest",
             lambda: self._handover.submit(current, None, reason=reason, close_ms=0.0),
-        )
+        ):  # nobody else will say what became of it
+            self._journal.tell(current.request.number, "failed", reason)
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

@@ -1,0 +1,159 @@
+"""Reaches into a process: on Python 3.14 by its own means, before that by a pending call.
+
+Until 3.14 the main thread is stopped for a moment, in which it asks its interpreter to run a text
+as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
+may stand within an allocation. Nothing stays but a page of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynprof.attach.foreign_process import why_not_reached
+from dynprof.attach.homes import homes
+from dynprof.attach.python_functions import python_functions
+from dynprof.attach.stopped_thread import StoppedThread, write_memory
+from dynprof.errors import LaunchError
+
+TEXT = Path(__file__).with_name("injected.py")
+REMOTE_EXEC = (3, 14)
+_STOP_S = 5.0
+_LOOK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process has answered.
+
+    Attributes:
+        said: Its words, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
+        stood_ms: For how long its main thread stood still; None where that cannot be known.
+        took_s: From the order to the answer, in the process.
+    """
+
+    said: dict[str, Any]
+    stood_ms: float | None
+    took_s: float
+
+
+def reach(pid: int, asked: dict[str, Any], timeout_s: float) -> Answer:
+    """Have a process do something.
+
+    Args:
+        pid: The process.
+        asked: What :func:`dynprof.attach.inside.act` takes.
+        timeout_s: For so long it is waited for. Where it has not begun by then, it never will.
+
+    Raises:
+        LaunchError: It cannot be reached, or has not answered.
+    """
+    if text := why_not_reached(pid):
+        raise LaunchError(text)
+    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
+    try:
+        (folder / "go").touch()
+        told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
+        start = f"_thread.start_new_thread(begin, ({told!r}, time.perf_counter()))"
+        order = _order(pid, folder, f"{TEXT.read_text()}\n{start}\n")
+        try:
+            return _answer(pid, folder, order, timeout_s)
+        finally:
+            order.forget()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Order:
+    """A text that a process was asked to run.
+
+    Attributes:
+        stood_ms: For how long its main thread stood still.
+    """
+
+    stood_ms: float | None = None
+
+    def forget(self) -> None:
+        """Have nothing come of it any more, and leave nothing behind where that can be."""
+
+
+class _Remote(_Order):
+    """By Python's own means, from 3.14 on."""
+
+    def __init__(self, pid: int, folder: Path, text: str) -> None:
+        script = folder / "script.py"
+        script.write_text(text)
+        script.chmod(0o600)
+        try:
+            sys.remote_exec(pid, str(script))  # type: ignore[attr-defined, unused-ignore]
+        except (OSError, RuntimeError) as error:
+            raise LaunchError(f"process {pid} cannot be reached: {error}") from error
+
+
+class _Pending(_Order):
+    """By a call that waits for the main thread's next moment in Python."""
+
+    def __init__(self, pid: int, text: str) -> None:
+        self._pid, self._address = pid, 0
+        self._functions = python_functions(pid).addresses
+        within = {"__name__": "dynprof.attach.injected"}
+        code = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
+        content = code.encode() + b"\0"
+        self._size = -(-len(content) // mmap.PAGESIZE) * mmap.PAGESIZE
+        with StoppedThread(pid, _STOP_S) as thread:
+            self._address = self._room(thread)
+            write_memory(pid, self._address, content)
+            asks = self._functions["Py_AddPendingCall"]
+            if thread.call(asks, self._functions["PyRun_SimpleString"], self._address) & 0xFFFFFFFF:
+                raise LaunchError(f"process {pid} has too much to do between two steps of Python")
+        self.stood_ms = thread.stood_s * 1e3
+
+    def _room(self, thread: StoppedThread) -> int:
+        """Return new memory of the process."""
+        rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = thread.call(self._functions["mmap"], 0, self._size, rights, kind, -1, 0)
+        if address > (1 << 64) - mmap.PAGESIZE:
+            raise LaunchError(f"process {self._pid} has no memory left")
+        return address
+
+    def forget(self) -> None:
+        """Put a text in its place that does nothing."""
+        with contextlib.suppress(OSError):  # it has ended
+            write_memory(self._pid, self._address, b"0\0")
+
+
+def _order(pid: int, folder: Path, text: str) -> _Order:
+    try:
+        if python_functions(pid).version >= REMOTE_EXEC and sys.version_info >= REMOTE_EXEC:
+            return _Remote(pid, folder, text)
+        return _Pending(pid, text)
+    except OSError as error:
+        raise LaunchError(f"process {pid} cannot be reached: {error.strerror}") from error
+
+
+def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
+    """Wait for the answer; where nothing has begun in time, see to it that nothing will."""
+    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
+    (folder / "stood.part").rename(folder / "stood")
+    deadline_s = time.monotonic() + timeout_s
+    while not (folder / "answer").exists():
+        if not Path(f"/proc/{pid}").exists():
+            raise LaunchError(f"process {pid} has ended meanwhile")
+        if time.monotonic() > deadline_s:
+            with contextlib.suppress(FileNotFoundError):  # it has begun: its answer will come
+                (folder / "go").rename(folder / "withdrawn")
+                text = f"process {pid} has not run Python on its main thread for {timeout_s:g} s"
+                raise LaunchError(f"{text}; nothing was changed. --timeout waits longer")
+            deadline_s += timeout_s
+        time.sleep(_LOOK_S)
+    said = json.loads((folder / "answer").read_text())
+    return Answer(said, order.stood_ms, said.pop("took_s"))

@@ -1,0 +1,82 @@
+"""Which processes of this user run Python, and which of them are ranks of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dynprof.attach.foreign_process import why_not_reached
+from dynprof.launch.which_process import Program, rank_text, why_left_alone
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A process that runs Python.
+
+    Attributes:
+        pid: Its id.
+        command: Its command line.
+        folder: Where it works.
+        why_not: What speaks against reaching into it; empty for nothing.
+    """
+
+    pid: int
+    command: str
+    folder: Path
+    why_not: str
+
+
+def candidates(name: str = "") -> list[Candidate]:
+    """Return the processes of this user that run a script or module in Python, by id.
+
+    Launchers, tools, workers of pools and what a rank has forked or started as a helper are none.
+
+    Args:
+        name: What the command line has to name: a script, a module; empty for all.
+    """
+    found: dict[int, tuple[psutil.Process, str]] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            rank = _rank_of(process, name)
+            if rank is not None:
+                found[process.pid] = process, rank
+    kept = []
+    for pid, (process, rank) in sorted(found.items()):
+        with contextlib.suppress(psutil.Error, OSError):
+            if any(found[a.pid][1] == rank for a in process.parents() if a.pid in found):
+                continue
+            folder, command = Path(process.cwd()), " ".join(process.cmdline())
+            kept.append(Candidate(pid, command, folder, why_not_reached(pid)))
+    return kept
+
+
+def _rank_of(process: psutil.Process, name: str) -> str | None:
+    """Return which rank a launcher has made of a process; None where it is none that is meant."""
+    if process.pid == os.getpid() or process.uids() != psutil.Process().uids():
+        return None
+    called = process.cmdline()
+    if "python" not in Path(process.exe()).name or len(called) < 2:
+        return None
+    if name and not any(name in (word, Path(word).name) for word in called):
+        return None
+    if why_left_alone(_program(called), {}, process.pid):
+        return None
+    return rank_text(process.environ())
+
+
+def _program(called: list[str]) -> Program:
+    """Return what an interpreter was asked to run, by its command line."""
+    words = iter(called[1:])
+    for word in words:
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(words, None)
+        elif word[:2] in ("-m", "-c"):
+            kind = "module" if word[1] == "m" else "code"
+            return Program(kind, word[2:] or next(words, ""))
+        elif not word.startswith("-"):
+            return Program("script", word)
+    return Program("terminal", "")

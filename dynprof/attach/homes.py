@@ -1,0 +1,55 @@
+"""Where dynprof and all that it needs lie here, for a process that may not have them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+_NAME = re.compile(r"[\w.-]+")
+NOT_LENT = {"numpy", "duckdb", "typer"}
+"""What only commands and analyses need: those run here."""
+
+
+@functools.cache
+def homes() -> dict[str, str]:
+    """Return the folder of each top-level module, by its name."""
+    found = {"dynprof": str(Path(__file__).parents[2])}
+    waiting, seen = ["dynprof"], set(NOT_LENT)
+    by_distribution: dict[str, list[str]] = {}
+    for module, names in metadata.packages_distributions().items():
+        for name in names:
+            by_distribution.setdefault(_plain(name), []).append(module)
+    while waiting:
+        name = waiting.pop()
+        for module in by_distribution.get(_plain(name), ()):
+            if module not in found and (home := _home(module)):
+                found[module] = home
+        for needed in _needed(name):
+            if needed not in seen:
+                seen.add(needed)
+                waiting.append(needed)
+    return found
+
+
+def _needed(name: str) -> list[str]:
+    """Return the distributions that one needs without extras."""
+    try:
+        lines = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [_plain(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _home(module: str) -> str | None:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    place = Path(spec.origin)
+    return str(place.parents[1] if spec.submodule_search_locations else place.parent)

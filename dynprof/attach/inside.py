@@ -1,0 +1,66 @@
+"""What is done in the process that was reached, on a thread of dynprof's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dynprof import dynamic_profile
+from dynprof.plural import counted
+
+BY = "dynprof attach"
+_STOPPED_WAIT_S = 2.0
+
+
+def act(asked: dict[str, Any]) -> dict[str, Any]:
+    """Begin a session, or end the one that was begun so; return what to say of it.
+
+    Args:
+        asked: ``action``, ``directory`` and ``steps``, and the ``folder`` of who asks.
+
+    Raises:
+        DynprofError: The directory cannot be used.
+        ValueError: ``steps`` names no source.
+    """
+    if asked["action"] == "detach":
+        return _detach()
+    if already := dynamic_profile.watched()[0]:
+        return {"watched": already}
+    if dynamic_profile.disabled():
+        return {"failed": "DYNPROF_DISABLE is set in its environment"}
+    if reason := dynamic_profile.why_not_here():
+        return {"failed": reason}
+    dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
+    stood_ms = _stood_ms(Path(asked["folder"]))
+    if stood_ms is not None:
+        text = f"attached from outside by process {asked['by']}: its main thread stood still"
+        dynamic_profile.note(f"{text} for {stood_ms:.2f} ms")
+    return {"begun": dynamic_profile.watched()[0]}
+
+
+def _detach() -> dict[str, Any]:
+    directory, by = dynamic_profile.watched()
+    if not directory:
+        return {"failed": "it watches nothing"}
+    if by != BY:
+        return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
+    dynamic_profile.note("detached from outside")
+    dynamic_profile.shutdown()
+    mine = [finder for finder in sys.meta_path if type(finder).__name__ == "Homes"]
+    for finder in mine:
+        sys.meta_path.remove(finder)
+    left = sum(name.partition(".")[0] == "dynprof" for name in sys.modules)
+    return {"ended": directory, "left": f"{counted(left, 'module')} of dynprof, which do nothing"}
+
+
+def _stood_ms(folder: Path) -> float | None:
+    """Return for how long the main thread stood; who attached writes it down right afterwards."""
+    deadline_s = time.monotonic() + _STOPPED_WAIT_S
+    while time.monotonic() < deadline_s:
+        if (folder / "stood").exists():
+            return float(json.loads((folder / "stood").read_text()))
+        time.sleep(0.005)
+    return None

@@ -1,0 +1,142 @@
+"""``dynprof attach`` and ``dynprof detach``: reach a process that nobody has prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dynprof.attach.attaching import Answer, reach
+from dynprof.attach.candidates import candidates
+from dynprof.cli.outcome import INVALID, NOBODY, UNSERVED, fail, say
+from dynprof.errors import LaunchError
+from dynprof.steps.wish import Wish, wished
+
+TIMEOUT_S = 30.0
+_Pid = Annotated[
+    int | None, typer.Argument(help="The id of the process.", show_default=False, min=1)
+]
+_All = Annotated[
+    str | None,
+    typer.Option(
+        "--all",
+        metavar="NAME",
+        help="All ranks of a job, by the script or module that they run.",
+        show_default=False,
+    ),
+]
+_Timeout = Annotated[
+    float, typer.Option(min=0.1, metavar="S", help="Give up where it runs no Python for so long.")
+]
+
+
+def attach(
+    pid: _Pid = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="DIR",
+            help="The directory to watch; else prof_config where the process works.",
+            show_default=False,
+        ),
+    ] = None,
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            "--step-on",
+            metavar="SOURCE",
+            help="What ends a step: optimizer, package.module:function, a period as 5s.",
+            show_default=False,
+        ),
+    ] = None,
+    every: _All = None,
+    timeout: _Timeout = TIMEOUT_S,
+) -> None:
+    """Have a running process watch a config, though its script knows nothing of dynprof.
+
+    Its main thread is stopped for some milliseconds; dynprof is loaded on a thread beside it, from
+    here where the job has none of its own. Steps end with those of its optimizer, unless --step-on
+    names something else.
+
+    Exit code 0: it watches; 1: --step-on names nothing; 3: there is no such process; 4: it cannot
+    be reached, or watches already.
+
+    Example: dynprof attach 12345 --config prof_config
+    """
+    try:
+        wished(step_on, otherwise=Wish("auto"))
+    except ValueError as error:
+        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
+    codes = []
+    for one, folder in _meant(pid, every):
+        directory = (config.absolute() if config else folder / "prof_config").expanduser()
+        asked = {"action": "attach", "directory": str(directory), "steps": step_on}
+        codes.append(_tell(one, asked, timeout))
+    raise typer.Exit(max(codes))
+
+
+def detach(pid: _Pid = None, every: _All = None, timeout: _Timeout = TIMEOUT_S) -> None:
+    """Take out of a process what dynprof attach has put in; an open window is saved first.
+
+    Exit code 0: it watches no more; 3: there is no such process; 4: it cannot be reached, or
+    watches nothing that dynprof attach has begun.
+
+    Example: dynprof detach 12345
+    """
+    raise typer.Exit(
+        max(_tell(one, {"action": "detach"}, timeout) for one, _ in _meant(pid, every))
+    )
+
+
+def _meant(pid: int | None, every: str | None) -> list[tuple[int, Path]]:
+    """Return the processes that are meant, and where each works."""
+    if (pid is None) == (every is None):
+        raise typer.BadParameter("give the id of a process, or --all NAME")
+    if pid is not None:
+        try:
+            return [(pid, Path(f"/proc/{pid}/cwd").resolve(strict=True))]
+        except OSError:
+            if Path(f"/proc/{pid}").exists():  # what speaks against it is said when it is tried
+                return [(pid, Path())]
+            fail(f"there is no process {pid}", NOBODY)
+    found = [(one.pid, one.folder) for one in candidates(str(every))]
+    if not found:
+        fail(
+            f"no process of this user runs {every} in Python; dynprof status --all lists them",
+            NOBODY,
+        )
+    return found
+
+
+def _tell(pid: int, asked: dict[str, Any], timeout_s: float) -> int:
+    """Have one process do it; say what came of it, and return the exit code for that."""
+    try:
+        answer = reach(pid, asked, timeout_s)
+    except LaunchError as error:
+        say(str(error), err=True)
+        return UNSERVED
+    return _said(pid, answer)
+
+
+def _said(pid: int, answer: Answer) -> int:
+    stood = (
+        "" if answer.stood_ms is None else f" Its main thread stood for {answer.stood_ms:.1f} ms;"
+    )
+    time = f"{stood} after {answer.took_s:.2f} s it was done."
+    if directory := answer.said.get("begun"):
+        say(f"process {pid} watches {directory}.{time}")
+        say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} takes it out", err=True)
+        return 0
+    if directory := answer.said.get("ended"):
+        say(f"process {pid} watches {directory} no more.{time} Left in it: {answer.said['left']}")
+        return 0
+    if directory := answer.said.get("watched"):
+        say(
+            f"process {pid} watches {directory} already; dynprof arm {pid} asks for a window",
+            err=True,
+        )
+        return UNSERVED
+    say(f"process {pid} cannot be watched: {answer.said['failed']}", err=True)
+    return UNSERVED

@@ -1,0 +1,285 @@
+"""``dynprof attach``: processes that nobody has prepared, reached while they run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.attach.attaching import REMOTE_EXEC, reach
+from dynprof.captures.manifest import load_manifest
+from dynprof.errors import LaunchError
+from tests import processes
+from tests.integration.commands import dynprof
+from tests.integration.launch.test_run import LOOP, ended, is_stepping, logs
+from tests.integration.launching import statuses, when
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from tests.processes import Process
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
+
+BEGUN = "from pathlib import Path\nPath('begun').touch()\n"
+
+
+def begun(folder: Path, script: str, python: str | Path = sys.executable, **env: str) -> Process:
+    """Start a script by plain Python, and wait until it is in its midst."""
+    (folder / "job.py").write_text(script.replace("while", f"{BEGUN}while", 1))
+    process = processes.start([python, "job.py"], cwd=folder, env={**os.environ, **env})
+    wait_for("its beginning", lambda: (folder / "begun").exists() or None)
+    return process
+
+
+def attached(process: Process, *options: object) -> str:
+    """Attach to it; return what the command said."""
+    code, output, errors = dynprof("attach", process.pid, *options)
+    assert code == 0, errors
+    return output
+
+
+def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
+    """It is attached, captured with exactly the steps asked for, detached, and goes on."""
+    with begun(tmp_path, LOOP) as process:
+        output = attached(process, "--step-on", ":work")
+        assert output.startswith(f"process {process.pid} watches {tmp_path}/prof_config. Its main ")
+        is_stepping(tmp_path)
+        code, output, errors = dynprof("arm", process.pid, "--active", 3, "--wait")
+        assert code == 0, errors
+        manifest = load_manifest(Path(output.strip()))
+        assert (manifest.complete, manifest.steps.recorded) == (True, 3)
+        code, output, errors = dynprof("detach", process.pid)
+        assert (code, errors) == (0, "")
+        assert f"process {process.pid} watches {tmp_path}/prof_config no more." in output
+        (status,) = statuses(tmp_path).values()
+        assert status.state == "stopped"
+        attached(process, "--step-on", ":work")  # and once more
+        is_stepping(tmp_path)
+        assert ended(tmp_path, process) == ""
+    (text,) = logs(tmp_path)
+    assert "attached from outside by process" in text
+    assert "its main thread stood still for" in text
+    assert "stopped at step" in text
+
+
+def test_the_losses_are_the_same_to_the_bit(tmp_path: Path) -> None:
+    """A training that was attached, captured and detached computes what it computes alone."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    script = """
+import torch, time
+from pathlib import Path
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 16)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+losses = []
+while len(losses) < 400 or not Path("enough").exists():
+    losses.append(train())
+    time.sleep(0.002)
+Path("losses").write_text(repr(losses[:400]))
+"""
+    found = []
+    for name in ("alone", "attached"):
+        folder = tmp_path / name
+        folder.mkdir()
+        with begun(folder, script) as process:
+            if name == "attached":
+                attached(process)
+                is_stepping(folder)
+                (status,) = statuses(folder).values()
+                assert status.steps_from == "the optimizer SGD"
+                code, _, errors = dynprof("arm", process.pid, "--active", 5, "--wait")
+                assert code == 0, errors
+                assert dynprof("detach", process.pid)[0] == 0
+            ended(folder, process)
+        found.append((folder / "losses").read_text())
+    assert found[0] == found[1]
+
+
+def test_an_environment_without_dynprof(tmp_path: Path) -> None:
+    """The job's Python has nothing of what dynprof needs: it is lent to it, and to nothing else."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    script = (
+        LOOP.replace("while not", "import importlib.util\nwhile not")
+        + """
+absent = [importlib.util.find_spec(name) is None for name in ("pytest", "rich")]
+Path("found").write_text(repr(absent))
+"""
+    )
+    with begun(tmp_path, script, tmp_path / "env/bin/python", PYTHONPATH="") as process:
+        attached(process, "--step-on", ":work")
+        is_stepping(tmp_path)
+        code, _, errors = dynprof("arm", process.pid, "--active", 2, "--wait")
+        assert code == 0, errors
+        assert ended(tmp_path, process) == ""
+    assert (tmp_path / "found").read_text() == "[True, True]"
+
+
+def test_one_that_watches_already(tmp_path: Path) -> None:
+    """The directory that it watches is said, and nothing changes; its own session is not taken."""
+    script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
+    with begun(tmp_path, script) as process:
+        code, _, errors = dynprof("attach", process.pid)
+        assert code == 4
+        assert f"process {process.pid} watches {tmp_path}/mine already" in errors
+        code, _, errors = dynprof("detach", process.pid)
+        assert code == 4
+        assert "was not begun by dynprof attach, and stays" in errors
+        assert not (tmp_path / "prof_config").exists()
+        ended(tmp_path, process)
+
+
+def test_one_that_does_not_run_python_is_given_up(tmp_path: Path) -> None:
+    """It stands in C with Python's lock; in time nothing has begun, and nothing begins later."""
+    script = """
+import ctypes, sys
+from pathlib import Path
+while True:
+    while not Path("enough").exists():
+        ctypes.PyDLL(None).usleep(3_000_000)
+    break
+print("dynprof" in sys.modules)
+"""
+    with begun(tmp_path, script) as process:
+        with pytest.raises(LaunchError, match=r"has not run Python .* for 0\.1 s; nothing was cha"):
+            reach(process.pid, {"action": "attach", "directory": "x", "steps": None}, 0.1)
+        (tmp_path / "enough").touch()
+        output, errors = process.communicate()
+    assert (process.returncode, output, errors) == (0, "False\n", "")
+    assert not (tmp_path / "prof_config").exists()
+
+
+def refusal(pid: int) -> str:
+    """Return why a process is not attached."""
+    code, output, errors = dynprof("attach", pid, "--timeout", 5)
+    assert (code, output) in ((3, ""), (4, ""))
+    return errors
+
+
+def test_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
+    """No process, no Python, another Python, another user's, stopped, ended, debugged: in words."""
+    with processes.start(["sleep", "100"]) as process:
+        assert refusal(process.pid).endswith("cannot be reached: it runs no Python\n")
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert refusal(process.pid) == f"process {process.pid} has ended\n"
+    assert "there is no process" in refusal(process.pid)
+    with begun(tmp_path, LOOP) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for("its stop", lambda: "T (stopped)" in facts(process.pid) or None)
+        assert "is stopped; kill -CONT" in refusal(process.pid)
+        process.send_signal(signal.SIGCONT)
+        debugging = f"""
+import ctypes, time
+assert ctypes.CDLL(None).ptrace(0x4206, {process.pid}, None, None) == 0
+print("there", flush=True)
+time.sleep(100)
+"""
+        with processes.start([sys.executable, "-c", debugging]) as debugger:
+            assert debugger.stdout
+            assert debugger.stdout.readline() == "there\n"
+            text = refusal(process.pid)
+            assert text == f"process {process.pid} is being debugged by process {debugger.pid}\n"
+        assert ended(tmp_path, process) == ""
+    others = [p for p in Path("/proc").glob("[0-9]*") if p.stat().st_uid != os.getuid()]
+    if others:
+        assert "is another user's; attach as that user" in refusal(int(others[0].name))
+
+
+def facts(pid: int) -> str:
+    """Return what the system says of a process."""
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+def test_another_version_of_python_is_named(tmp_path: Path) -> None:
+    """What is missing is said: dynprof for that very version."""
+    here = sys.version_info[:2]
+    found = [
+        path
+        for minor in range(10, 14)
+        if (3, minor) != here
+        for path in Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3")
+    ]
+    if not found:
+        pytest.skip("no other version of Python is beside this one")
+    with begun(tmp_path, LOOP, found[0], PYTHONPATH="") as process:
+        text = refusal(process.pid)
+        assert "install dynprof for Python 3." in text
+        assert ended(tmp_path, process) == ""
+
+
+def test_all_ranks_of_a_job(tmp_path: Path) -> None:
+    """By the name of their script: each rank, no launcher, nothing that a rank has forked."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    name = f"train_{os.getpid()}.py"
+    script = LOOP.replace(
+        "while",
+        "import os, torch\nif os.fork() == 0:\n    "
+        "while not Path('enough').exists(): time.sleep(0.1)\n    os._exit(0)\n"
+        "Path('begun' + os.environ['RANK']).touch()\nwhile",
+        1,
+    )
+    (tmp_path / name).write_text(script)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with processes.start([*command, name], cwd=tmp_path, env=env, stdout=-3) as process:
+        there = lambda: len(list(tmp_path.glob("begun*"))) == 2 or None  # noqa: E731
+        wait_for("both ranks", there)
+        code, output, _ = dynprof("status", "--all", "--json")
+        others = json.loads(output)["others"]
+        ranks = [one["pid"] for one in others if one["command"].endswith(name)]
+        assert (code in (0, 3), len(ranks), process.pid in ranks) == (True, 2, False)
+        code, output, errors = dynprof("attach", "--all", name, "--step-on", ":work")
+        assert code == 0, errors
+        assert [f"process {pid} watches" in output for pid in ranks] == [True, True]
+        ready = lambda now: [s.step > 2 for s in now.values()] == [True, True]  # noqa: E731
+        assert set(when(tmp_path, "two ranks", ready)) == {"rank_0.json", "rank_1.json"}
+        ended(tmp_path, process)
+
+
+def test_signals_that_come_meanwhile_are_not_lost(tmp_path: Path) -> None:
+    """Ten of them, each right before it is attached or detached: all are counted."""
+    script = """
+import signal, sys, time
+from pathlib import Path
+count = 0
+def counts(*_):
+    global count
+    count += 1
+    Path("count").write_text(str(count))
+signal.signal(signal.SIGUSR1, counts)
+while not Path("enough").exists():
+    time.sleep(0.001)
+"""
+    with begun(tmp_path, script) as process:
+        for number, action in enumerate(("attach", "detach") * 5, start=1):
+            asked = {"action": action, "directory": str(tmp_path / "prof_config"), "steps": None}
+            process.send_signal(signal.SIGUSR1)
+            said = reach(process.pid, asked, 60).said
+            assert set(said) & {"begun", "ended"}, said
+            wait_for("the signal", functools.partial(is_counted, tmp_path, number))
+        ended(tmp_path, process)
+
+
+def is_counted(folder: Path, wanted: int) -> bool | None:
+    """Return True once a script has counted so many signals."""
+    path = folder / "count"
+    return (path.exists() and int(path.read_text() or 0) == wanted) or None
+
+
+def test_what_this_python_attaches_with() -> None:
+    """Python 3.14 has means of its own; with those these tests run there."""
+    assert hasattr(sys, "remote_exec") == (sys.version_info >= REMOTE_EXEC)
