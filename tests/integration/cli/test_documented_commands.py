@@ -35,6 +35,15 @@ while True:
     dp.step()
 """
 )
+UNPREPARED = """
+import time
+
+def work():
+    time.sleep(0.005)
+
+while True:
+    work()
+"""
 
 
 @dataclass(frozen=True)
@@ -73,15 +82,16 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
         script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
         ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
-    elif kind == "unprepared":
-        (folder / "job.py").write_text(
-            "import time\ndef work():\n    time.sleep(0.005)\nwhile 1: work()"
+    elif kind in ("unprepared", "unknown"):
+        (folder / "job.py").write_text(UNPREPARED)
+        run_it = (
+            [*DYNPROF, "run", "--step-on", ":work"] if kind == "unprepared" else [sys.executable]
         )
-        command = [*DYNPROF, "run", "--step-on", ":work", "job.py"]
-        ready.enter_context(start(command, cwd=folder))
+        process = ready.enter_context(start([*run_it, "job.py"], cwd=folder))
+        (folder / "pid").write_text(str(process.pid))
     elif kind != "none":
         job = ready.enter_context(RunningJob(folder, LOOP if kind == "plain" else TORCH_LOOP))
-    ranks = {"none": 0, "four ranks": 4, "torchrun": 2}.get(kind, 1)
+    ranks = {"none": 0, "unknown": 0, "four ranks": 4, "torchrun": 2}.get(kind, 1)
     with ready:
         when(
             folder,
@@ -97,6 +107,7 @@ def running(kind: str, folder: Path) -> Iterator[None]:
 def plain(text: str) -> list[str]:
     """Return lines as far as they are the same on every machine and at every time."""
     text = text.replace(os.uname().nodename, "host")
+    text = re.sub(r"/\S*/(?=prof_config\b)", "", text)
     lines = [" ".join(line.split()) for line in re.sub(r"\d[\d.,:]*", "0", text).splitlines()]
     return [line for line in lines if line and "\u2501" not in line]  # no progress bars
 
@@ -158,5 +169,5 @@ def test_the_files_shown_and_the_query_are_those_of_a_capture(tmp_path: Path) ->
 def test_every_block_has_its_job() -> None:
     """No block is left out because its job is missing or misspelt."""
     assert sum(page.count("```console") for page in PAGES.values()) == len(blocks()) > 10
-    kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun", "unprepared"}
+    kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun", "unknown", "unprepared"}
     assert {block.job for block in blocks()} == kinds

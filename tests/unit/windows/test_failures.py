@@ -64,6 +64,22 @@ def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) ->
     assert job.manifests()[-1].complete
 
 
+def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the request is told that it failed, and why."""
+
+    def unknown() -> dict[str, str]:
+        raise LookupError("no version")
+
+    monkeypatch.setattr(job.backend, "versions", unknown)
+    job.edit(active=1)
+    job.step(5)
+    (answer,) = job.session.status().edits
+    assert answer.outcome == "failed"
+    assert "LookupError: no version" in answer.text
+
+
 def test_a_backend_that_says_why_it_cannot_is_a_refusal(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
