@@ -34,7 +34,7 @@ class NotedSteps:
         self._current, self._inbox, self._clock = current, inbox, clock
         self._behind = step - current.step
         self._next, self._last = step + 1, step + asked - done
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()  # numbers are given anew to later ones
         self._until_s = clock.now_s() + BETWEEN_S
         self._steps: deque[tuple[int, float]] = deque()
 
@@ -43,7 +43,7 @@ class NotedSteps:
         step, now_s = self._inbox.step, self._clock.now_s()
         if step != self._next or step >= self._last or now_s >= self._until_s:
             return False
-        if self._inbox.disturbed or threading.get_ident() != self._thread:
+        if self._inbox.disturbed or threading.current_thread() is not self._thread:
             return False
         of_window = step - self._behind
         self._steps.append((of_window, now_s))

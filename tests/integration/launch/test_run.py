@@ -123,7 +123,7 @@ def test_what_a_script_starts_is_left_alone(tmp_path: Path) -> None:
     children = """
 import multiprocessing, os, subprocess
 if __name__ == "__main__":
-    subprocess.run([sys.executable, "-m", "pip", "--version"], check=True, stdout=-3)
+    subprocess.run([sys.executable, "-m", "venv", "--help"], check=True, stdout=-3)
     Path("other.py").write_text("import sys; assert 'dynprof.session.session' not in sys.modules")
     subprocess.run([sys.executable, "other.py"], check=True)
     for way in ("fork", "spawn"):

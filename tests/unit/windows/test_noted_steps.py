@@ -123,6 +123,30 @@ def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 22, 22)
 
 
+def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_path: Path) -> None:
+    """The system gives numbers anew: the window has no step of a thread that came later."""
+
+    def step(job: Job) -> int | None:
+        thread = threading.Thread(target=job.step)
+        thread.start()
+        thread.join()
+        return thread.ident
+
+    for attempt in range(100):
+        job = a_job(tmp_path / str(attempt), noting=True)
+        job.step()
+        job.edit(active=30)
+        if step(job) == step(job):
+            break
+    else:
+        pytest.skip("no number was given anew")
+    job.session.stop()
+    job.step()
+    (manifest,) = job.manifests()
+    assert manifest.steps.recorded == 0
+    assert "the thread that it was opened on has ended" in manifest.reason
+
+
 def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
     """What a step took is known of each, also of those that were only noted."""
     job = a_job(tmp_path / "job", noting=True)
