@@ -13,11 +13,16 @@ from pathlib import Path
 from dynprof.files.layout import write_atomic
 from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
 
+_BEGIN = (
+    "import importlib.util as u\n"
+    "if u.find_spec('dynprof'):\n"
+    "    from dynprof.launch.startup import begin; begin()"
+)
 LINE = (
     f"import os; ({CONFIG!r} in os.environ or {VENDORS_CONFIG!r} in os.environ) and "
-    "__import__('importlib.util').util.find_spec('dynprof') and "
-    "__import__('dynprof.launch.startup', fromlist=['begin']).begin()\n"
+    f"exec({_BEGIN!r}, {{}})\n"
 )
+"""What is not needed is a string in it: to compile that takes longer than all the rest."""
 
 
 def pth_file() -> Path:
