@@ -6,15 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+from dynprof.attach.permission import what_forbids_it
 from dynprof.attach.python_functions import python_functions
 from dynprof.errors import LaunchError
-
-_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_RESTRICTED = {
-    "1": "only its parent may; as root, or once by sysctl kernel.yama.ptrace_scope=0, it can be",
-    "2": "only root may",
-    "3": "nobody may until the machine is started anew",
-}
 
 
 def why_not_reached(pid: int) -> str:
@@ -27,7 +21,7 @@ def why_not_reached(pid: int) -> str:
     except FileNotFoundError:
         return f"there is no process {pid}"
     except PermissionError:
-        return f"process {pid} may not be looked at: {_permission()}"
+        return f"process {pid} may not be looked at: {what_forbids_it()}"
     except LaunchError as error:
         return str(error)
 
@@ -57,8 +51,3 @@ def _why_not(pid: int, folder: Path) -> str:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
-
-
-def _permission() -> str:
-    scope = _YAMA.read_text().strip() if _YAMA.exists() else "0"
-    return _RESTRICTED.get(scope, "the system forbids it (a container without SYS_PTRACE, say)")

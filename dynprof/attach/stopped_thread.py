@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -17,6 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.attach.permission import what_forbids_it
 from dynprof.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -103,8 +105,18 @@ def _transfer(function: object, pid: int, here: int, there: int, size: int) -> N
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+class DoesNotStopError(LaunchError):
+    """A thread that was told to stop has not: it will as soon as it can, and stand still then.
+
+    It goes on once the process that told it so has ended, which therefore ends at once.
+    """
+
+
 class StoppedThread:
     """Stops a thread for as long as a ``with`` block takes; its other threads go on.
+
+    In the block no signal reaches the calling thread: were this process to end amid a call, the
+    other one would return from it to nowhere, and end too.
 
     Args:
         pid: The process, whose main thread it is.
@@ -124,7 +136,8 @@ class StoppedThread:
         """Stop it.
 
         Raises:
-            LaunchError: It cannot be, or does not stop in time.
+            LaunchError: It cannot be.
+            DoesNotStopError: It has not in time.
         """
         _ptrace(_SEIZE, self._pid)
         self._began_s = time.perf_counter()
@@ -134,6 +147,7 @@ class StoppedThread:
             while self._wait() != (signal.SIGTRAP, _EVENT_STOP):
                 _ptrace(_CONT, self._pid)  # for a signal, which is delivered at the end
             self._before = self._registers()
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             failing.pop_all()
         return self
 
@@ -148,6 +162,7 @@ class StoppedThread:
             self._set_registers(self._before)
         self._let_go()
         self.stood_s = time.perf_counter() - self._began_s
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def call(self, function: int, *arguments: int) -> int:
         """Have it call a function of its process; return the result, 64 bits without a sign.
@@ -178,10 +193,11 @@ class StoppedThread:
         try:
             while self._wait() != (signal.SIGSEGV, 0):
                 _ptrace(_CONT, self._pid)
-        except LaunchError:
+        except DoesNotStopError as error:
             _ptrace(_INTERRUPT, self._pid)
+            self._limit_s = float("inf")  # it has to be put back where it was
             self._wait()
-            raise
+            raise LaunchError(f"process {self._pid} did not do what it was asked to") from error
         registers = self._registers()
         if registers[machine.program] != 0:
             raise LaunchError(f"process {self._pid} failed in what it was asked to call")
@@ -196,7 +212,7 @@ class StoppedThread:
                 break
             if time.monotonic() > deadline_s:
                 text = f"process {self._pid} does not stop; it waits in the system"
-                raise LaunchError(f"{text}, see /proc/{self._pid}/stack")
+                raise DoesNotStopError(f"{text}, see /proc/{self._pid}/stack")
             time.sleep(_LOOK_S)
         if not os.WIFSTOPPED(status):
             raise LaunchError(f"process {self._pid} has ended")
@@ -239,4 +255,5 @@ def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
     ctypes.set_errno(0)
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
-        raise LaunchError(f"process {pid} cannot be reached: {os.strerror(number)}")
+        why = what_forbids_it() if number == errno.EPERM else os.strerror(number)
+        raise LaunchError(f"process {pid} cannot be reached: {why}")

@@ -9,6 +9,7 @@ import typer
 
 from dynprof.attach.attaching import Answer, reach
 from dynprof.attach.candidates import candidates
+from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.outcome import INVALID, NOBODY, UNSERVED, fail, say
 from dynprof.errors import LaunchError
 from dynprof.steps.wish import Wish, wished
@@ -114,6 +115,8 @@ def _tell(pid: int, asked: dict[str, Any], timeout_s: float) -> int:
     """Have one process do it; say what came of it, and return the exit code for that."""
     try:
         answer = reach(pid, asked, timeout_s)
+    except DoesNotStopError as error:
+        fail(f"{error}; nothing was changed, and no other process is tried", UNSERVED)
     except LaunchError as error:
         say(str(error), err=True)
         return UNSERVED

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
 from tests.processes import DYNPROF, ROOT, run, start
@@ -83,6 +84,8 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
         ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
     elif kind in ("unprepared", "unknown"):
+        if kind == "unknown":
+            needs_reaching()
         (folder / "job.py").write_text(UNPREPARED)
         run_it = (
             [*DYNPROF, "run", "--step-on", ":work"] if kind == "unprepared" else [sys.executable]

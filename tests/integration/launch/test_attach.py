@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import functools
 import json
 import os
@@ -13,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.attach import permission, stopped_thread
 from dynprof.attach.attaching import REMOTE_EXEC, reach
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import LaunchError
 from tests import processes
 from tests.integration.commands import dynprof
+from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launch.test_run import LOOP, ended, is_stepping, logs
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
@@ -26,6 +30,12 @@ if TYPE_CHECKING:
     from tests.processes import Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
+
+
+@pytest.fixture(autouse=True)
+def _is_allowed() -> None:
+    needs_reaching()
+
 
 BEGUN = "from pathlib import Path\nPath('begun').touch()\n"
 
@@ -204,6 +214,33 @@ def facts(pid: int) -> str:
     return Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.parametrize(
+    ("scope", "says"),
+    [
+        ("1", "or once by sysctl kernel.yama.ptrace_scope=0"),
+        ("2", "only root may"),
+        (None, "SYS_PT"),
+    ],
+)
+def test_where_the_system_forbids_it_the_setting_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, says: str
+) -> None:
+    """What speaks against it is said with what to do; the thread was never stopped."""
+    if scope:
+        (tmp_path / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(permission, "YAMA", tmp_path / "scope")
+
+    def forbidden(*_: object) -> int:
+        ctypes.set_errno(errno.EPERM)
+        return -1
+
+    with begun(tmp_path, LOOP) as process:
+        monkeypatch.setattr(stopped_thread._libc, "ptrace", forbidden)
+        with pytest.raises(LaunchError, match=says):
+            reach(process.pid, {"action": "attach", "directory": "x", "steps": None}, 5)
+        assert ended(tmp_path, process) == ""
+
+
 def test_another_version_of_python_is_named(tmp_path: Path) -> None:
     """What is missing is said: dynprof for that very version."""
     here = sys.version_info[:2]
@@ -278,6 +315,30 @@ def is_counted(folder: Path, wanted: int) -> bool | None:
     """Return True once a script has counted so many signals."""
     path = folder / "count"
     return (path.exists() and int(path.read_text() or 0) == wanted) or None
+
+
+def test_ctrl_c_amid_a_call_waits_until_the_thread_is_back(tmp_path: Path) -> None:
+    """The one who attaches is interrupted while the other's thread runs what it was asked to."""
+    attacher = """
+import os, signal, sys, threading
+from dynprof.attach import python_functions
+from dynprof.attach.stopped_thread import StoppedThread
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pid = int(sys.argv[1])
+files = python_functions._mapped_files(pid)
+libc = [path for path in files if "/libc" in path]
+(sleep,) = python_functions._addresses(pid, files, libc, ("usleep",)).values()
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+with StoppedThread(pid, 30) as thread:
+    thread.call(sleep, 500_000)
+    print("back", flush=True)
+"""
+    with begun(tmp_path, LOOP) as process:
+        found = processes.run([sys.executable, "-c", attacher, str(process.pid)])
+        assert found.stdout == "back\n"
+        assert "KeyboardInterrupt" in found.stderr
+        assert ended(tmp_path, process) == ""
 
 
 def test_what_this_python_attaches_with() -> None:
