@@ -320,7 +320,7 @@ def is_counted(folder: Path, wanted: int) -> bool | None:
 def test_ctrl_c_amid_a_call_waits_until_the_thread_is_back(tmp_path: Path) -> None:
     """The one who attaches is interrupted while the other's thread runs what it was asked to."""
     attacher = """
-import os, signal, sys, threading
+import os, signal, subprocess, sys
 from dynprof.attach import python_functions
 from dynprof.attach.stopped_thread import StoppedThread
 
@@ -329,7 +329,7 @@ pid = int(sys.argv[1])
 files = python_functions._mapped_files(pid)
 libc = [path for path in files if "/libc" in path]
 (sleep,) = python_functions._addresses(pid, files, libc, ("usleep",)).values()
-threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -INT {os.getpid()}"])
 with StoppedThread(pid, 30) as thread:
     thread.call(sleep, 500_000)
     print("back", flush=True)
