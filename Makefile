@@ -31,6 +31,7 @@ bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.step_sources
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
+	$(BIN)/python -m benchmarks.attaching
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

@@ -104,7 +104,7 @@ class _Pending(_Order):
 
     def __init__(self, pid: int, text: str) -> None:
         self._pid, self._address = pid, 0
-        self._functions = python_functions(pid).addresses
+        self._functions = python_functions(pid)
         within = {"__name__": "dynprof.attach.injected"}
         code = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
         content = code.encode() + b"\0"
@@ -133,7 +133,7 @@ class _Pending(_Order):
 
 def _order(pid: int, folder: Path, text: str) -> _Order:
     try:
-        if python_functions(pid).version >= REMOTE_EXEC and sys.version_info >= REMOTE_EXEC:
+        if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
             return _Remote(pid, folder, text)
         return _Pending(pid, text)
     except OSError as error:

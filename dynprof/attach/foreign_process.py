@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dynprof.attach.permission import what_forbids_it
-from dynprof.attach.python_functions import python_functions
+from dynprof.attach.python_functions import python_version
 from dynprof.errors import LaunchError
 
 
@@ -41,7 +41,7 @@ def _why_not(pid: int, folder: Path) -> str:
     if (folder / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
         text = f"process {pid} runs in a container with files of its own"
         return f"{text}; run dynprof attach in there, as by docker exec"
-    version = python_functions(pid).version
+    version = python_version(pid)
     if version != sys.version_info[:2]:
         here, there = (".".join(map(str, each)) for each in (sys.version_info[:2], version))
         text = f"process {pid} runs Python {there} and dynprof here {here}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,42 +14,40 @@ if TYPE_CHECKING:
 _MAPPED = re.compile(r"([0-9a-f]+)-\S+ \S+ ([0-9a-f]+) \S+ \d+ +(/\S.*)")
 _LATER = re.compile(r" \(deleted\)$")
 PYTHON = ("Py_AddPendingCall", "PyRun_SimpleString")
-LIBC = ("mmap", "munmap")
+LIBC = ("mmap",)
 
 
-@dataclass(frozen=True)
-class PythonFunctions:
-    """Addresses in a process, and which Python it is.
-
-    Attributes:
-        addresses: By name: ``Py_AddPendingCall``, ``PyRun_SimpleString``, ``mmap``, ``munmap``.
-        version: Of Python, as ``(3, 11)``.
-    """
-
-    addresses: dict[str, int]
-    version: tuple[int, int]
-
-
-def python_functions(pid: int) -> PythonFunctions:
-    """Return those of a process.
+def python_version(pid: int) -> tuple[int, int]:
+    """Return which Python a process runs, as ``(3, 11)``, by the files in its memory.
 
     Raises:
-        LaunchError: It has no Python in it, or one whose functions have no names.
+        LaunchError: It runs none.
+        OSError: It cannot be looked at, or has ended.
+    """
+    for path in _mapped_files(pid):
+        if found := re.match(r"(?:lib)?python3\.(\d+)|.*\.cpython-3(\d+)", Path(path).name):
+            return 3, int(found[1] or found[2])
+    raise LaunchError(f"process {pid} cannot be reached: it runs no Python")
+
+
+def python_functions(pid: int) -> dict[str, int]:
+    """Return where functions of a process lie: those of :data:`PYTHON` and :data:`LIBC`.
+
+    Raises:
+        LaunchError: Its Python was built without their names, or it has no C library of its own.
         OSError: It cannot be looked at, or has ended.
     """
     bases = _mapped_files(pid)
     python = [path for path in bases if re.match(r"(lib)?python\d", Path(path).name)]
     found = _addresses(pid, bases, [*python, str(_program(pid))], PYTHON)
-    if len(found) < len(PYTHON):
-        known = "its Python was built without names of functions" if python else "it runs no Python"
-        raise LaunchError(f"process {pid} cannot be reached: {known}")
-    libc = [
-        path for path in bases if re.match(r"(libc\.so|libc-2|ld-musl)", path.rpartition("/")[2])
-    ]
-    found |= _addresses(pid, bases, libc, LIBC)
-    if not set(LIBC) <= set(found):
+    if not found:
+        text = "its Python was built without names of functions"
+        raise LaunchError(f"process {pid} cannot be reached: {text}")
+    libc = [path for path in bases if re.match(r"libc\.so|libc-2|ld-musl", Path(path).name)]
+    of_libc = _addresses(pid, bases, libc, LIBC)
+    if not of_libc:
         raise LaunchError(f"process {pid} cannot be reached: it has no C library of its own")
-    return PythonFunctions(found, _version(bases))
+    return {**found, **of_libc}
 
 
 def _program(pid: int) -> Path:
@@ -79,23 +76,10 @@ def _addresses(
             continue
         with Path(f"/proc/{pid}/root{path}").open("rb") as file:
             elf = ELFFile(file)
-            symbols: Any = elf.get_section_by_name(".dynsym")
-            is_fixed = elf.header.e_type == "ET_EXEC"
-            if symbols is None:
-                continue
-            found = {}
-            for name in names:
-                for symbol in symbols.get_symbol_by_name(name) or ():
-                    if symbol["st_value"]:
-                        found[name] = symbol["st_value"] + (0 if is_fixed else bases[path])
+            base = 0 if elf.header.e_type == "ET_EXEC" else bases[path]
+            table: Any = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
+            symbols = {name: table.get_symbol(name) for name in names} if table else {}
+            found = {name: base + known["st_value"] for name, known in symbols.items() if known}
             if len(found) == len(names):
                 return found
     return {}
-
-
-def _version(bases: dict[str, int]) -> tuple[int, int]:
-    """Return which Python it is, by the name of its program, library or modules."""
-    for path in bases:
-        if found := re.match(r"(?:lib)?python3\.(\d+)|.*\.cpython-3(\d+)", Path(path).name):
-            return 3, int(found[1] or found[2])
-    return 3, 0
