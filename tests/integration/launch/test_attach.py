@@ -22,7 +22,7 @@ from dynprof.errors import LaunchError
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.launch.reaching import needs_reaching
-from tests.integration.launch.test_run import LOOP, ended, is_stepping, logs
+from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
 

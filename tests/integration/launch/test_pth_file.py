@@ -13,7 +13,7 @@ import pytest
 from dynprof.launch.pth_file import LINE
 from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
 from tests import processes
-from tests.integration.launch.test_run import LOOP, ended, is_stepping, logs
+from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
 from tests.processes import ROOT
 
 if TYPE_CHECKING:

@@ -16,49 +16,13 @@ from dynprof.launch.command_line import environment
 from dynprof.launch.variables import CONFIG
 from tests import processes
 from tests.integration.commands import dynprof
+from tests.integration.launch.unprepared import LOOP, begun, ended, is_stepping, logs
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
-from tests.processes import DYNPROF, Process
+from tests.processes import DYNPROF
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-LOOP = """
-import sys, time
-from pathlib import Path
-
-def work():
-    time.sleep(0.005)
-
-while not Path("enough").exists():
-    work()
-"""
-"""A loop that ends when it is told to; each return of ``work`` is a step."""
-
-
-def begun(folder: Path, script: str, *options: str, **settings: str) -> Process:
-    """Start ``dynprof run OPTIONS job.py`` in a folder."""
-    (folder / "job.py").write_text(script)
-    env = {**os.environ, **settings}
-    return processes.start([*DYNPROF, "run", *options, "job.py"], cwd=folder, env=env)
-
-
-def ended(folder: Path, process: Process) -> str:
-    """Have a loop end; return what it said on its standard error."""
-    (folder / "enough").touch()
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return errors
-
-
-def logs(folder: Path) -> list[str]:
-    """Return the log of every process that watched."""
-    return [path.read_text() for path in (folder / "prof_config/log").glob("*.log")]
-
-
-def is_stepping(folder: Path) -> None:
-    """Wait until one process watches and its steps are counted."""
-    when(folder, "steps", lambda now: [s.step > 2 for s in now.values()] == [True])
 
 
 def test_a_window_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
