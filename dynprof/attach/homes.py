@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _NAME = re.compile(r"[\w.-]+")
-NOT_LENT = {"numpy", "duckdb", "typer"}
+NOT_LENT = {"numpy", "duckdb", "pyelftools", "typer"}
 """What only commands and analyses need: those run here."""
 
 
@@ -17,21 +17,27 @@ NOT_LENT = {"numpy", "duckdb", "typer"}
 def homes() -> dict[str, str]:
     """Return the folder of each top-level module, by its name."""
     found = {"dynprof": str(Path(__file__).parents[2])}
-    waiting, seen = ["dynprof"], set(NOT_LENT)
-    by_distribution: dict[str, list[str]] = {}
-    for module, names in metadata.packages_distributions().items():
-        for name in names:
-            by_distribution.setdefault(_plain(name), []).append(module)
+    waiting, seen = ["dynprof"], {"dynprof", *NOT_LENT}
     while waiting:
         name = waiting.pop()
-        for module in by_distribution.get(_plain(name), ()):
-            if module not in found and (home := _home(module)):
-                found[module] = home
-        for needed in _needed(name):
-            if needed not in seen:
-                seen.add(needed)
-                waiting.append(needed)
+        for module in _modules(name):
+            if home := _home(module):
+                found.setdefault(module, home)
+        needed = [one for one in _needed(name) if one not in seen]
+        seen.update(needed)
+        waiting += needed
     return found
+
+
+def _modules(name: str) -> set[str]:
+    """Return the top-level modules of a distribution."""
+    try:
+        files = metadata.files(name) or []
+    except metadata.PackageNotFoundError:
+        return set()
+    code = [file for file in files if file.suffix in (".py", ".so")]
+    names = {file.parts[0].partition(".")[0] for file in code}
+    return {name for name in names if name.isidentifier()}
 
 
 def _needed(name: str) -> list[str]:

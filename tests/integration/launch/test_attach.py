@@ -22,7 +22,13 @@ from dynprof.errors import LaunchError
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.launch.reaching import needs_reaching
-from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
+from tests.integration.launch.unprepared import (
+    LOOP,
+    ended,
+    is_stepping,
+    logs,
+    process_of_another_user,
+)
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
 
@@ -204,9 +210,8 @@ time.sleep(100)
             text = refusal(process.pid)
             assert text == f"process {process.pid} is being debugged by process {debugger.pid}\n"
         assert ended(tmp_path, process) == ""
-    others = [p for p in Path("/proc").glob("[0-9]*") if p.stat().st_uid != os.getuid()]
-    if others:
-        assert "is another user's; attach as that user" in refusal(int(others[0].name))
+    if other := process_of_another_user():
+        assert "is another user's; attach as that user" in refusal(other)
 
 
 def facts(pid: int) -> str:

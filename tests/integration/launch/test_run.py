@@ -8,7 +8,6 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
@@ -16,7 +15,14 @@ from dynprof.launch.command_line import environment
 from dynprof.launch.variables import CONFIG
 from tests import processes
 from tests.integration.commands import dynprof
-from tests.integration.launch.unprepared import LOOP, begun, ended, is_stepping, logs
+from tests.integration.launch.unprepared import (
+    LOOP,
+    begun,
+    ended,
+    is_stepping,
+    logs,
+    process_of_another_user,
+)
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
 from tests.processes import DYNPROF
@@ -261,9 +267,9 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
 
 def test_another_users_process_names_no_directory() -> None:
     """Whoever holds a file open under the name of a log does not say where others write."""
-    others = next((p for p in psutil.process_iter(["uids"]) if p.uids().real != os.getuid()), None)
-    if others is None:
+    other = process_of_another_user()
+    if other is None:
         pytest.skip("all processes here are of one user")
-    code, _, errors = dynprof("arm", others.pid)
+    code, _, errors = dynprof("arm", other)
     assert code == 2
     assert "is another user's; give the directory" in errors

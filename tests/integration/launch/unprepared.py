@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tests import processes
 from tests.integration.launching import when
 from tests.processes import DYNPROF, Process
@@ -48,3 +50,11 @@ def logs(folder: Path) -> list[str]:
 def is_stepping(folder: Path) -> None:
     """Wait until one process watches and its steps are counted."""
     when(folder, "steps", lambda now: [s.step > 2 for s in now.values()] == [True])
+
+
+def process_of_another_user() -> int | None:
+    """Return the oldest process of somebody else's, if there is one."""
+    for process in psutil.process_iter(["uids"]):  # what ends meanwhile has none
+        if (uids := process.info["uids"]) and uids.real != os.getuid():
+            return process.pid
+    return None
