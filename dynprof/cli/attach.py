@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import typer
 
 from dynprof.attach.attaching import Answer, reach
 from dynprof.attach.candidates import candidates
 from dynprof.attach.stopped_thread import DoesNotStopError
+from dynprof.cli.config_directory import health
 from dynprof.cli.outcome import INVALID, NOBODY, UNSERVED, fail, say
 from dynprof.errors import LaunchError
+from dynprof.launch.watched_processes import watched_process
 from dynprof.steps.wish import Wish, wished
 
 TIMEOUT_S = 30.0
+FIRST_STEP_S = 5.0
 _Pid = Annotated[
     int | None, typer.Argument(help="The id of the process.", show_default=False, min=1)
 ]
@@ -127,13 +133,14 @@ def _said(pid: int, answer: Answer) -> int:
     stood = (
         "" if answer.stood_ms is None else f" Its main thread stood for {answer.stood_ms:.1f} ms;"
     )
-    time = f"{stood} after {answer.took_s:.2f} s it was done."
+    took = f"{stood} after {answer.took_s:.2f} s it was done."
     if directory := answer.said.get("begun"):
-        say(f"process {pid} watches {directory}.{time}")
+        say(f"process {pid} watches {directory}.{took}")
+        say(_steps_of(pid))
         say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} takes it out", err=True)
         return 0
     if directory := answer.said.get("ended"):
-        say(f"process {pid} watches {directory} no more.{time} Left in it: {answer.said['left']}")
+        say(f"process {pid} watches {directory} no more.{took} Left in it: {answer.said['left']}")
         return 0
     if directory := answer.said.get("watched"):
         say(
@@ -143,3 +150,16 @@ def _said(pid: int, answer: Answer) -> int:
         return UNSERVED
     say(f"process {pid} cannot be watched: {answer.said['failed']}", err=True)
     return UNSERVED
+
+
+def _steps_of(pid: int) -> str:
+    """Say where its steps come from, once the first has ended; that is waited for a while."""
+    deadline_s = time.monotonic() + FIRST_STEP_S
+    with contextlib.suppress(psutil.Error):  # it has ended
+        while time.monotonic() < deadline_s:
+            found = watched_process(pid)
+            if found and found.status and health(found.status) != "starting":
+                return f"its steps come from {found.status.steps_from}"
+            time.sleep(0.1)
+    text = f"no step has ended in {FIRST_STEP_S:g} s"
+    return f"{text}; dynprof status {pid} --json says where they would come from (steps_from)"
