@@ -23,8 +23,10 @@ JOB = """
 import os, time
 longest = 0.0
 last = time.perf_counter()
+def work():
+    return sum(range(2000))
 while True:
-    sum(range(2000))
+    work()
     now = time.perf_counter()
     if now - last > longest and os.path.exists("begin"):
         longest = now - last
@@ -42,7 +44,7 @@ def ways() -> dict[str, list[str]]:
     """Return the commands, as far as they are here; a process's id takes the place of {pid}."""
     found = {
         "nothing, for a second": ["sleep", "1"],
-        "dynprof attach": [*SELF, "attach", "{pid}", "--step-on", "1s"],
+        "dynprof attach": [*SELF, "attach", "{pid}", "--step-on", ":work"],
     }
     if py_spy := _tool("py-spy"):
         found["py-spy dump"] = [py_spy, "dump", "--pid", "{pid}"]
