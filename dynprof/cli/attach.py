@@ -14,10 +14,10 @@ from dynprof.attach.attaching import Answer, reach
 from dynprof.attach.candidates import candidates
 from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
-from dynprof.cli.outcome import INVALID, NOBODY, UNSERVED, fail, say
+from dynprof.cli.outcome import NOBODY, UNSERVED, fail, say
+from dynprof.cli.step_on import StepOn, check_step_on
 from dynprof.errors import LaunchError
 from dynprof.launch.watched_processes import watched_process
-from dynprof.steps.wish import Wish, wished
 
 TIMEOUT_S = 30.0
 FIRST_STEP_S = 5.0
@@ -49,15 +49,7 @@ def attach(
             show_default=False,
         ),
     ] = None,
-    step_on: Annotated[
-        str | None,
-        typer.Option(
-            "--step-on",
-            metavar="SOURCE",
-            help="What ends a step: optimizer, package.module:function, a period as 5s.",
-            show_default=False,
-        ),
-    ] = None,
+    step_on: StepOn = None,
     every: _All = None,
     timeout: _Timeout = TIMEOUT_S,
 ) -> None:
@@ -72,10 +64,7 @@ def attach(
 
     Example: dynprof attach 12345 --config prof_config
     """
-    try:
-        wished(step_on, otherwise=Wish("auto"))
-    except ValueError as error:
-        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
+    check_step_on(step_on)
     codes = []
     for one, folder in _meant(pid, every):
         directory = (config.absolute() if config else folder / "prof_config").expanduser()

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail
+from dynprof.cli.outcome import UNREADABLE, fail
+from dynprof.cli.step_on import StepOn, check_step_on
 from dynprof.errors import LaunchError
 from dynprof.files.layout import make_dir
 from dynprof.launch.command_line import command_line, environment
-from dynprof.steps.wish import Wish, wished
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is none of ours belong to the job."""
@@ -32,15 +32,7 @@ def run(
     config: Annotated[
         Path, typer.Option("--config", metavar="DIR", help="The directory to watch.")
     ] = Path("prof_config"),
-    step_on: Annotated[
-        str | None,
-        typer.Option(
-            "--step-on",
-            metavar="SOURCE",
-            help="What ends a step: optimizer, package.module:function, a period as 5s.",
-            show_default=False,
-        ),
-    ] = None,
+    step_on: StepOn = None,
 ) -> None:
     """Run a job so that it watches a config, as if its script called dp.init() and dp.step().
 
@@ -54,12 +46,10 @@ def run(
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
+    check_step_on(step_on)
     try:
-        wished(step_on, otherwise=Wish("auto"))
         make_dir(config.expanduser())
         called = command_line(command)
-    except ValueError as error:
-        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
     except LaunchError as error:
         fail(str(error), UNREADABLE)
     except OSError as error:

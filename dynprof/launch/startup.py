@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.dynamic_profile import disabled, init_from_outside
 from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
 
@@ -22,7 +23,7 @@ def begin() -> None:
     Whatever fails is a sentence on standard error: the script runs.
     """
     global _begun
-    if _begun or os.environ.get("DYNPROF_DISABLE"):
+    if _begun or disabled():
         return
     _begun = True
     if directory_asked_for(os.environ) and not why_left_alone(
@@ -46,12 +47,15 @@ def directory_asked_for(environ: Mapping[str, str]) -> str:
 
 def _begin() -> None:
     from dynprof.backends.kineto_messages import keep_kineto_quiet_without_devices
-    from dynprof.dynamic_profile import init_from_outside
     from dynprof.launch.daemons import follow_daemons
 
     directory = Path(directory_asked_for(os.environ)).expanduser().absolute()
     os.environ[CONFIG] = str(directory)  # a script that changes directory starts others from there
     leave_to_children()
     keep_kineto_quiet_without_devices()
-    init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
-    follow_daemons(lambda: init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG))
+
+    def watch() -> None:
+        init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
+
+    watch()
+    follow_daemons(watch)
