@@ -1,8 +1,8 @@
-"""An interpreter that has loaded torch and what a session needs; it forks for scripts with torch.
+"""Interpreters that have loaded what a script with torch, or a command of dynprof, needs.
 
-To load both takes most of the time of a short script. What needs an interpreter of its own
-(tunables of the allocator, another command line, threads before the fork, imports that are to be
-seen) starts one.
+They fork for each: to load it takes most of the time of a short one. What needs an interpreter of
+its own (tunables of the allocator, another command line, threads before the fork, imports that are
+to be seen) starts one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import atexit
 import builtins
 import contextlib
 import functools
+import gc
+import importlib
 import json
 import os
 import select
@@ -26,12 +28,16 @@ from typing import IO, TYPE_CHECKING, Any
 import psutil
 
 from tests import processes
+from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
+SCRIPT = "torch", "dynprof.session.startup"
+COMMAND = "dynprof.cli", "dynprof.analysis.runs.newest", "dynprof.analysis.runs.window_report"
+"""What an interpreter loads for each of the two."""
 
 
 class ForkedScript(processes.Process):
@@ -85,17 +91,33 @@ class ForkedScript(processes.Process):
         return found
 
 
-def run(text: str, folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run(
+    text: str,
+    folder: Path,
+    env: Mapping[str, str],
+    arguments: Sequence[str] = (),
+    needs: tuple[str, ...] = SCRIPT,
+    patience: float = 1,
+) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as ``python -c`` would, whatever its exit code.
+
+    Args:
+        text: Of the script.
+        folder: Where it runs.
+        env: Its environment; what Python itself reads of that is as it is here.
+        arguments: What stands in ``sys.argv`` behind its name.
+        needs: What is loaded before it runs.
+        patience: How many times as long as usual it may take.
 
     Raises:
         subprocess.TimeoutExpired: It took too long, and was killed.
     """
     asked = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env), "warnings": []}
+    asked["arguments"] = list(arguments)
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        script = _fork(asked, [output, errors], [])
+        script = _fork(asked, [output, errors], [], needs)
         try:
-            code = script.wait()
+            code = script.wait(patience * patience_s())
         except BaseException:
             script.end()
             raise
@@ -112,23 +134,27 @@ def start(path: Path, env: Mapping[str, str], *warned: str) -> ForkedScript:
         env: Its environment.
         warned: What is to be done with warnings, each as ``-W`` takes it.
     """
-    asked = {"text": path.read_text(), "path": str(path), "folder": str(path.parent)}
+    asked: dict[str, Any] = {"text": path.read_text(), "path": str(path), "arguments": []}
+    asked["folder"] = str(path.parent)
     read, written = zip(*(os.pipe() for _ in range(2)), strict=True)
     pipes = [os.fdopen(end) for end in read]
     files = [os.fdopen(end, "w") for end in written]
     try:
-        return _fork({**asked, "env": dict(env), "warnings": warned}, files, pipes)
+        return _fork({**asked, "env": dict(env), "warnings": warned}, files, pipes, SCRIPT)
     finally:
         for file in files:
             file.close()
 
 
 def _fork(
-    asked: dict[str, Any], files: Sequence[IO[str]], pipes: Sequence[IO[str]]
+    asked: dict[str, Any],
+    files: Sequence[IO[str]],
+    pipes: Sequence[IO[str]],
+    needs: tuple[str, ...],
 ) -> ForkedScript:
     """Have a script run, which writes to two files."""
     asked["env"][processes.MARK] = mark = processes.new_mark()
-    connection = _interpreter()
+    connection = _interpreter(needs)
     ended, told = os.pipe()
     fds = [told, *(file.fileno() for file in files)]
     socket.send_fds(connection, [json.dumps(asked).encode()], fds)
@@ -140,12 +166,12 @@ def _fork(
 
 
 @functools.cache
-def _interpreter() -> socket.socket:
-    """Start the interpreter; it ends once nobody has the other end of its socket any more."""
+def _interpreter(needs: tuple[str, ...]) -> socket.socket:
+    """Start an interpreter; it ends once nobody has the other end of its socket any more."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
     with there:
-        command = [sys.executable, "-m", __name__, str(there.fileno())]
+        command = [sys.executable, "-m", __name__, str(there.fileno()), *needs]
         processes.start_for_all_tests(command, pass_fds=[there.fileno()])
     atexit.register(here.close)
     return here
@@ -187,7 +213,7 @@ def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
     os.chdir(script["folder"])
     os.environ.clear()
     os.environ.update(script["env"])
-    sys.argv, sys.path[0] = [script["path"]], ""
+    sys.argv, sys.path[0] = [script["path"], *script["arguments"]], ""
     for each in script["warnings"]:
         sys.warnoptions.append(each)
         action, _, category = each.partition("::")
@@ -195,12 +221,11 @@ def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
     return script
 
 
-def _main() -> None:
-    import torch  # noqa: F401
-
-    import dynprof.session.startup  # noqa: F401
-
-    script = _script(socket.socket(fileno=int(sys.argv[1])))
+def _main(socket_fd: str, *needs: str) -> None:
+    for name in needs:
+        importlib.import_module(name)
+    gc.freeze()  # else each fork looks through all of that, and copies it, as it ends
+    script = _script(socket.socket(fileno=int(socket_fd)))
     if script is None:
         return
     sys.modules["__main__"] = main = types.ModuleType("__main__")
@@ -210,4 +235,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    _main(*sys.argv[1:])

@@ -10,12 +10,14 @@ from tests.processes import DYNPROF, Process
 
 def start(*arguments: object) -> Process:
     """Start the command."""
-    wide = {**os.environ, "COLUMNS": "200"}
-    return processes.start([*DYNPROF, *map(str, arguments)], env=wide)
+    return processes.start([*DYNPROF, *map(str, arguments)], env=_wide())
 
 
 def dynprof(*arguments: object) -> tuple[int, str, str]:
     """Run the command; return its exit code, its output, and what it said on stderr."""
-    process = start(*arguments)
-    output, errors = process.communicate()
-    return process.returncode, output, errors
+    done = processes.run([*DYNPROF, *map(str, arguments)], env=_wide())
+    return done.returncode, done.stdout, done.stderr
+
+
+def _wide() -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "200"}
