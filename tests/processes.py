@@ -116,7 +116,7 @@ def run(
         patience: How many times as long as usual it may take.
         settings: As :func:`start` takes them.
     """
-    if tuple(command[:3]) == DYNPROF and _loaded_will_do(settings):
+    if tuple(command[:3]) == DYNPROF and _loaded_will_do(command, settings):
         from tests import warm_interpreter
 
         folder, env = settings.get("cwd") or Path.cwd(), settings.get("env") or os.environ
@@ -128,14 +128,17 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def _loaded_will_do(settings: dict[str, Any]) -> bool:
-    """Tell whether a process asks for nothing that its interpreter has to know as it starts."""
+def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> bool:
+    """Tell whether a process asks for nothing that its interpreter has to know as it starts.
+
+    How wide a page of help is, typer asks as it is imported.
+    """
     env = settings.get("env") or os.environ
     own = [
         {name: text for name, text in each.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
         for each in (env, os.environ)
     ]
-    return own[0] == own[1] and settings.keys() <= {"cwd", "env"}
+    return own[0] == own[1] and "--help" not in command and settings.keys() <= {"cwd", "env"}
 
 
 def family(mark: str) -> list[psutil.Process]:
