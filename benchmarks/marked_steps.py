@@ -1,5 +1,7 @@
 """What phases and marks cost a training step of about 5 ms, beside the same loop without any.
 
+The last row is what a window costs a job that sets its marks anyway.
+
 ``marked_steps.py [ROUNDS]``: blocks of steps with and without by turns, in the order with, without,
 without, with, so that a machine whose pace drifts is as slow for the ones as for the others. The
 training thread's processor time is shown as well, which other processes disturb less; it leaves out
@@ -83,26 +85,32 @@ def plugin() -> Iterator[None]:
         dynprof.plugin.uninstall()
 
 
+def marks_alone(folder: str) -> AbstractContextManager[None]:
+    """Record marks alone."""
+    return window(folder, profiler_level="Level_none")
+
+
 @contextlib.contextmanager
 def recorded(folder: str) -> Iterator[None]:
     """Mark phases, and record marks alone."""
-    with plugin(), window(folder, profiler_level="Level_none"):
+    with plugin(), marks_alone(folder):
         yield
 
 
 def compared(training: Training, folder: str) -> dict[str, list[tuple[Times, Times]]]:
     """Return for each way of marking, of each round, a step's times without and with it."""
-    ways: dict[str, tuple[Callable[[], AbstractContextManager[None]], int]] = {
-        "nothing: what the method is out by": (contextlib.nullcontext, 0),
-        "import dynprof.plugin, no window": (plugin, 0),
-        "the same, in a window of marks alone": (lambda: recorded(folder), 0),
-        f"the same with {MARKS} marks a step": (lambda: recorded(folder), MARKS),
+    ways: dict[str, tuple[Callable[[], AbstractContextManager[None]], int, int]] = {
+        "nothing: what the method is out by": (contextlib.nullcontext, 0, 0),
+        "import dynprof.plugin, no window": (plugin, 0, 0),
+        "the same, in a window of marks alone": (lambda: recorded(folder), 0, 0),
+        f"the same with {MARKS} marks a step": (lambda: recorded(folder), MARKS, 0),
+        f"a window, both with {MARKS} marks a step": (lambda: marks_alone(folder), MARKS, MARKS),
     }
     found: dict[str, list[tuple[Times, Times]]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, (entered, marks) in ways.items():
+        for name, (entered, marks, usual) in ways.items():
             first = _block_in(entered(), training, marks)
-            without = _mean(training.block(), training.block())
+            without = _mean(training.block(usual), training.block(usual))
             found[name].append((without, _mean(first, _block_in(entered(), training, marks))))
     return found
 

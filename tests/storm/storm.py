@@ -49,6 +49,8 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
         told = json.loads(output.splitlines()[-1])
         print(f"seed {seed}: {told['trained']:,} steps, {outcomes(folder)}", flush=True)
         return ""
+    (folder / "output.txt").write_text(output)
+    (folder / "errors.txt").write_text(errors)
     return f"seed {seed} ended with {job.returncode}: {output[-2000:]}{errors[-6000:]}"
 
 
