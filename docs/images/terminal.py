@@ -1,6 +1,6 @@
-"""Records ``terminal.svg``: a real session in tmux, beside a real job of four ranks.
+"""Records ``terminal.svg`` and ``attach.svg``: real sessions in tmux, beside real jobs.
 
-``python docs/images/terminal.py`` needs tmux; the picture is what the terminal showed, colours
+``python docs/images/terminal.py [NAME]`` needs tmux; a picture is what the terminal showed, colours
 included.
 """
 
@@ -14,25 +14,79 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-JOB = """
+SESSION = "dynprof-recording"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is shown.
+
+    Attributes:
+        title: Above the picture.
+        job: A script, which runs as ``train.py``.
+        ranks: How many of it run.
+        commands: What is typed, one after the other.
+        rows: Of the terminal.
+        columns: Of the terminal.
+    """
+
+    title: str
+    job: str
+    ranks: int
+    commands: tuple[str, ...]
+    rows: int
+    columns: int = 132
+
+
+SESSIONS = {
+    "terminal": Session(
+        title="four ranks, one operator",
+        job="""
 import time, dynprof as dp
 dp.init("prof_config")
 while True:
     time.sleep(0.02)
     dp.step()
-"""
-COMMANDS = (
-    "dynprof status prof_config",
-    "dynprof arm prof_config --active 50 --warmup 1 --ranks 0,3 --wait",
-    "dynprof log prof_config -n 3",
-)
-COLUMNS, ROWS = 132, 32
-SESSION = "dynprof-recording"
+""",
+        ranks=4,
+        commands=(
+            "dynprof status prof_config",
+            "dynprof arm prof_config --active 50 --warmup 1 --ranks 0,3 --wait",
+            "dynprof log prof_config -n 3",
+        ),
+        rows=32,
+    ),
+    "attach": Session(
+        title="a job that nobody prepared",
+        job="""
+import time, torch
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.utils.data.DataLoader(torch.randn(64_000, 512), batch_size=64)
+while True:
+    for batch in data:
+        time.sleep(0.02)  # a slow disk
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        ranks=1,
+        commands=(
+            "dynprof attach $(pgrep -of train.py)",
+            "dynprof status",
+            "dynprof arm $(pgrep -of train.py) --active 10 --wait",
+            "dynprof top prof_config -n 6",
+            "dynprof detach $(pgrep -of train.py)",
+        ),
+        rows=60,
+    ),
+}
 
 
 def tmux(*arguments: str) -> str:
@@ -49,15 +103,15 @@ def type_in(command: str) -> None:
         time.sleep(0.2)
 
 
-def record(folder: Path) -> str:
-    """Play the session in a folder; return what the terminal shows, with its escapes."""
+def record(session: Session, folder: Path) -> str:
+    """Play a session in a folder; return what the terminal shows, with its escapes."""
     bin_dir = str(Path(sys.executable).parent)
-    size = ("-x", str(COLUMNS), "-y", str(ROWS))
+    size = ("-x", str(session.columns), "-y", str(session.rows))
     shell = f"env PS1='$ ' PATH={bin_dir}:{os.environ['PATH']} sh"
     tmux("new-session", "-d", "-s", SESSION, "-c", str(folder), *size, shell)
     try:
         time.sleep(1)
-        for command in COMMANDS:
+        for command in session.commands:
             type_in(command)
         return tmux("capture-pane", "-e", "-p", "-t", SESSION)
     finally:
@@ -65,22 +119,28 @@ def record(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run the job, record, write the picture beside this file."""
+    """Record what is named, or all; write the pictures beside this file."""
+    for name in sys.argv[1:] or SESSIONS:
+        Path(__file__).with_name(f"{name}.svg").write_text(picture(SESSIONS[name]))
+
+
+def picture(session: Session) -> str:
+    """Run the job, and return what the terminal shows beside it."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as jobs:
         folder = Path(place)
-        (folder / "job.py").write_text(JOB)
-        for rank in range(4):
-            env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "4"}
-            job = subprocess.Popen([sys.executable, "job.py"], cwd=folder, env=env)
+        (folder / "train.py").write_text(session.job)
+        for rank in range(session.ranks):
+            several = {"RANK": str(rank), "WORLD_SIZE": str(session.ranks)}
+            env = {**os.environ, **(several if session.ranks > 1 else {})}
+            job = subprocess.Popen([sys.executable, "train.py"], cwd=folder, env=env)
             jobs.callback(job.wait)
             jobs.callback(job.kill)
         time.sleep(8)
-        shown = record(folder).rstrip().removesuffix("$")
-    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+        shown = record(session, folder).rstrip().removesuffix("$")
+    console = Console(record=True, width=session.columns, file=io.StringIO())
     console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
-    svg = console.export_svg(title="four ranks, one operator")
-    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nothing from elsewhere
-    Path(__file__).with_name("terminal.svg").write_text(svg)
+    svg = console.export_svg(title=session.title)
+    return re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nothing from elsewhere
 
 
 if __name__ == "__main__":

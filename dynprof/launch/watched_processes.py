@@ -55,13 +55,24 @@ def watched_process(pid: int) -> Watched | None:
     process = psutil.Process(pid)
     if process.uids().real != os.getuid():
         raise psutil.AccessDenied(pid)
+    own_id = str(_id_inside(pid))
     for opened in process.open_files():
         path = Path(opened.path)
-        if path.parent.name == LOG_DIR and (name := _LOG.fullmatch(path.name)):
+        name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
+        if name and name["pid"] == own_id:  # what it forks has its log open as well
             directory = path.parent.parent
-            status = _status(directory, int(name["rank"]), int(name["pid"]))
+            status = _status(directory, int(name["rank"]), int(own_id))
             return Watched(pid, " ".join(process.cmdline()), directory, status)
     return None
+
+
+def _id_inside(pid: int) -> int:
+    """Return the id by which a process knows itself, in a container perhaps."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return pid
 
 
 def _status(directory: Path, rank: int, pid: int) -> Status | None:

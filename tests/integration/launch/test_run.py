@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
@@ -263,6 +264,23 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
     )
     code, _, errors = dynprof("arm", os.getpid())
     assert (code, errors) == (3, f"process {os.getpid()} watches no config\n")
+
+
+def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:
+    """What a watched process forks, as a loader's workers, has its log open and is not listed."""
+    forks = "    if Path('now').exists():\n        Path('now').unlink()\n        "
+    forks += "os.fork() or time.sleep(600)\n"
+    script = "import os\n" + LOOP.replace("    work()\n", f"    work()\n{forks}")
+    with begun(tmp_path, script, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        (tmp_path / "now").touch()
+        job = psutil.Process(process.pid)
+        (child,) = wait_for("a fork", lambda: job.children() or None)
+        _, output, _ = dynprof("status", "--json")
+        listed = {each["pid"] for each in json.loads(output)["processes"]}
+        assert listed & {process.pid, child.pid} == {process.pid}
+        code, _, errors = dynprof("arm", child.pid)
+        assert (code, errors) == (3, f"process {child.pid} watches no config\n")
 
 
 def test_another_users_process_names_no_directory() -> None:
