@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_left, insort
 from math import inf
 from time import time_ns
@@ -151,9 +152,17 @@ class MarkTracks(Companion, Sink):
         return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
 
 
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+"""What a script may have in a string, and no reader of JSON has to take."""
+
+
 def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
-    args = {"domain": domain, "thread": thread}
-    return {"cat": "mstx", "name": message, "pid": os.getpid(), "args": args}
+    args = {"domain": _whole(domain), "thread": thread}
+    return {"cat": "mstx", "name": _whole(message), "pid": os.getpid(), "args": args}
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else _HALF_A_PAIR.sub("\ufffd", text)
 
 
 def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
@@ -165,7 +174,7 @@ def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
             place = tracks.place(event["ts"], event["ts"] + event.get("dur", 0))
             yield {**event, "tid": number + place}
         for place in range(tracks.count):
-            yield named_track(number + place, f"marks: {domain}")
+            yield named_track(number + place, f"marks: {_whole(domain)}")
         number += tracks.count
 
 

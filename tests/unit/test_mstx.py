@@ -264,6 +264,18 @@ def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
     assert Instant.compared < 100 * len(crossing)
 
 
+def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
+    """Not all readers of JSON take it; whole characters stay as they are."""
+    track = MarkTracks(Domains())
+    track.start()
+    mstx.mark("\ud800 half, \U0001f600 whole", domain="of \udfff")
+    track.stop()
+    event, name = track.events()
+    assert event["name"] == "\ufffd half, \U0001f600 whole"
+    assert event["args"]["domain"] == "of \ufffd"
+    assert name["args"]["name"] == "marks: of \ufffd"
+
+
 def test_domains_are_kept_or_left_out() -> None:
     """What is included wins over what is excluded."""
 
