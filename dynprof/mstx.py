@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
 from dynprof.marks.compiled_code import left_out
+from dynprof.marks.open_ranges import STACKS
 from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
 from dynprof.process.warnings_to_script import warn_script
 
@@ -106,7 +107,8 @@ class annotate:  # noqa: N801 - the vendor's name
     """A range as a context manager or a decorator.
 
     It may cross others, as blocks of several coroutines do. Decorated coroutines are ranges while
-    they run, decorated generators from their first item to their end.
+    they run, decorated generators from their first item to their end. Threads may share one object;
+    coroutines whose blocks cross need one each.
 
     Args:
         message: What to call it; a decorated function's own name where it is left out.
@@ -118,14 +120,21 @@ class annotate:  # noqa: N801 - the vendor's name
         self, message: str | None = None, stream: object = None, domain: str = "default"
     ) -> None:
         self.message, self.stream, self.domain = message, stream, domain
-        self._begun: list[int] = []
+        self._begun: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
-        self._begun.append(range_start(self.message, self.stream, self.domain))
+        number = range_start(self.message, self.stream, self.domain)
+        self._begun.setdefault(STACKS.mine.number, []).append(number)
         return self
 
     def __exit__(self, *_: object) -> None:
-        open_ranges.end(self._begun.pop())
+        here = STACKS.mine.number
+        if here not in self._begun:  # a generator's block may end on another thread than it began
+            here = next(iter(self._begun.copy()))
+        mine = self._begun[here]
+        open_ranges.end(mine.pop())
+        if not mine:
+            del self._begun[here]
 
     def __call__(self, function: Function) -> Function:
         """Make every call of a function a range."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from dynprof.marks import open_ranges
-from dynprof.mstx import annotate
+from dynprof.mstx import annotate, range_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,11 +32,11 @@ def iterate(items: Iterable[Item], name: str = LOADING) -> Iterator[Item]:
 
     Args:
         items: A loader, or anything else to iterate.
-        name: What to call the phase.
+        name: What to call the phase; as the message of a mark.
     """
     remaining = iter(items)
     while True:
-        number = open_ranges.start(name, DOMAIN)
+        number = range_start(name, domain=DOMAIN)
         try:
             item = next(remaining)
         except StopIteration:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from bisect import bisect_left, insort
+from math import inf
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -149,31 +152,60 @@ class MarkTracks(Companion, Sink):
         return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
 
 
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+"""What a script may have in a string, and no reader of JSON has to take."""
+
+
 def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
-    args = {"domain": domain, "thread": thread}
-    return {"cat": "mstx", "name": message, "pid": os.getpid(), "args": args}
+    args = {"domain": _whole(domain), "thread": thread}
+    return {"cat": "mstx", "name": _whole(message), "pid": os.getpid(), "args": args}
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else _HALF_A_PAIR.sub("\ufffd", text)
 
 
 def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
     """Yield events with a track each: on one, ranges lie inside each other or follow each other."""
     number = TRACK
     for domain, events in by_domain.items():
-        ends: list[list[int]] = []  # of the ranges that are open on each track of the domain
+        tracks = _Tracks()
         for event in sorted(events, key=lambda event: (event["ts"], -event.get("dur", 0))):
-            place = _place(ends, event["ts"], event["ts"] + event.get("dur", 0))
+            place = tracks.place(event["ts"], event["ts"] + event.get("dur", 0))
             yield {**event, "tid": number + place}
-        for place in range(len(ends)):
-            yield named_track(number + place, f"marks: {domain}")
-        number += len(ends)
+        for place in range(tracks.count):
+            yield named_track(number + place, f"marks: {_whole(domain)}")
+        number += tracks.count
 
 
-def _place(ends: list[list[int]], begin: int, end: int) -> int:
-    """Return on which track something fits, and note it there."""
-    for place, around in enumerate(ends):
-        while around and around[-1] <= begin:
-            around.pop()
-        if not around or end <= around[-1]:
-            around.append(end)
-            return place
-    ends.append([end])
-    return len(ends) - 1
+class _Tracks:
+    """Finds room for one after the other, in order of time; thousands may be open at once."""
+
+    def __init__(self) -> None:
+        self._open: list[list[int]] = []  # the ends of what is open on each track
+        self._innermost: list[tuple[float, int]] = []  # of these the newest, in order, and where
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    def place(self, begin: int, end: int) -> int:
+        """Return on which track something fits, most tightly, and note it there."""
+        while self._innermost and self._innermost[0][0] <= begin:
+            place = self._innermost.pop(0)[1]
+            self._open[place].pop()
+            self._note(place)
+        fits = bisect_left(self._innermost, (end, 0))
+        if fits < len(self._innermost):
+            place = self._innermost.pop(fits)[1]
+        else:
+            place = len(self._open)
+            self._open.append([])
+        self._open[place].append(end)
+        self._note(place)
+        return place
+
+    def _note(self, place: int) -> None:
+        around = self._open[place]
+        insort(self._innermost, (around[-1] if around else inf, place))

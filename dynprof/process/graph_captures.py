@@ -152,6 +152,13 @@ GRAPH_CAPTURES = GraphCaptures()
 """The process has one."""
 
 
+class _Entered:
+    """Stands for one time that a declared capture was entered."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+
+
 class graph_capture:  # noqa: N801 - used as a function is
     """Say that a graph is being captured in the body: no window opens or closes meanwhile.
 
@@ -159,11 +166,20 @@ class graph_capture:  # noqa: N801 - used as a function is
     own. May be entered any number of times, and on several threads.
     """
 
+    def __init__(self) -> None:
+        self._entered: list[_Entered] = []
+
     def __enter__(self) -> None:
-        GRAPH_CAPTURES.begin(self, "a graph")
+        entered = _Entered()
+        self._entered.append(entered)
+        GRAPH_CAPTURES.begin(entered, "a graph")
 
     def __exit__(self, *_: object) -> None:
-        GRAPH_CAPTURES.end(self)
+        here = threading.current_thread()
+        newest_first = self._entered[::-1]
+        mine = next((one for one in newest_first if one.thread is here), newest_first[0])
+        self._entered.remove(mine)
+        GRAPH_CAPTURES.end(mine)
 
 
 os.register_at_fork(after_in_child=GRAPH_CAPTURES.forget)

@@ -91,8 +91,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
         Raises:
             RuntimeError: Only another thread may; nothing has changed, nor with the next one.
-            ValueError: The schedule returned no action.
-            BackendError: The profiler failed, and the profile is strict; so too with others.
+            BackendError: The profiler failed, and the profile is strict; so too with what the
+                schedule raises, a ValueError where it returned no action, and with others.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
@@ -101,7 +101,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._windows.insist("step")
         if self._windows.joins_step():
             return
-        before, action = self.current_action, self._action_at(self.step_num + 1)
+        before, action = self.current_action, self._next_action(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
         self._attempt("step()", lambda: self._end_step(before, action))
         if _ends(before, action):
@@ -123,6 +123,19 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if not isinstance(found, ProfilerAction):
             raise ValueError(f"the schedule returned {action!r} for step {step}, not an action")  # noqa: TRY004
         return found
+
+    def _next_action(self, step: int) -> ProfilerAction:
+        """Return the action of a step; none where the schedule fails and must not stop a loop."""
+        found = [NONE]
+
+        def ask() -> None:
+            found.append(self._action_at(step))
+
+        if self._strict:
+            ask()
+        else:
+            self._wall.attempt("profile.step()", ask)
+        return found[-1]
 
     def _begin(self) -> None:
         self._begin_step()

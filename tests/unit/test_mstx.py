@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof.mstx as mstx
-from dynprof.companions.marks import BEGAN_BEFORE, ENDS_AFTER, Domains, MarkTracks
+from dynprof.companions.marks import (
+    BEGAN_BEFORE,
+    ENDS_AFTER,
+    Domains,
+    MarkTracks,
+    _on_tracks,
+)
 from dynprof.marks import open_ranges
 from dynprof.npu import mstx as vendors
 from tests.processes import run
@@ -230,6 +236,46 @@ def test_ranges_on_one_track_nest_whatever_the_script_sets(seed: int) -> None:
                 assert apart or around or one["ts"] == other["ts"]
 
 
+class Instant(int):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Instant.compared += 1
+        return int(self) < other
+
+    def __le__(self, other: float) -> bool:
+        Instant.compared += 1
+        return int(self) <= other
+
+    __hash__ = int.__hash__
+
+    def __add__(self, other: int) -> Instant:
+        return Instant(int(self) + other)
+
+
+def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
+    """As a server's requests: each is compared with a few of those that are open, not with all."""
+    crossing = [{"ts": Instant(at), "dur": 1000} for at in range(3000)]
+    Instant.compared = 0
+    events = list(_on_tracks({"requests": crossing}))
+    assert len({event["tid"] for event in events}) == 1000
+    assert Instant.compared < 100 * len(crossing)
+
+
+def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
+    """Not all readers of JSON take it; whole characters stay as they are."""
+    track = MarkTracks(Domains())
+    track.start()
+    mstx.mark("\ud800 half, \U0001f600 whole", domain="of \udfff")
+    track.stop()
+    event, name = track.events()
+    assert event["name"] == "\ufffd half, \U0001f600 whole"
+    assert event["args"]["domain"] == "of \ufffd"
+    assert name["args"]["name"] == "marks: of \ufffd"
+
+
 def test_domains_are_kept_or_left_out() -> None:
     """What is included wins over what is excluded."""
 
@@ -273,6 +319,43 @@ def test_a_decorated_function_that_raises_ends_its_range() -> None:
 
     (event,) = recorded(work)
     assert "cut" not in event["args"]
+
+
+def test_threads_that_share_an_annotation_end_their_own_ranges() -> None:
+    """Whichever leaves its block first; a block may also end on another thread than it began on."""
+    shared, begun, first_left = mstx.annotate("both"), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with shared:
+            begun.set()
+            first_left.wait()
+
+    def work() -> None:
+        with shared:
+            thread = threading.Thread(target=second)
+            thread.start()
+            begun.wait()
+        first_left.set()
+        thread.join()
+
+    one, other = recorded(work)
+    assert one["args"]["thread"] == threading.get_native_id()
+    assert one["ts"] + one["dur"] < other["ts"] + other["dur"]
+
+    def block() -> Generator[None]:
+        with shared:
+            yield
+
+    def moved() -> None:
+        generator = block()
+        next(generator)
+        thread = threading.Thread(target=generator.close)
+        thread.start()
+        thread.join()
+
+    (event,) = recorded(moved)
+    assert "cut" not in event["args"]
+    assert not open_ranges.all_open()
 
 
 def test_coroutines_that_take_turns_have_ranges_of_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from decimal import Decimal
@@ -240,9 +241,15 @@ def _number_or_text(value: Any) -> int | str:
     return value if isinstance(value, int) else str(value)
 
 
+@functools.cache
+def _fields() -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return what an event's arguments may be; msgspec takes milliseconds to tell."""
+    return msgspec.structs.fields(Args)
+
+
 def _arguments(given: dict[str, Any]) -> Args:
     found = Args()
-    for field in msgspec.structs.fields(Args):
+    for field in _fields():
         value = given.get(field.encode_name)
         if field.type is msgspec.Raw:
             value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))

@@ -261,6 +261,17 @@ def test_loops_without_torch_have_the_same_phases() -> None:
                             "load", "load"]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", [None, "", 7, "x" * 256])
+def test_a_loop_under_a_name_that_cannot_be_taken_goes_on(name: Any) -> None:
+    """It is said, and costs the phases alone."""
+
+    def work() -> None:
+        with pytest.warns(UserWarning, match="the message"):
+            assert list(dp.phases.iterate([1, 2], name)) == [1, 2]
+
+    assert marked(work) == []
+
+
 JOB = """
 import torch, dynprof as dp
 class Data:

@@ -208,6 +208,34 @@ def test_a_schedule_that_does_not_save(actions: list[ProfilerAction]) -> None:
     assert recorded().events()
 
 
+@pytest.mark.parametrize("wrong", [None, ZeroDivisionError])
+def test_a_schedule_that_fails_does_not_stop_the_loop(
+    tmp_path: Path, wrong: type[Exception] | None
+) -> None:
+    """Its step is not recorded, those before and after are; where it is strict, it raises."""
+    right = schedule(wait=0, active=1, repeat=0)
+
+    def failing(step: int) -> Any:
+        if step != 2:
+            return right(step)
+        if wrong:
+            raise wrong
+        return None
+
+    def train(*, strict: bool) -> None:
+        save = tensorboard_trace_handler("log", analyse_flag=False)
+        with profile(schedule=failing, on_trace_ready=save, strict=strict) as prof:
+            for _ in range(4):
+                work()
+                prof.step()
+
+    with pytest.warns(UserWarning, match="training goes on"):
+        train(strict=False)
+    assert len(list((tmp_path / "log").glob("*.trace.json"))) == 4
+    with pytest.raises(wrong or ValueError):
+        train(strict=True)
+
+
 def test_the_total_of_metadata_is_limited() -> None:
     """What goes beyond 50 KiB in all is left out, and what came before is kept."""
     with profile() as prof:

@@ -194,6 +194,25 @@ def test_a_declared_capture() -> None:
     assert GRAPH_CAPTURES.under_way() is None
 
 
+def test_a_declared_capture_that_is_entered_again() -> None:
+    """On the same thread or on another one: it lasts until it was left as often."""
+    region, left = graph_capture(), threading.Event()
+
+    def enter_and_leave() -> None:
+        with region:
+            pass
+        left.set()
+
+    with region:
+        with region:
+            pass
+        assert GRAPH_CAPTURES.mine()
+        elsewhere(enter_and_leave)
+        assert left.wait(30)
+        assert GRAPH_CAPTURES.mine()
+    assert GRAPH_CAPTURES.under_way() is None
+
+
 def test_the_end_of_the_process(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

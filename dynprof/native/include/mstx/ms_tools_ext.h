@@ -33,8 +33,9 @@ mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message
 void mstxRangeEnd(mstxRangeId id);
 void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id);
 
-/* Return the domain of a name, the same for the same name; NULL where that fails. It is never
- * freed: what is marked in one that was destroyed is left out. */
+/* Return the domain of a name, the same for the same name; NULL where that fails, as for a name that
+ * cannot be taken and beyond 1,024 of them. It is never freed: what is marked in one that was
+ * destroyed is left out. */
 mstxDomainHandle_t mstxDomainCreateA(const char *name);
 void mstxDomainDestroy(mstxDomainHandle_t domain);
 

@@ -8,6 +8,7 @@ import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from dynprof.analysis.reading import chunks
@@ -180,6 +181,24 @@ def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "t.json", json.dumps({"baseTimeNanoseconds": 0, "traceEvents": odd}))
     assert names(load_trace(path)) == ["\ufffd high", "low \ufffd", "pair \U0001f600"]
+
+
+def test_an_odd_name_does_not_slow_down_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What msgspec takes milliseconds to tell is asked once, not for each event of the chunk."""
+    asked: list[object] = []
+    fields = msgspec.structs.fields
+
+    def counted(kind: type[msgspec.Struct]) -> object:
+        asked.append(kind)
+        return fields(kind)
+
+    monkeypatch.setattr(msgspec.structs, "fields", counted)
+    odd = {"ph": "X", "name": "\ud800", "ts": 0, "dur": 1, "args": {"External id": 7}}
+    text = json.dumps({"baseTimeNanoseconds": 0, "traceEvents": [odd] * 100})
+    assert names(load_trace(write(tmp_path / "t.json", text))) == ["\ufffd"] * 100
+    assert len(asked) <= 1
 
 
 def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
