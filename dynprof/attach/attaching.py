@@ -68,8 +68,7 @@ def reach(pid: int, asked: dict[str, Any], timeout_s: float) -> Answer:
     try:
         (folder / "go").touch()
         told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
-        start = f"_thread.start_new_thread(begin, ({told!r}, time.perf_counter()))"
-        order = _order(pid, folder, f"{TEXT.read_text()}\n{start}\n")
+        order = _order(pid, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
         try:
             return _answer(pid, folder, order, timeout_s)
         finally:

@@ -71,7 +71,7 @@ def test_a_thread_for_each_request(tmp_path: Path) -> None:
 
 
 def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
-    """Threads that end a step meanwhile wait for the opening; the window holds none of their work."""
+    """Threads that end a step meanwhile wait for the opening; their steps are not counted."""
     run(
         tmp_path,
         """
