@@ -2,7 +2,9 @@
 
 Until 3.14 the main thread is stopped for a moment, in which it asks its interpreter to run a text
 as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
-may stand within an allocation. Nothing stays but a page of memory.
+may stand within an allocation. Where it has run none for a while, as it waits in the system for
+other threads, for requests or for time, it is stopped again to create a thread that runs the text.
+Nothing stays but two pages of memory at most.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from typing import Any
 
 from dynprof.attach.foreign_process import why_not_reached
 from dynprof.attach.homes import homes
+from dynprof.attach.new_thread import NUMBER, start_thread
 from dynprof.attach.python_functions import python_functions
-from dynprof.attach.stopped_thread import StoppedThread, write_memory
+from dynprof.attach.stopped_thread import DoesNotStopError, StoppedThread, write_memory
 from dynprof.errors import LaunchError
 
 TEXT = Path(__file__).with_name("injected.py")
 REMOTE_EXEC = (3, 14)
 _STOP_S = 5.0
 _LOOK_S = 0.01
+_PATIENCE_S = 0.5
+"""For so long the main thread is left to run Python by itself; then twice as long each time."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,7 @@ def reach(pid: int, asked: dict[str, Any], timeout_s: float) -> Answer:
     try:
         (folder / "go").touch()
         told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
-        start = f"_thread.start_new_thread(begin, ({told!r}, time.perf_counter()))"
-        order = _order(pid, folder, f"{TEXT.read_text()}\n{start}\n")
+        order = _order(pid, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
         try:
             return _answer(pid, folder, order, timeout_s)
         finally:
@@ -78,9 +82,14 @@ class _Order:
 
     Attributes:
         stood_ms: For how long its main thread stood still.
+        where: Where it was to be run.
     """
 
     stood_ms: float | None = None
+    where = "on its main thread"
+
+    def insist(self) -> None:
+        """Try another way, if there is one: the text has not been run for a while."""
 
     def forget(self) -> None:
         """Have nothing come of it any more, and leave nothing behind where that can be."""
@@ -108,8 +117,9 @@ class _Pending(_Order):
         within = {"__name__": "dynprof.attach.injected"}
         code = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
         content = code.encode() + b"\0"
-        self._size = -(-len(content) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
+            self._waits_at = thread.waits_at
             self._address = self._room(thread)
             write_memory(pid, self._address, content)
             asks = self._functions["Py_AddPendingCall"]
@@ -124,6 +134,18 @@ class _Pending(_Order):
         if address > (1 << 64) - mmap.PAGESIZE:
             raise LaunchError(f"process {self._pid} has no memory left")
         return address
+
+    def insist(self) -> None:
+        """Have a new thread run it, where the main thread waits for all that time."""
+        if self.where != _Order.where:
+            return
+        with StoppedThread(self._pid, _STOP_S) as thread:
+            before, self._waits_at = self._waits_at, thread.waits_at
+            if before and before == thread.waits_at:
+                number = self._address + self._size - NUMBER
+                start_thread(self._pid, thread, self._functions, self._address, number)
+                self.where = "on a new thread, as another holds its lock,"
+        self.stood_ms = (self.stood_ms or 0.0) + thread.stood_s * 1e3
 
     def forget(self) -> None:
         """Put a text in its place that does nothing."""
@@ -142,18 +164,48 @@ def _order(pid: int, folder: Path, text: str) -> _Order:
 
 def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
     """Wait for the answer; where nothing has begun in time, see to it that nothing will."""
-    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
-    (folder / "stood.part").rename(folder / "stood")
-    deadline_s = time.monotonic() + timeout_s
+    _tell(folder, order)
+    began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
+    deadline_s = began_s + timeout_s
     while not (folder / "answer").exists():
         if not Path(f"/proc/{pid}").exists():
             raise LaunchError(f"process {pid} has ended meanwhile")
         if time.monotonic() > deadline_s:
-            with contextlib.suppress(FileNotFoundError):  # it has begun: its answer will come
-                (folder / "go").rename(folder / "withdrawn")
-                text = f"process {pid} has not run Python on its main thread for {timeout_s:g} s"
-                raise LaunchError(f"{text}; nothing was changed. --timeout waits longer")
+            _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
             deadline_s += timeout_s
+        elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
+            patience_s *= 2
+            why = _insist(order)
+            _tell(folder, order)
         time.sleep(_LOOK_S)
     said = json.loads((folder / "answer").read_text())
     return Answer(said, order.stood_ms, said.pop("took_s"))
+
+
+def _tell(folder: Path, order: _Order) -> None:
+    """Let the process know for how long it stood."""
+    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
+    (folder / "stood.part").rename(folder / "stood")
+
+
+def _insist(order: _Order) -> str:
+    """Try the other way; return why that did not work, which the process does not mind."""
+    try:
+        order.insist()
+    except DoesNotStopError:
+        raise
+    except (LaunchError, OSError) as error:
+        return f", and cannot be given a thread: {error}"
+    return ""
+
+
+def _withdraw(pid: int, folder: Path, where: str) -> None:
+    """See to it that nothing begins later; nothing to do where it has begun: its answer will come.
+
+    Raises:
+        LaunchError: Nothing had begun.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "go").rename(folder / "withdrawn")
+        text = f"process {pid} has not run Python {where}; nothing was changed"
+        raise LaunchError(f"{text}. --timeout waits longer")

@@ -1,8 +1,8 @@
-"""The text that the other process runs, on its main thread, before it has anything of dynprof.
+"""The text that the other process runs, before it has anything of dynprof.
 
-It is followed by the start of a thread that runs :func:`begin`, so that the training goes on at
-once. No fork of the job's happens while that thread imports: a child would wait for ever for a
-module that it never gets.
+It is followed by a call of :func:`start`, which has a thread run :func:`begin`, so that the
+training goes on at once. No fork of the job's happens while that thread imports: a child would wait
+for ever for a module that it never gets.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ class Homes:
         return PathFinder.find_spec(name, [home], target) if home else None  # type: ignore[arg-type]
 
 
+def start(asked: dict[str, object]) -> None:
+    """Have it begun on a thread."""
+    began_s = time.perf_counter()
+    try:
+        _thread.start_new_thread(begin, (asked, began_s))
+    except RuntimeError as error:
+        tell(str(asked["folder"]), began_s, failed(error))
+
+
 def begin(asked: dict[str, object], began_s: float) -> None:
     """Do what is asked, unless it was withdrawn, and answer.
 
@@ -52,15 +61,11 @@ def begin(asked: dict[str, object], began_s: float) -> None:
         try:
             answer = answered(asked)
         except Exception as error:  # noqa: BLE001 - the wall cannot be there before dynprof is
-            answer = {"failed": f"{type(error).__name__}: {error}"}
+            answer = failed(error)
         finally:
             if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
                 sys.setswitchinterval(interval)
-    import json
-
-    with open(folder + "/answer.part", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
-        json.dump({"took_s": time.perf_counter() - began_s, **answer}, file)
-    os.rename(folder + "/answer.part", folder + "/answer")  # noqa: PTH104 - as above
+    tell(folder, began_s, answer)
 
 
 def answered(asked: dict[str, object]) -> dict[str, object]:
@@ -70,3 +75,19 @@ def answered(asked: dict[str, object]) -> dict[str, object]:
     from dynprof.attach.inside import act
 
     return act(asked)
+
+
+def failed(error: Exception) -> dict[str, object]:
+    """Return what to say of a failure."""
+    if isinstance(error, RuntimeError) and "shutdown" in str(error):
+        return {"failed": "its main thread has ended, and only other threads go on"}
+    return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def tell(folder: str, began_s: float, answer: dict[str, object]) -> None:
+    """Answer."""
+    import json
+
+    with open(folder + "/answer.part", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+        json.dump({"took_s": time.perf_counter() - began_s, **answer}, file)
+    os.rename(folder + "/answer.part", folder + "/answer")  # noqa: PTH104 - as above

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 _MAPPED = re.compile(r"([0-9a-f]+)-\S+ \S+ ([0-9a-f]+) \S+ \d+ +(/\S.*)")
 _LATER = re.compile(r" \(deleted\)$")
-PYTHON = ("Py_AddPendingCall", "PyRun_SimpleString")
-LIBC = ("mmap",)
+PYTHON = (
+    "Py_AddPendingCall",
+    "PyRun_SimpleString",
+    "PyGILState_Ensure",
+    "PyGILState_Release",
+)
+LIBC = ("mmap", "mprotect")
+THREADS = ("pthread_create", "pthread_detach")
 
 
 def python_version(pid: int) -> tuple[int, int]:
@@ -33,6 +39,8 @@ def python_version(pid: int) -> tuple[int, int]:
 def python_functions(pid: int) -> dict[str, int]:
     """Return where functions of a process lie: those of :data:`PYTHON` and :data:`LIBC`.
 
+    Those of :data:`THREADS` too, where it has them of glibc.
+
     Raises:
         LaunchError: Its Python was built without their names, or it has no C library of its own.
         OSError: It cannot be looked at, or has ended.
@@ -47,7 +55,8 @@ def python_functions(pid: int) -> dict[str, int]:
     of_libc = _addresses(pid, bases, libc, LIBC)
     if not of_libc:
         raise LaunchError(f"process {pid} cannot be reached: it has no C library of its own")
-    return {**found, **of_libc}
+    glibc = [path for path in bases if re.match(r"lib(c|pthread)(\.so\.6|-2)", Path(path).name)]
+    return {**found, **of_libc, **_addresses(pid, bases, glibc, THREADS)}
 
 
 def _program(pid: int) -> Path:

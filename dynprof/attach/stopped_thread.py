@@ -45,6 +45,8 @@ class _Machine:
         program: The program counter.
         link: Where to return to; None where that stands on the stack.
         call: The number of the system call in which it waits; None where that need not be changed.
+        waits: The numbers of those in which a thread waits for others, for input or for time; none
+            where no thread can be made.
     """
 
     words: int
@@ -54,10 +56,19 @@ class _Machine:
     program: int
     link: int | None
     call: int | None
+    waits: frozenset[int] = frozenset()
 
 
+_FUTEX, _WAIT_BITSET = 202, 9
+_X86_WAITS = frozenset(
+    {0, 7, 271, 23, 270}  # read, poll, ppoll, select, pselect6
+    | {232, 281, 441}  # epoll_wait, epoll_pwait, epoll_pwait2
+    | {43, 288, 45, 47}  # accept, accept4, recvfrom, recvmsg
+    | {_FUTEX, 35, 230, 219}  # and nanosleep, clock_nanosleep; restart_syscall: one of these again
+    | {61, 247, 34, 130, 128}  # wait4, waitid, pause, rt_sigsuspend, rt_sigtimedwait
+)
 _MACHINES = {
-    "x86_64": _Machine(27, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15),
+    "x86_64": _Machine(27, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15, _X86_WAITS),
     "aarch64": _Machine(34, (0, 1, 2, 3, 4, 5), 0, 31, 32, 30, None),
 }
 
@@ -163,6 +174,20 @@ class StoppedThread:
         self._let_go()
         self.stood_s = time.perf_counter() - self._began_s
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    @property
+    def waits_at(self) -> tuple[int, int] | None:
+        """Where it stands, if it waits in the system: stack and program; None anywhere else.
+
+        Standing there for long it holds no lock of the C library's that a new thread would need:
+        those are waited for in another way, and held for moments.
+        """
+        machine, registers = self._machine, self._before
+        if machine.call is None or registers[machine.call] not in machine.waits:
+            return None
+        if registers[machine.call] == _FUTEX and registers[13] & 0x7F != _WAIT_BITSET:
+            return None  # glibc's own locks
+        return registers[machine.stack], registers[machine.program]
 
     def call(self, function: int, *arguments: int) -> int:
         """Have it call a function of its process; return the result, 64 bits without a sign.

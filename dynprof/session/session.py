@@ -266,7 +266,6 @@ class Session:
         self._loop.close_now(text)
         self._journal.info(text)
         self._costs.counter_set(step)
-        self.inbox.step = step
         self._steps.renumber(step)
 
     def _tick(self) -> None:

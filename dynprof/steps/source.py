@@ -60,5 +60,5 @@ class EndedSteps:
             inbox.on_due()
 
     def renumber(self, step: int) -> None:
-        """Go on from another number: the script has set it."""
-        self._next = step
+        """Go on from another number, at once: other threads may be ending steps."""
+        self._inbox.step = self._next = step

@@ -115,6 +115,8 @@ class StepSources:
 
     def _give_way(self, given: int) -> None:
         """Leave the steps to the script, which turned out to end them itself."""
+        if self._source is None:  # another thread has, at the same moment
+            return
         name = self._inbox.steps_from
         self.end()
         self._inbox.steps_from = SCRIPT

@@ -11,6 +11,23 @@ if TYPE_CHECKING:
 
 BETWEEN_S = 0.05
 """The system is asked for the memory so often at most: it takes as long as a hundred marks."""
+STAYS_AWAY_S = 60.0
+"""For so long steps of other threads go by without one of the thread that a window is bound to."""
+
+
+def why_stuck(current: OpenWindow, now_s: float) -> str:
+    """Return why the thread that alone may move a window will not; empty where it may yet.
+
+    Args:
+        current: The window.
+        now_s: Monotonic time of a step on another thread.
+    """
+    if not current.thread.is_alive():
+        return "the thread that it was opened on has ended"
+    if now_s - current.moved_s > STAYS_AWAY_S:
+        text = "the thread that it was opened on has ended no step"
+        return f"{text} for {STAYS_AWAY_S:g} s, while others have"
+    return ""
 
 
 def why_early(current: OpenWindow, now_s: float, memory_mb: Callable[[], float]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
-from dynprof.windows.limits import why_early
+from dynprof.windows.limits import why_early, why_stuck
 from dynprof.windows.noted_steps import NotedSteps
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dynprof.windows.cost_account import CostAccount, Span
     from dynprof.windows.this_process import ThisProcess
 
-_ONLY_ITS_THREAD = "only the thread that opened the window could have kept it"
 _RIVAL = "the script started a profiler of its own"
 _INTERRUPTED = "a step was interrupted"
 
@@ -100,9 +99,10 @@ class Loop:
         Args:
             a_step_ended: False where the script asks in the middle of a step.
         """
+        met = None if self._opening or not a_step_ended else self._open
         with self.turns.take() as mine:
             if mine:
-                self._wall.attempt_or("a step", lambda: self._turn(a_step_ended), self._give_up)
+                self._wall.attempt_or("a step", lambda: self._turn(met), self._give_up)
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
@@ -110,7 +110,7 @@ class Loop:
             if mine and self._open and self._open.movable:
                 self._cut(self._open, reason)
             elif mine and self._open:
-                self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+                self._give_up(BackendError(self._open.why_lost(reason)))
             elif self._open:  # a signal handler asks, in the midst of a turn
                 self._inbox.order_close(reason)
 
@@ -165,8 +165,12 @@ class Loop:
         if self._unended:
             self._inbox.knock()
 
-    def _turn(self, a_step_ended: bool) -> None:
-        if self._open and a_step_ended:
+    def _turn(self, met: OpenWindow | None) -> None:
+        """Take a turn, with the window that was open when the step ended.
+
+        One that was opened while this thread waited for its turn has nothing of that step.
+        """
+        if self._open and self._open is met:
             self._end_step(self._open)
         if not self._open:
             self._open_if_it_is_time()
@@ -184,6 +188,7 @@ class Loop:
         if not current.movable:
             self._end_step_elsewhere(current, now_s)
             return
+        current.moved_s = now_s
         if obstacle := current.window.obstacle():
             self._say_once(f"this step is joined with the next: {obstacle}")
             current.remark(f"step {current.step} is part of the one before: {obstacle}")
@@ -197,14 +202,11 @@ class Loop:
 
     def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
-        if not current.thread.is_alive():
-            reason = "the thread that it was opened on has ended"
-        else:
-            reason = self._order_or_limit(current, now_s)
+        reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
-            self._give_up(BackendError(f"{reason}; {_ONLY_ITS_THREAD}"))
+            self._give_up(BackendError(current.why_lost(reason)))
         else:
-            self._say_once("step() from another thread does not move the open window")
+            self._say_once("steps of other threads are left out: the window is of one thread alone")
 
     def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
         return self._inbox.order or why_early(current, now_s, self._process.memory_mb)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
 _ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
+_BINDING = ("profile_memory", "memory_snapshot")
 
 
 @dataclass
@@ -33,6 +34,7 @@ class OpenWindow:
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
         asked_s: Monotonic time at which the system was last asked for it.
+        moved_s: Monotonic time of the last step that moved it, or of opening.
         step_before_ms: Mean step time before.
         steps_from: Who ends its steps.
         open_ms: Time that opening took.
@@ -51,13 +53,14 @@ class OpenWindow:
     step_before_ms: float | None
     steps_from: str = ""
     asked_s: float = float("-inf")
+    moved_s: float = 0.0
     open_ms: float = 0.0
     closing: str = ""
     step: int = 0
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.step = self.opened_step
+        self.step, self.moved_s = self.opened_step, self.opened_s
 
     @property
     def movable(self) -> bool:
@@ -82,6 +85,13 @@ class OpenWindow:
         """Remark that the window ends in the middle of a step."""
         if self.window.state == "recording":
             self.remark(f"the trace ends inside step {self.step}, which is not counted")
+
+    def why_lost(self, reason: str) -> str:
+        """Say why a thread that may not end it lets it go, and what would not be bound to one."""
+        text = f"{reason}; only the thread that opened the window could have kept it"
+        config = self.request.config
+        asked = [name for name in _BINDING if getattr(config, name)]
+        return f"{text}; without {' and '.join(asked)} all are recorded" if asked else text
 
     def how_closed(self, close_ms: float, reason: str) -> str:
         """Say how it was closed, for the log.

@@ -11,7 +11,6 @@ import signal
 import sys
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +20,7 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.errors import LaunchError
 from tests import processes
 from tests.integration.commands import dynprof
+from tests.integration.launch.attached import attached, begun
 from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launch.unprepared import (
     LOOP,
@@ -32,33 +32,12 @@ from tests.integration.launch.unprepared import (
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
 
-if TYPE_CHECKING:
-    from tests.processes import Process
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
 
 
 @pytest.fixture(autouse=True)
 def _is_allowed() -> None:
     needs_reaching()
-
-
-BEGUN = "from pathlib import Path\nPath('begun').touch()\n"
-
-
-def begun(folder: Path, script: str, python: str | Path = sys.executable, **env: str) -> Process:
-    """Start a script by plain Python, and wait until it is in its midst."""
-    (folder / "job.py").write_text(script.replace("while", f"{BEGUN}while", 1))
-    process = processes.start([python, "job.py"], cwd=folder, env={**os.environ, **env})
-    wait_for("its beginning", lambda: (folder / "begun").exists() or None)
-    return process
-
-
-def attached(process: Process, *options: object) -> str:
-    """Attach to it; return what the command said."""
-    code, output, errors = dynprof("attach", process.pid, *options)
-    assert code == 0, errors
-    return output
 
 
 def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:

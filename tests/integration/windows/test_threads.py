@@ -70,6 +70,33 @@ def test_a_thread_for_each_request(tmp_path: Path) -> None:
     assert len({event["tid"] for event in seen if event["name"] == "aten::add"}) == 5
 
 
+def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
+    """Threads that end a step meanwhile wait for the opening; their steps are not counted."""
+    run(
+        tmp_path,
+        """
+        from dynprof.backends.torch import TorchBackend
+        prepare, others = TorchBackend.prepare, []
+        def slow(*args):
+            for _ in range(3):
+                others.append(threading.Thread(target=steps, args=(1,)))
+                others[-1].start()
+            while dp.status().step < 4:
+                time.sleep(0.001)
+            return prepare(*args)
+        TorchBackend.prepare = slow
+        steps(1)
+        window(active=5)
+        for thread in others:
+            thread.join()
+        steps(5)
+        """,
+    )
+    (manifest,) = manifests(tmp_path)
+    seen = events(tmp_path, manifest)
+    assert sum(e["name"] == "aten::add" for e in seen) == manifest.steps.recorded == 5
+
+
 def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
     """Where only one thread can be recorded, the manifest names the steps that are there."""
     run(
@@ -98,6 +125,40 @@ def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
     assert (manifest.steps.first, manifest.steps.last) == (steps[0], steps[-1])
     assert steps == [0, 2, 4, 6]
     assert f"the recorded steps are {', '.join(map(str, steps))}" in manifest.remarks
+
+
+def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
+    """While other threads go on it is let go in time, with what would not be bound to a thread."""
+    log = run(
+        tmp_path,
+        """
+        from dynprof.windows import limits
+        limits.STAYS_AWAY_S = 0.2
+        opened, over = threading.Event(), threading.Event()
+        def idle_worker():
+            window(active=1000, profile_memory=True)
+            steps(2)
+            opened.set()
+            over.wait()
+        thread = threading.Thread(target=idle_worker)
+        thread.start()
+        opened.wait()
+        while dp.status().state == "recording":
+            steps(1)
+            time.sleep(0.001)
+        over.set()
+        thread.join()
+        steps(1)
+        idle()
+        window(active=2)
+        at_once(2, lambda: steps(1))
+        """,
+    )
+    first, second = manifests(tmp_path)
+    assert "the thread that it was opened on has ended no step for 0.2 s, while" in first.reason
+    assert "without profile_memory all are recorded" in first.reason
+    assert second.complete
+    assert "steps of other threads are left out: the window is of one thread alone" in log
 
 
 @pytest.mark.parametrize("stacks", [False, True])

@@ -1,0 +1,48 @@
+"""Processes that nobody has prepared, and what attaches them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tests import processes
+from tests.integration.commands import dynprof
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.processes import Process
+
+BEGUN = "from pathlib import Path\nPath('begun').touch()\n"
+
+
+def begun(
+    folder: Path,
+    script: str,
+    python: str | Path = sys.executable,
+    before: str = "while",
+    **env: str,
+) -> Process:
+    """Start a script by plain Python, and wait until it is in its midst.
+
+    Args:
+        folder: Where it works.
+        script: Its text.
+        python: What runs it.
+        before: It says that it has begun before it comes to this; empty where it says so itself.
+        env: What to add to its environment.
+    """
+    told = script.replace(before, f"{BEGUN}{before}", 1) if before else script
+    (folder / "job.py").write_text(told)
+    process = processes.start([python, "job.py"], cwd=folder, env={**os.environ, **env})
+    wait_for("its beginning", lambda: (folder / "begun").exists() or None)
+    return process
+
+
+def attached(process: Process, *options: object) -> str:
+    """Attach to it; return what the command said."""
+    code, output, errors = dynprof("attach", process.pid, *options)
+    assert code == 0, errors
+    return output
