@@ -12,8 +12,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dynprof.integrations import accelerate as accelerate
     from dynprof.integrations import huggingface as huggingface
     from dynprof.integrations import lightning as lightning
+    from dynprof.integrations import ray as ray
 
 _FRAMEWORKS = ("accelerate", "huggingface", "lightning", "ray")
 

@@ -33,17 +33,21 @@ def wait(condition):
         assert time.monotonic() < deadline, dp.status()
         time.sleep(0.01)
 
-def ask(path="prof_config", **settings):
-    "Save the config as an operator does; return once the next step opens the window."
+def ready():
+    "Return whether the next step opens the window that is asked for."
     from dynprof.backends.detached_close_selftest import SELF_TEST  # windows wait for its answer
 
+    return dp.status().state == "waiting" and SELF_TEST.answer is not None
+
+def ask(path="prof_config", **settings):
+    "Save the config as an operator does, between two windows."
     wait(lambda: dp.status().state == "idle")
     config = Path(path, "profiler_config.json")
     asked = {"activities": ["CPU"], "active": 2, "warmup": 1, **settings}
     edited = config.with_suffix(".tmp")
     edited.write_text(json.dumps(asked))
     edited.replace(config)
-    wait(lambda: dp.status().state == "waiting" and SELF_TEST.answer is not None)
+    wait(ready)
 """
 
 
@@ -104,7 +108,7 @@ def windows(folder: Path, script: str, *command: str, **env: str) -> list[Window
     assert done.returncode == 0, done.stderr
     paths = sorted(
         (folder / "prof_config").rglob("*.info.json"),
-        key=lambda path: load_manifest(path).request.number,
+        key=lambda path: (load_manifest(path).request.number, path.name),
     )
     found = [(path, load_manifest(path)) for path in paths]
     return [Window(manifest, read_trace(path, manifest)) for path, manifest in found]
@@ -115,6 +119,6 @@ def log(folder: Path) -> str:
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
 
-def noted(folder: Path) -> Any:
+def noted(folder: Path, name: str = "noted.json") -> Any:
     """Return what the script noted by itself."""
-    return json.loads((folder / "noted.json").read_text())
+    return json.loads((folder / name).read_text())

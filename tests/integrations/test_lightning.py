@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -112,3 +114,43 @@ def test_lightnings_phases_are_marked(job: tuple[Path, list[Window]]) -> None:
         assert marked.inside(name)[6][name] == 3
         assert not any(unmarked.inside(name).values())
     assert marked.inside("validation")[6]["validation"] == 1
+
+
+def test_it_goes_together_with_dynprof_run(tmp_path: Path) -> None:
+    """Its directory counts, and the steps are still the callback's; so with loader workers."""
+    script = """
+    def loader():
+        data = torch.randn(24, 8)
+        return torch.utils.data.DataLoader(data, batch_size=2, num_workers=2)
+
+    dynprof = dp.integrations.lightning.Dynprof("elsewhere", plugin=True)
+    trainer(dynprof, Operator(4), max_epochs=1).fit(Model(), loader())
+    """
+    run = (sys.executable, "-c", "from dynprof.cli import app; app()", "run")
+    (window,) = windows(tmp_path, MODEL + textwrap.dedent(script), *run)
+    assert window.steps == (6, 7)
+    assert window.inside("batch of")[6] == Counter({"batch of 6": 1})
+    assert window.manifest.steps.source == "Lightning's callback"
+    assert not (tmp_path / "elsewhere").exists()
+    assert len(list((tmp_path / "prof_config/status").iterdir())) == 1
+
+
+def test_nothing_of_it_can_hurt_a_training(tmp_path: Path) -> None:
+    """Switched off, or where the directory cannot be made, it trains as without; fit by fit."""
+    script = """
+    Path("file").touch()
+    for path, state in (("file", "not initialised"), ("prof_config", "disabled")):
+        found = trainer(dp.integrations.lightning.Dynprof(path), max_epochs=1)
+        found.fit(Model(), loader())
+        assert found.global_step == 12
+        assert dp.status().state == state
+        os.environ["DYNPROF_DISABLE"] = "1"
+    try:
+        dp.integrations.lightning.Dynprof("prof_config", plugn=True)
+    except TypeError as error:
+        Path("noted.json").write_text(json.dumps(str(error)))
+    Path("prof_config").mkdir()
+    """
+    assert windows(tmp_path, "import os\n" + MODEL + textwrap.dedent(script)) == []
+    assert "plugn" in noted(tmp_path)
+    assert list((tmp_path / "prof_config").iterdir()) == []
