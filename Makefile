@@ -67,7 +67,7 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
-# The callbacks in the real frameworks, on the CPU: 2.3 GB, most of it torch, ray and pyarrow.
+# The callbacks in the real frameworks, on the CPU: 1.9 GB, most of it torch, ray and pyarrow.
 integrations: $(VENV)-integrations/ready
 	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
 	$(VENV)-integrations/bin/pytest tests/integrations

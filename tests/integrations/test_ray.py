@@ -59,7 +59,8 @@ def test_each_worker_watches_as_its_rank(tmp_path: Path) -> None:
         assert window.manifest.steps.first == 116
         assert window.manifest.steps.recorded == 3
         assert window.inside("batch of") == {
-            step: Counter({f"batch of {step}": 1}) for step in (116, 117, 118)
+            **{step: Counter({f"batch of {step}": 1}) for step in (116, 117, 118)},
+            119: Counter(),  # has begun, and the loop has ended
         }
         assert window.manifest.steps.source == "dp.step()"
     assert "rank 1 of 2" in log(tmp_path)
