@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint bench bench-idle bench-marks bench-profile bench-analysis bench-closing bench-device generate hta npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint bench bench-idle bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -67,6 +67,11 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
+# The callbacks in the real frameworks, on the CPU: 1.9 GB, most of it torch, ray and pyarrow.
+integrations: $(VENV)-integrations/ready
+	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
+	$(VENV)-integrations/bin/pytest tests/integrations
+
 # The tests on Python 3.10 to 3.13, as far as they are here, on PATH or under pyenv; one has the
 # lowest versions of everything. With torch, which is gigabytes for each; without it in CI.
 # UV_TORCH_BACKEND=cpu makes torch small where uv can reach such builds.
@@ -111,6 +116,13 @@ $(VENV)-hta/ready: pyproject.toml
 	    "pandas<3" networkx plotly psutil pyyaml
 	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	    "HolisticTraceAnalysis==0.5.0"
+	touch $@
+
+$(VENV)-integrations/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
+	    -e ".[accelerate,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
+	    "torch==2.13.0"
 	touch $@
 
 clean:

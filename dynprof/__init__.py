@@ -16,6 +16,7 @@ from dynprof.version import __version__
 
 if TYPE_CHECKING:
     from dynprof import acl as acl
+    from dynprof import integrations as integrations
     from dynprof import mstx as mstx
     from dynprof import npu as npu
     from dynprof import phases as phases
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dynprof.phases import phase as phase
     from dynprof.process.graph_captures import graph_capture as graph_capture
 
-_ROOMS = ("acl", "mstx", "npu", "phases", "profiler")
+_ROOMS = ("acl", "integrations", "mstx", "npu", "phases", "profiler")
 _LATER = {"phase": "phases", "graph_capture": "process.graph_captures"}
 
 

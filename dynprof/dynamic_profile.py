@@ -194,10 +194,9 @@ def watched() -> tuple[str | None, str | None]:
     return str(_session.directory), _from_outside.by if _from_outside else None
 
 
-def note(text: str) -> None:
-    """Write a line into the log, where there is one."""
-    if _session:
-        _session.note(text)
+def running() -> Session | None:
+    """Return the session, to tell it what only its caller knows; None where there is none."""
+    return _session
 
 
 def _take_over(path: str | os.PathLike[str], steps: str | float | None) -> tuple[Path, str | float]:

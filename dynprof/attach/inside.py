@@ -37,7 +37,7 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     stood_ms = _stood_ms(Path(asked["folder"]))
     if stood_ms is not None:
         text = f"attached from outside by process {asked['by']}: its main thread stood still"
-        dynamic_profile.note(f"{text} for {stood_ms:.2f} ms")
+        _note(f"{text} for {stood_ms:.2f} ms")
     return {"begun": dynamic_profile.watched()[0]}
 
 
@@ -47,13 +47,18 @@ def _detach() -> dict[str, Any]:
         return {"failed": "it watches nothing"}
     if by != BY:
         return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
-    dynamic_profile.note("detached from outside")
+    _note("detached from outside")
     dynamic_profile.shutdown()
     mine = [finder for finder in sys.meta_path if type(finder).__name__ == "Homes"]
     for finder in mine:
         sys.meta_path.remove(finder)
     left = sum(name.partition(".")[0] == "dynprof" for name in sys.modules)
     return {"ended": directory, "left": f"{counted(left, 'module')} of dynprof, which do nothing"}
+
+
+def _note(text: str) -> None:
+    if session := dynamic_profile.running():
+        session.note(text)
 
 
 def _stood_ms(folder: Path) -> float | None:

@@ -251,16 +251,20 @@ class Session:
         if current := self._loop.open_window:
             current.window.leave_child()
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "stopped by the script") -> None:
         """Close the open window early; from another thread, at the next step."""
         if self._loop.open_window and not self._loop.owns_window():
-            self.inbox.order_close("stopped by the script")
+            self.inbox.order_close(reason)
         else:
-            self._loop.close_now("stopped by the script")
+            self._loop.close_now(reason)
 
     def set_step(self, step: int) -> None:
         """Set the number of the step that is running; an open window closes first."""
         self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
+
+    def reached(self, framework: str, step: int) -> None:
+        """Take the count of steps of a framework, as its callback tells it."""
+        self._steps.reached(framework, step)
 
     def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close_now(text)

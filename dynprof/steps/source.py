@@ -36,29 +36,30 @@ class EndedSteps:
 
     Attributes:
         given: How many it has ended.
+        next: The number of the step that it ends next.
     """
 
     def __init__(self, inbox: Inbox, on_others: Callable[[int], None]) -> None:
         self._inbox, self._on_others = inbox, on_others
-        self._next = inbox.step
+        self.next = inbox.step
         self.given = 0
 
     @property
     def alone(self) -> bool:
         """Whether nobody else has ended a step since this source began."""
-        return self._inbox.step == self._next
+        return self._inbox.step == self.next
 
     def end_step(self) -> None:
         """End a step and begin the next, as ``dynprof.step()`` does."""
         inbox = self._inbox
-        if inbox.step != self._next:
+        if inbox.step != self.next:
             self._on_others(self.given)
             return
         self.given += 1
-        inbox.step = self._next = self._next + 1
+        inbox.step = self.next = self.next + 1
         if inbox.due:
             inbox.on_due()
 
     def renumber(self, step: int) -> None:
         """Go on from another number, at once: other threads may be ending steps."""
-        self._inbox.step = self._next = step
+        self._inbox.step = self.next = step

@@ -1,10 +1,11 @@
-"""Who gives the steps of a session: the script, an optimizer, a function or the clock."""
+"""Who gives the steps of a session: the script, a framework, an optimizer, a function, a clock."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from dynprof.plural import counted
+from dynprof.steps.callbacks import CallbackSteps
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
 from dynprof.steps.periods import PeriodSteps
@@ -25,6 +26,7 @@ SILENT_S = 30.0
 """After so long without a step it is said what else could give them."""
 _OTHERS = {
     "dp.step()": "script",
+    "a framework's callback, of dynprof.integrations": "callback",
     'steps="optimizer"': "optimizer",
     'a function, steps="package.module:function"': "function",
     "a period in seconds, steps=5.0": "period",
@@ -33,6 +35,8 @@ _OTHERS = {
 
 class StepSources:
     """Sets up the source that was wished for, and gives way to a script that steps itself.
+
+    A framework's callback goes before the optimizer, where nothing else was asked for by name.
 
     Args:
         wish: Which.
@@ -60,6 +64,8 @@ class StepSources:
         self._source: Source | None = None
         self._began_s = clock.now_s()
         self._nobody = False
+        self._callback: CallbackSteps | None = None
+        self._declined = False
 
     def begin(self) -> None:
         """Set the source up."""
@@ -74,7 +80,8 @@ class StepSources:
     def look(self) -> None:
         """Look for what was not there before; say so where nobody gives steps for long."""
         why = self._source.look() if self._source else f"{SCRIPT} was not called"
-        if self._source and self._wish.kind == "auto" and not self._steps.alone:
+        may_be_both = self._callback or self._wish.kind == "auto"
+        if self._source and may_be_both and not self._steps.alone:
             self._give_way(self._steps.given)
         if self._steps.given or not self._steps.alone:
             if self._nobody:
@@ -83,18 +90,44 @@ class StepSources:
             self._nobody = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
             self._inbox.steps_from = f"nobody yet: {text}"
-            others = [text for text, kind in _OTHERS.items() if kind != self._wish.kind]
+            now = "callback" if self._callback else self._wish.kind
+            others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
 
     def end(self) -> None:
         """Give no steps from now on; also in a forked child."""
-        source, self._source = self._source, None
+        source, self._source, self._callback = self._source, None, None
         if source:
             source.end()
 
     def renumber(self, step: int) -> None:
         """Go on from another number."""
         self._steps.renumber(step)
+
+    def reached(self, framework: str, step: int) -> None:
+        """Take a framework's own count of steps: the number of the one that is running.
+
+        Args:
+            framework: Whose callback tells it.
+            step: The count.
+        """
+        if self._callback and self._callback.framework == framework:
+            self._callback.reached(step)
+        elif not self._declined:
+            self._wall.attempt("hearing a callback", lambda: self._adopt(framework, step))
+
+    def _adopt(self, framework: str, step: int) -> None:
+        """Have a framework's callback give the steps, unless somebody goes before it."""
+        found = CallbackSteps(framework, self._steps, self._set_step)
+        kind = self._wish.kind
+        if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
+            self._declined = True
+            self._journal.info(f"{found.name} ends no steps: they come from {self._name}, as asked")
+            return
+        self.end()
+        self._source = self._callback = found
+        found.begin(step)
+        self._found(found.name)
 
     def _make(self) -> Source | None:
         if self._wish.kind in ("auto", "optimizer"):
@@ -118,6 +151,7 @@ class StepSources:
         if self._source is None:  # another thread has, at the same moment
             return
         name = self._inbox.steps_from
+        self._declined = True
         self.end()
         self._inbox.steps_from = SCRIPT
         text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"

@@ -54,6 +54,7 @@ launch
 attach
 profiler
 acl
+integrations
 testing
 __init__
 cli demo

@@ -130,3 +130,57 @@ def test_the_end_of_the_session_ends_the_source(
             job.session.leave_child()
         trainer()
         assert job.session.inbox.step == 1
+
+
+@pytest.mark.parametrize("steps", ["script", "auto"])
+def test_a_frameworks_callback_gives_the_steps(tmp_path: Path, steps: str) -> None:
+    """Its own numbers, each growth by one ends a step; log, status and manifest say so."""
+    job = job_on(tmp_path, steps)
+    reached = job.session.reached
+    reached("Some", 1200)
+    job.edit(active=2)
+    for count in (1200, 1201, 1201, 1202, 1203, 1204):  # one that only accumulates is none
+        reached("Some", count)
+    (manifest,) = job.manifests()
+    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1201, 1202, 2)
+    assert manifest.steps.source == "Some's callback" == job.session.status().steps_from
+    assert "steps come from Some's callback" in job.log()
+
+
+def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
+    """An open window closes and keeps what it has; the steps go on."""
+    job = job_on(tmp_path, "script")
+    job.session.reached("Some", 7)
+    job.edit(active=10)
+    for count in (8, 9, 10, 0, 1):
+        job.session.reached("Some", count)
+    (manifest,) = job.manifests()
+    assert "Some is at step 0, not at 10" in manifest.reason
+    assert job.session.inbox.step == 1
+
+
+def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
+    """Whichever of them comes first; the number that the framework has resumed at counts."""
+    job = job_on(tmp_path, "script")
+    job.session.reached("Some", 100)
+    for count in (101, 102):
+        job.step()
+        job.session.reached("Some", count)
+    assert (job.session.inbox.step, job.session.status().steps_from) == (102, "dp.step()")
+
+    other = job_on(tmp_path / "other", "script")
+    other.step()
+    other.session.reached("Some", 100)
+    assert (other.session.inbox.step, other.session.status().steps_from) == (1, "dp.step()")
+
+
+def test_a_callback_is_not_heard_where_another_source_was_asked_for(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
+    """By its name; the log says so once."""
+    job = job_on(tmp_path, "some_trainer:train")
+    for count in (5, 6):
+        trainer()
+        job.session.reached("Some", count)
+    assert job.session.inbox.step == 2
+    assert job.log().count("Some's callback ends no steps") == 1

@@ -1,0 +1,74 @@
+"""Hugging Face: ``Trainer(callbacks=[dynprof.integrations.huggingface.Dynprof("config")])``."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from dynprof.integrations.training import Training
+
+if not importlib.util.find_spec("transformers"):
+    raise ModuleNotFoundError(
+        "dynprof.integrations.huggingface needs transformers; pip install 'dynprof[huggingface]'"
+    )
+
+from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    import os
+
+
+class Dynprof(TrainerCallback):  # type: ignore[misc]
+    """Watches a directory from the beginning of ``train()``; a step is one of ``global_step``.
+
+    Evaluation and batches that only accumulate gradients end none. ``evaluate`` and
+    ``save_checkpoint`` are marked as phases.
+
+    Args:
+        path: The directory of the config.
+        wishes: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
+
+    Raises:
+        TypeError: One of them is no argument of :func:`dynprof.init`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] = "prof_config", **wishes: Any) -> None:
+        self._training = Training("Hugging Face", path, wishes)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Watch, and go on from the step of the checkpoint, if there is one."""
+        self._training.watch(args.process_index)
+        self._training.reached(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """End a step."""
+        self._training.reached(state.global_step)
+        self._foresee(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Begin what follows an epoch."""
+        self._foresee(control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """End an evaluation, after which a checkpoint may be saved."""
+        self._training.end_phase("evaluate")
+        self._foresee_saving(control)
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """End the saving of a checkpoint."""
+        self._training.end_phase("save_checkpoint")
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close an open window."""
+        self._training.ended()
+
+    def _foresee(self, control: Any) -> None:
+        """Begin the phase that the trainer has decided upon."""
+        if control.should_evaluate:
+            self._training.begin_phase("evaluate")
+        else:
+            self._foresee_saving(control)
+
+    def _foresee_saving(self, control: Any) -> None:
+        if control.should_save:
+            self._training.begin_phase("save_checkpoint")

@@ -1,0 +1,84 @@
+"""Lightning: ``Trainer(callbacks=[dynprof.integrations.lightning.Dynprof("prof_config")])``."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from dynprof.integrations.training import Training
+
+if importlib.util.find_spec("lightning"):
+    from lightning.pytorch import Callback
+elif importlib.util.find_spec("pytorch_lightning"):
+    from pytorch_lightning import Callback
+else:
+    raise ModuleNotFoundError(
+        "dynprof.integrations.lightning needs Lightning; pip install 'dynprof[lightning]'"
+    )
+
+if TYPE_CHECKING:
+    import os
+
+
+class Dynprof(Callback):  # type: ignore[misc]
+    """Watches a directory from the beginning of ``fit()``; a step is one of ``global_step``.
+
+    Validation and batches that only accumulate gradients end none. Where several optimizers step
+    by hand, each of their steps is one, as Lightning counts them. ``forward`` (the training step
+    up to the backward pass), ``backward`` and ``validation`` are marked as phases.
+
+    Args:
+        path: The directory of the config.
+        wishes: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
+
+    Raises:
+        TypeError: One of them is no argument of :func:`dynprof.init`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] = "prof_config", **wishes: Any) -> None:
+        self._training = Training("Lightning", path, wishes)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Watch: the ranks are known by now."""
+        self._training.watch(trainer.global_rank)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Go on from the step of the checkpoint, if there is one."""
+        self._training.reached(trainer.global_step)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Begin the training step."""
+        self._training.begin_phase("forward")
+
+    def on_before_backward(self, *_: Any) -> None:
+        """Begin the backward pass."""
+        self._training.end_phase("forward")
+        self._training.begin_phase("backward")
+
+    def on_after_backward(self, *_: Any) -> None:
+        """End the backward pass."""
+        self._training.end_phase("backward")
+
+    def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
+        """End the step of an optimizer before this one, in the same batch."""
+        self._training.reached(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """End a step, where the optimizer has made one."""
+        self._training.reached(trainer.global_step)
+
+    def on_validation_start(self, *_: Any) -> None:
+        """Begin a validation."""
+        self._training.begin_phase("validation")
+
+    def on_validation_end(self, *_: Any) -> None:
+        """End a validation."""
+        self._training.end_phase("validation")
+
+    def on_train_end(self, *_: Any) -> None:
+        """Close an open window."""
+        self._training.ended()
+
+    def on_exception(self, *_: Any) -> None:
+        """Close an open window."""
+        self._training.ended()

@@ -1,0 +1,50 @@
+"""Ray Train: ``TorchTrainer(dynprof.integrations.ray.watched(train_loop, "prof_config"))``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dynprof import dynamic_profile
+from dynprof.integrations.training import Training
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
+
+
+def watched(
+    train_loop: Callable[..., Result], path: str | os.PathLike[str], **wishes: Any
+) -> Callable[..., Result]:
+    """Return a loop for workers of Ray Train that watches while it runs, each by its rank.
+
+    Steps end with ``dp.step()``, a framework's callback or, without either, the optimizer. At the
+    end of the loop what is being saved is waited for: Ray kills its workers.
+
+    Args:
+        train_loop: The loop, with a config or without.
+        path: The directory of the config, as the driver sees it; all workers must reach it.
+        wishes: The other arguments of :func:`dynprof.init`.
+
+    Raises:
+        TypeError: One of them is no argument of :func:`dynprof.init`.
+    """
+    wishes = {"steps": "auto", **wishes}
+    training = Training("Ray Train", Path(path).expanduser().absolute(), wishes)
+
+    @functools.wraps(train_loop)
+    def watching(*config: Any) -> Result:
+        import ray.train
+
+        training.watch(ray.train.get_context().get_world_rank())
+        try:
+            return train_loop(*config)
+        finally:
+            dynamic_profile.shutdown()
+
+    watching.__signature__ = inspect.signature(train_loop)  # type: ignore[attr-defined]
+    return watching
