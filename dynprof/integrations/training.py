@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof import dynamic_profile
@@ -37,12 +38,15 @@ class Training:
     def watch(self, rank: int) -> None:
         """Watch from now on; where that cannot be, a sentence says so and the training goes on.
 
+        Where this directory is watched already, as by a training before this one, nothing changes.
+
         Args:
             rank: Of this process, as the framework counts them, unless it was given.
         """
         wishes = {"rank": rank, **self._wishes}
         directory, from_outside = dynamic_profile.watched()
-        if directory is None or from_outside:
+        mine = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
+        if from_outside or not mine:  # where another one is watched, that says so
             Wall(StderrNotes()).attempt(
                 f"watching for {self.framework}",
                 lambda: dynamic_profile.init(self._path, **wishes),

@@ -118,7 +118,7 @@ class StepSources:
 
     def _adopt(self, framework: str, step: int) -> None:
         """Have a framework's callback give the steps, unless somebody goes before it."""
-        found = CallbackSteps(framework, self._steps, self._set_step)
+        found = CallbackSteps(framework, self._steps, self._go_on_from)
         kind = self._wish.kind
         if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
             self._declined = True
@@ -128,6 +128,9 @@ class StepSources:
         self._source = self._callback = found
         found.begin(step)
         self._found(found.name)
+
+    def _go_on_from(self, step: int, why: str) -> None:
+        self._wall.attempt("going on from another step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
         if self._wish.kind in ("auto", "optimizer"):

@@ -184,3 +184,18 @@ def test_a_callback_is_not_heard_where_another_source_was_asked_for(
         job.session.reached("Some", count)
     assert job.session.inbox.step == 2
     assert job.log().count("Some's callback ends no steps") == 1
+
+
+def test_what_fails_on_the_way_to_another_number_does_not_reach_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is noted in the log."""
+    job = job_on(tmp_path, "script")
+    job.session.reached("Some", 3)
+
+    def fail(step: int) -> None:
+        raise RuntimeError("no counter")
+
+    monkeypatch.setattr(job.session._costs, "counter_set", fail)
+    job.session.reached("Some", 0)
+    assert "no counter" in job.log()

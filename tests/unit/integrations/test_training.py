@@ -1,0 +1,42 @@
+"""A training in a framework watches the directory that it was given."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dynprof as dp
+from dynprof.integrations.training import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _ends() -> Iterator[None]:
+    yield
+    dp.shutdown()
+
+
+def test_another_directory_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """Where one is watched already, both are named, and the training goes on."""
+    Training("Some", tmp_path / "one", {}).watch(0)
+    with pytest.warns(UserWarning, match="one is watched since the first call"):
+        Training("Some", tmp_path / "two", {}).watch(0)
+    assert not (tmp_path / "two").exists()
+
+
+def test_the_next_training_in_the_same_directory_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the directory is written."""
+    monkeypatch.chdir(tmp_path)
+    training = Training("Some", "one", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.watch(0)
+        training.watch(0)
+        Training("Some", tmp_path / "one", {}).watch(0)
