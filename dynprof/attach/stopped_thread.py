@@ -28,6 +28,7 @@ _SEIZE, _INTERRUPT, _DETACH, _CONT = 0x4206, 0x4207, 17, 7
 _GETREGSET, _SETREGSET, _GENERAL = 0x4204, 0x4205, 1
 _EVENT_STOP = 128
 _ALL_CHILDREN = 0x40000000
+_MOST_VECTORS = 16384
 _RED_ZONE = 512
 """Below the stack pointer, where a function may keep what it needs; 128 bytes at most."""
 _LOOK_S = 0.0005
@@ -39,6 +40,7 @@ class _Machine:
 
     Attributes:
         words: How many there are, each of 64 bits.
+        vectors: By which number the kernel hands out those of vectors and floating point.
         arguments: Of a function.
         result: Of it.
         stack: The stack pointer.
@@ -50,6 +52,7 @@ class _Machine:
     """
 
     words: int
+    vectors: int
     arguments: tuple[int, ...]
     result: int
     stack: int
@@ -68,8 +71,8 @@ _X86_WAITS = frozenset(
     | {61, 247, 34, 130, 128}  # wait4, waitid, pause, rt_sigsuspend, rt_sigtimedwait
 )
 _MACHINES = {
-    "x86_64": _Machine(27, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15, _X86_WAITS),
-    "aarch64": _Machine(34, (0, 1, 2, 3, 4, 5), 0, 31, 32, 30, None),
+    "x86_64": _Machine(27, 0x202, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15, _X86_WAITS),
+    "aarch64": _Machine(34, 2, (0, 1, 2, 3, 4, 5), 0, 31, 32, 30, None),
 }
 
 
@@ -157,7 +160,7 @@ class StoppedThread:
             _ptrace(_INTERRUPT, self._pid)
             while self._wait() != (signal.SIGTRAP, _EVENT_STOP):
                 _ptrace(_CONT, self._pid)  # for a signal, which is delivered at the end
-            self._before = self._registers()
+            self._before, self._vectors = self._registers(), self._vector_registers()
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             failing.pop_all()
         return self
@@ -171,6 +174,7 @@ class StoppedThread:
         """Let it go on where it was."""
         with contextlib.suppress(LaunchError):
             self._set_registers(self._before)
+            _transfer_registers(_SETREGSET, self._pid, self._machine.vectors, self._vectors)
         self._let_go()
         self.stood_s = time.perf_counter() - self._began_s
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -247,17 +251,18 @@ class StoppedThread:
         return found, event
 
     def _registers(self) -> list[int]:
-        size = self._machine.words * 8
-        content = ctypes.create_string_buffer(size)
-        vector = _Vector(ctypes.addressof(content), size)
-        _ptrace(_GETREGSET, self._pid, _GENERAL, ctypes.addressof(vector))
-        return list(struct.unpack(f"{self._machine.words}Q", content.raw))
+        content = bytes(self._machine.words * 8)
+        found = _transfer_registers(_GETREGSET, self._pid, _GENERAL, content)
+        return list(struct.unpack(f"{self._machine.words}Q", found))
 
     def _set_registers(self, registers: list[int]) -> None:
-        size = self._machine.words * 8
-        content = ctypes.create_string_buffer(struct.pack(f"{len(registers)}Q", *registers), size)
-        vector = _Vector(ctypes.addressof(content), size)
-        _ptrace(_SETREGSET, self._pid, _GENERAL, ctypes.addressof(vector))
+        content = struct.pack(f"{len(registers)}Q", *registers)
+        _transfer_registers(_SETREGSET, self._pid, _GENERAL, content)
+
+    def _vector_registers(self) -> bytes:
+        """Return those that a function need not put back: the thread may be amid a computation."""
+        kind, room = self._machine.vectors, bytes(_MOST_VECTORS)
+        return _transfer_registers(_GETREGSET, self._pid, kind, room)
 
     def _let_go(self) -> None:
         """Detach, and give it the signals that came meanwhile."""
@@ -274,6 +279,14 @@ def _machine() -> _Machine:
     if name not in _MACHINES:
         raise LaunchError(f"attaching knows {' and '.join(_MACHINES)}; this machine is {name}")
     return _MACHINES[name]
+
+
+def _transfer_registers(request: int, pid: int, kind: int, content: bytes) -> bytes:
+    """Set or get registers of a kind; return them, as long as they are."""
+    kept = ctypes.create_string_buffer(content, len(content))
+    vector = _Vector(ctypes.addressof(kept), len(content))
+    _ptrace(request, pid, kind, ctypes.addressof(vector))
+    return kept.raw[: vector.length]
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,8 @@ class FunctionSteps:
     def look(self) -> str:
         """Find the function, once it is there."""
         if self._watched is not None:
-            return ""
-        owner: Any = sys.modules.get(self._module)
+            return self._watched.unheard
+        owner: Any = _module(self._module)
         if owner is None:
             return f"{self._module} has not been imported"
         *parts, name = self._path
@@ -71,6 +72,14 @@ class FunctionSteps:
         return ""
 
 
+def _module(name: str) -> ModuleType | None:
+    """Return a module that was imported, or the script, which may go by the name of its file."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    scripts = spec.name if spec else Path(file).stem if file else ""
+    return sys.modules.get(name, main if name == scripts else None)
+
+
 def _is_plain(function: object) -> bool:
     """Return whether its code is nobody else's, as that of what a decorator returns is."""
     return isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
@@ -82,7 +91,12 @@ class _Monitored:
     Args:
         tool: The number under which it was asked to.
         code: The code.
+
+    Attributes:
+        unheard: Which calls end no step; empty for none.
     """
+
+    unheard = ""
 
     def __init__(self, tool: int, code: CodeType) -> None:
         self._tool, self._code = tool, code
@@ -116,7 +130,12 @@ class _Wrapped:
         owner: The module or class that has it.
         name: Its name there.
         end_step: Called after each return.
+
+    Attributes:
+        unheard: Which calls end no step.
     """
+
+    unheard = "calls by whoever had kept the function before are not heard; name one that it calls"
 
     def __init__(self, owner: Any, name: str, end_step: Callable[[], None]) -> None:
         self._before = vars(owner)[name]

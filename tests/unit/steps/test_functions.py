@@ -15,6 +15,7 @@ from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
 from dynprof.steps.wish import Wish
+from tests import processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,3 +181,39 @@ def test_it_waits_until_the_function_is_there(
         assert counted.inbox.step == 1
     monkeypatch.delitem(sys.modules, "a_trainer")
     assert Counted("step").source.look() == "a_trainer has not been imported"
+
+
+@pytest.mark.parametrize("script", [["a_server.py"], ["-m", "a_package.a_server"]])
+def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) -> None:
+    """Of ``python a_server.py`` it is ``a_server`` and ``__main__``, as nobody has imported it."""
+    (tmp_path / "a_package").mkdir()
+    name = script[-1].removesuffix(".py")
+    text = f"""
+from dynprof.requests.inbox import Inbox
+from dynprof.steps.functions import FunctionSteps
+from dynprof.steps.source import EndedSteps
+from dynprof.steps.wish import Wish
+def handle():
+    pass
+inbox = Inbox(on_due=lambda: None)
+steps = EndedSteps(inbox, lambda _: None)
+assert not FunctionSteps(Wish("function", {name!r}, "handle"), steps, lambda _: None).look()
+handle()
+assert inbox.step == 1
+other = FunctionSteps(Wish("function", "another", "handle"), steps, lambda _: None)
+assert other.look() == "another has not been imported"
+"""
+    for place in (tmp_path, tmp_path / "a_package"):
+        (place / "a_server.py").write_text(text)
+    found = processes.run([sys.executable, *script], cwd=tmp_path)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_calls_that_are_not_heard_are_named(module: ModuleType) -> None:
+    """Where a wrapper stands in its place, whoever kept the function itself calls that."""
+    kept = module.decorated
+    with Counted("decorated") as counted:
+        assert counted.source.look() == ""
+        kept(1)
+        assert counted.inbox.step == 0
+        assert "whoever had kept the function before" in counted.source.look()
