@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 SESSION = "dynprof-recording"
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ while True:
             "dynprof attach $(pgrep -of train.py)",
             "dynprof status",
             "dynprof arm $(pgrep -of train.py) --active 10 --wait",
-            "dynprof top prof_config -n 6",
+            "dynprof top prof_config --limit 8",
             "dynprof detach $(pgrep -of train.py)",
         ),
-        rows=60,
+        rows=40,
     ),
 }
 
@@ -105,9 +106,8 @@ def type_in(command: str) -> None:
 
 def record(session: Session, folder: Path) -> str:
     """Play a session in a folder; return what the terminal shows, with its escapes."""
-    bin_dir = str(Path(sys.executable).parent)
     size = ("-x", str(session.columns), "-y", str(session.rows))
-    shell = f"env PS1='$ ' PATH={bin_dir}:{os.environ['PATH']} sh"
+    shell = f"env PS1='$ ' PATH={PATH} sh"
     tmux("new-session", "-d", "-s", SESSION, "-c", str(folder), *size, shell)
     try:
         time.sleep(1)
@@ -131,8 +131,8 @@ def picture(session: Session) -> str:
         (folder / "train.py").write_text(session.job)
         for rank in range(session.ranks):
             several = {"RANK": str(rank), "WORLD_SIZE": str(session.ranks)}
-            env = {**os.environ, **(several if session.ranks > 1 else {})}
-            job = subprocess.Popen([sys.executable, "train.py"], cwd=folder, env=env)
+            env = {**os.environ, "PATH": PATH, **(several if session.ranks > 1 else {})}
+            job = subprocess.Popen(["python", "train.py"], cwd=folder, env=env)
             jobs.callback(job.wait)
             jobs.callback(job.kill)
         time.sleep(8)
