@@ -15,7 +15,6 @@ from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
 from dynprof.steps.wish import Wish
-
 from tests import processes
 
 if TYPE_CHECKING:
