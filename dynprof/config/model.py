@@ -35,7 +35,12 @@ class Limits(Section):
 
     max_seconds: Annotated[
         float | None,
-        Field(gt=0, le=1e9, description="Close at the first step end after this many seconds."),
+        Field(
+            gt=0,
+            le=1e9,
+            description="Close at the first step end after this many seconds; where all threads "
+            "are recorded and none has ended a step for a minute, without one.",
+        ),
         SAME,
     ] = 3600
     max_memory_mb: Annotated[

@@ -274,3 +274,4 @@ class Session:
 
     def _tick(self) -> None:
         self._upkeep.tick()
+        self._wall.attempt("the open window", self._loop.look)

@@ -30,6 +30,26 @@ def why_stuck(current: OpenWindow, now_s: float) -> str:
     return ""
 
 
+def why_forgotten(current: OpenWindow, now_s: float) -> str:
+    """Return why a window that any thread may close shall not wait for a step; empty where it may.
+
+    Nobody may ever end one again, as no request comes. A step of a training that takes long is left
+    its time.
+
+    Args:
+        current: The window.
+        now_s: Monotonic time.
+    """
+    most_s, seconds = current.request.config.limits.max_seconds, now_s - current.opened_s
+    still_s = now_s - current.moved_s
+    if current.window.bound_to_thread or most_s is None:
+        return ""
+    if seconds <= most_s or still_s <= STAYS_AWAY_S:
+        return ""
+    text = f"{seconds:.1f} s have gone, limits.max_seconds is {most_s:g}"
+    return f"{text}, and no step has ended for {still_s:.0f} s"
+
+
 def why_early(current: OpenWindow, now_s: float, memory_mb: Callable[[], float]) -> str:
     """Return which limit of its config an open window has passed; empty where none.
 

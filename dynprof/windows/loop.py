@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
-from dynprof.windows.limits import why_early, why_stuck
+from dynprof.windows.limits import why_early, why_forgotten, why_stuck
 from dynprof.windows.noted_steps import NotedSteps
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
@@ -113,6 +113,12 @@ class Loop:
                 self._give_up(BackendError(self._open.why_lost(reason)))
             elif self._open:  # a signal handler asks, in the midst of a turn
                 self._inbox.order_close(reason)
+
+    def look(self) -> None:
+        """Close a window of which nobody ends a step any more; on a thread of dynprof's."""
+        current = self._open
+        if current and (reason := why_forgotten(current, self._clock.now_s())):
+            self.close_now(reason)
 
     def let_go(self, reason: str) -> None:
         """Let the open window go, which could not be closed before the process ended."""
