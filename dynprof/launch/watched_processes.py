@@ -55,13 +55,13 @@ def watched_process(pid: int) -> Watched | None:
     process = psutil.Process(pid)
     if process.uids().real != os.getuid():
         raise psutil.AccessDenied(pid)
-    own_id = str(_id_inside(pid))
+    own_id = _id_inside(pid)
     for opened in process.open_files():
         path = Path(opened.path)
         name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
-        if name and name["pid"] == own_id:  # what it forks has its log open as well
+        if name and int(name["pid"]) == own_id:  # what it forks has its log open as well
             directory = path.parent.parent
-            status = _status(directory, int(name["rank"]), int(own_id))
+            status = _status(directory, int(name["rank"]), own_id)
             return Watched(pid, " ".join(process.cmdline()), directory, status)
     return None
 
