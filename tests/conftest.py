@@ -44,13 +44,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep thousands of tests out of the collector's way, which takes a tenth of a quick run."""
-    gc.freeze()
+    """Look through thousands of tests seldom: the collector takes a tenth of a quick run.
 
-
-def pytest_sessionfinish() -> None:
-    """Give them back, so that what is freed at the end is freed."""
-    gc.unfreeze()
+    Not frozen: Hypothesis asks the collector who holds its source of random numbers.
+    """
+    gc.set_threshold(700, 10, 1000)
 
 
 @pytest.fixture(autouse=True)
