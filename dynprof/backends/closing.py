@@ -129,6 +129,7 @@ class LowPriorityThread:
         self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]]
         self._tasks = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.RLock()  # two threads would use libkineto at once
 
     def begin(self, action: Callable[[], None]) -> Future[None]:
         """Have ``action`` run there, after what was begun before; return what tells its end.
@@ -151,14 +152,16 @@ class LowPriorityThread:
         Raises:
             RuntimeError: No thread can be started.
         """
-        if self._thread is None:
-            thread = own_thread(self._serve, "dynprof-collect")
-            thread.start()
-            self._thread = thread
+        with self._starting:
+            if self._thread is None:
+                thread = own_thread(self._serve, "dynprof-collect")
+                thread.start()
+                self._thread = thread
 
     def forget(self) -> None:
         """Begin anew in a forked child, which has no such thread."""
         self._tasks, self._thread = queue.SimpleQueue(), None
+        self._starting = threading.RLock()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError, AttributeError):

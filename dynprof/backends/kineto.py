@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.collecting import Collecting
 from dynprof.backends.detached_close import records_everywhere
 from dynprof.errors import BackendError
 
@@ -35,6 +36,10 @@ EXIT_WAIT_S = 120.0
 the profiler's state away from under the thread that does it."""
 GIVE_WAY_S = 5.0
 """For so long the script's profiler waits for the next step of a window on another thread."""
+
+
+class _OfThread(threading.local):
+    calling = asking = False
 
 
 class KinetoSession:
@@ -58,14 +63,13 @@ class KinetoSession:
 
     def forget(self) -> None:
         """Begin anew in a forked child: nobody holds the session there."""
-        self._ours = threading.local()
+        self._ours = _OfThread()
         self._left.clear()
         self._going_on.clear()
         self._owner: object = None
         self._open = self._started = False
-        self._closed, self._collected = threading.Event(), threading.Event()
+        self._closed, self._collecting = threading.Event(), Collecting()
         self._closed.set()
-        self._collected.set()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""
@@ -104,12 +108,7 @@ class KinetoSession:
     @property
     def collecting(self) -> bool:
         """Whether a thread collects the events of the last recording."""
-        return not self._collected.is_set()
-
-    @property
-    def _is_free(self) -> bool:
-        """Whether nobody has the session."""
-        return not (self.script_has_it or self._open or self.collecting)
+        return bool(self._collecting)
 
     def prepare(self, profiler: profile, owner: object) -> None:
         """Take the session for a recording.
@@ -121,6 +120,7 @@ class KinetoSession:
         try:
             self._owner, self.lost, self._open = owner, False, True
             self._closed.clear()
+            self.wait()  # somebody may just have taken it, to end a recording that had lost it
             if self.script_has_it:  # looked for once it can see us: one of two sees the other
                 raise BackendError(OCCUPIED)
             self._call(profiler._prepare_trace)
@@ -153,19 +153,19 @@ class KinetoSession:
             self._closed.set()
         self._drop_left()
 
-    def hand_over(self) -> None:
+    def hand_over(self, events: object) -> None:
         """Leave the session to a thread that collects its events."""
-        self._collected.clear()
+        self._collecting.begin(events)
         self.close()
 
-    def collected(self) -> None:
+    def collected(self, events: object) -> None:
         """Give the session back; called by that thread."""
-        self._collected.set()
+        self._collecting.end(events)
         self._drop_left()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait while a thread collects the events of the last recording."""
-        self._collected.wait(timeout_s)
+        self._collecting.wait(timeout_s)
 
     def release(self, thread: threading.Thread | None = None) -> None:
         """Note that what a thread, or this one, began as a profiler of the script's has ended."""
@@ -178,10 +178,6 @@ class KinetoSession:
         finally:
             self._ours.calling = False
 
-    @property
-    def _is_ours(self) -> bool:
-        return getattr(self._ours, "calling", False)
-
     def _preparing(self, function: Callable[..., Any]) -> Any:
         def count(*args: Any, **kwargs: Any) -> Any:
             self.taken += 1
@@ -192,7 +188,7 @@ class KinetoSession:
     def _beginning(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._is_ours:
+            if self._ours.calling:
                 return function(*args, **kwargs)
             done, thread = False, threading.current_thread()
             self._ours.asking = thread not in self._claims
@@ -238,7 +234,7 @@ class KinetoSession:
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._is_ours:
+                if not self._ours.calling:
                     self._end_claim(of_all_threads)
 
         return call
@@ -270,26 +266,31 @@ class KinetoSession:
         """
         from torch.autograd import _profiler_enabled
 
-        thread = threading.current_thread()
-        if _profiler_enabled() and self.others_have_it(owner):
-            self._going_on[thread] = functools.partial(self.drop, profiler, stop_trace, owner)
-            return False
+        thread, taken = threading.current_thread(), functools.partial(self._is_taken, owner)
         self._going_on.pop(thread, None)
         if _profiler_enabled():
-            self._call(profiler._prepare_trace)
-            self._call(stop_trace)
+            if not self._collecting.begin_unless(profiler, taken):
+                self._going_on[thread] = functools.partial(self.drop, profiler, stop_trace, owner)
+                return False
+            try:
+                self._call(profiler._prepare_trace)
+                self._call(stop_trace)
+            finally:
+                self.collected(profiler)
         return True
 
     def others_have_it(self, owner: object) -> bool:
         """Return whether somebody else has the session; who only asks for it here has not."""
-        asking = threading.current_thread() if getattr(self._ours, "asking", False) else None
+        return self.collecting or self._is_taken(owner)
+
+    def _is_taken(self, owner: object = None) -> bool:
+        asking = threading.current_thread() if self._ours.asking else None
         claimed = any(thread.is_alive() and thread is not asking for thread in tuple(self._claims))
-        opened = self._open and self._owner is not owner
-        return claimed or opened or self.collecting or bool(records_everywhere())
+        return claimed or (self._open and self._owner is not owner) or bool(records_everywhere())
 
     def _drop_left(self) -> None:
-        if self._left and self._is_free:
-            self._collected.clear()
+        wanted = self._left and not self._ours.asking
+        if wanted and self._collecting.begin_unless(self, self._is_taken):
             COLLECTOR.begin(self._drop_all)
 
     def _drop_all(self) -> None:
@@ -300,7 +301,7 @@ class KinetoSession:
                 taken.collect()
                 taken.drop()
         finally:
-            self.collected()
+            self.collected(self)
 
 
 KINETO = KinetoSession()

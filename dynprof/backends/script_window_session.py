@@ -42,7 +42,7 @@ class ScriptSession:
         """Note that the recording has ended."""
         KINETO.release(self._thread)
 
-    def hand_over(self) -> None:
+    def hand_over(self, events: object) -> None:
         """Leave the session to a thread that collects its events."""
         KINETO.release(self._thread)
-        KINETO.hand_over()
+        KINETO.hand_over(events)

@@ -75,7 +75,7 @@ class TorchRecording:
         self._code: KeptCode | None = None
         self._rank_facts = rank_facts
         self._functions = functions
-        self._shown = False
+        self._shown = self._unread = False
         self._held: Taken | None = None
         self._taken: Taken | None = None
         self._collected: Future[None] | None = None
@@ -115,6 +115,7 @@ class TorchRecording:
         self._insist()
         self.arrived = True
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
+        self._unread = not self.bound_to_thread
         self._code = KeptCode() if self._traces_calls else None
         with undisturbed():
             self._session.start(self._profiler.start_trace)
@@ -153,8 +154,9 @@ class TorchRecording:
         else:
             self._profiler.export_chrome_trace(str(path))
         check_written(path)
-        if not self.bound_to_thread:
+        if self._unread:
             UNFINISHED.read(path)
+            self._unread = False
         return Saved()
 
     def _written_by(self) -> Callable[[Path], None] | None:
@@ -163,8 +165,7 @@ class TorchRecording:
 
     def orphan(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
-        profiler, self._profiler = self._profiler, None
-        held, self._held = self._held, None
+        profiler, self._profiler, held, self._held = self._profiler, None, self._held, None
         self._step.abandon()
         with contextlib.ExitStack() as each:
             each.callback(self._session.close, self)
@@ -194,17 +195,18 @@ class TorchRecording:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
         profiler, self._profiler = self._profiler, None
         state, self._state = self._state, "stopped"
-        if state in ("new", "stopped"):
-            self._drop()
-            return
         with contextlib.ExitStack() as each:  # the last first, whatever becomes of the others
-            each.callback(self._session.close, self)
+            if self._unread:
+                each.callback(UNFINISHED.suppose)
+            if was_on := state not in ("new", "stopped"):
+                each.callback(self._session.close, self)
             each.callback(self._drop)
-            each.callback(self._stop_unread, profiler, state)
-            if not self._is_lost:
-                each.callback(self._step.end)
-            if self not in _going_on:  # else they are another recording's by now
-                each.callback(ANNOTATIONS.end)
+            if was_on:
+                each.callback(self._stop_unread, profiler, state)
+                if not self._is_lost:
+                    each.callback(self._step.end)
+                if self not in _going_on:  # else they are another recording's by now
+                    each.callback(ANNOTATIONS.end)
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
@@ -254,7 +256,7 @@ class TorchRecording:
             held.let_go()
 
     def _gather(self, taken: Taken) -> Future[None]:
-        self._session.hand_over()
+        self._session.hand_over(taken)
         return COLLECTOR.begin(functools.partial(_collect, taken))
 
     def _write(self, path: Path) -> None:
@@ -270,8 +272,6 @@ class TorchRecording:
             return
         if self._collected is None:  # something failed right after they were taken
             self._gather(taken)
-        if not self.bound_to_thread:
-            UNFINISHED.suppose()
         COLLECTOR.begin(taken.drop)
 
     def _leave(self, profiler: Any, *, running: bool) -> None:
@@ -307,4 +307,4 @@ def _collect(taken: Taken) -> None:
     try:
         taken.collect()
     finally:
-        KINETO.collected()
+        KINETO.collected(taken)

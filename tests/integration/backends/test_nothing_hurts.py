@@ -87,6 +87,42 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing: str) -> None:
+    """Its trace cannot say who was in an operator, so anybody may have been."""
+    run(
+        tmp_path,
+        """
+        inside, leave = threading.Event(), threading.Event()
+        def long_operator():
+            with torch._C._profiler._RecordFunctionFast("long"):
+                inside.set()
+                leave.wait()
+        thread = threading.Thread(target=long_operator)
+        window(active=30)
+        steps(1)
+        thread.start()
+        inside.wait()
+        steps(3)
+        from dynprof.windows.window import Window
+        end_step, Window.end_step = Window.end_step, None
+        steps(1)
+        Window.end_step = end_step
+        idle()
+        window(active=3)
+        steps(4)
+        leave.set()
+        thread.join()
+        steps(4)
+        idle()
+        """,
+        closing,
+        GLIBC_TUNABLES=TUNABLES,
+    )
+    told = [manifest for manifest in manifests(tmp_path) if manifest.complete]
+    assert ["only the thread that opened" in manifest.closing for manifest in told] == [True]
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_an_annotation_that_could_not_be_left(tmp_path: Path, closing: str) -> None:
     """Ctrl-C while it is left, which the script survives: nothing writes where its event was."""
     run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any, cast
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -24,3 +27,61 @@ def test_a_window_that_did_not_give_way_is_not_waited_for_again(
     monkeypatch.setattr(session._closed, "wait", lambda _: pytest.fail("it waited"))
     session.make_room()
     assert asked == ["asked"]
+
+
+def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> None:
+    """Two that come at once would have libkineto end what the other one has just prepared."""
+    session, order = KinetoSession(), list[str]()
+    collecting, may_end = threading.Event(), threading.Event()
+
+    class Taken:
+        def collect(self) -> None:
+            order.append("the lost one is being ended")
+            collecting.set()
+            assert may_end.wait(30)
+            order.append("it has ended")
+
+        def drop(self) -> None: ...
+
+    class Profile:
+        def _prepare_trace(self) -> None:
+            order.append("prepared")
+
+    def window() -> None:
+        session.prepare(cast("Any", Profile()), "window")
+        session.stop(lambda: order.append("stopped"))
+
+    session.leave(cast("Any", Taken()), cast("Any", Profile()))
+    assert collecting.wait(30)
+    beside = threading.Thread(target=window)
+    beside.start()
+    while not session.has_window:
+        assert beside.is_alive()
+    may_end.set()
+    beside.join(30)
+    first = ["prepared", "the lost one is being ended", "it has ended"]
+    assert order == [*first, "prepared", "stopped"]
+
+
+def test_a_lost_recording_waits_for_the_end_of_a_window() -> None:
+    """Nothing of it touches libkineto before; then it is ended at once."""
+    session, ended = KinetoSession(), threading.Event()
+
+    class Taken:
+        def collect(self) -> None:
+            assert session.collecting
+            assert not session.has_window
+
+        def drop(self) -> None:
+            ended.set()
+
+    class Profile:
+        def _prepare_trace(self) -> None: ...
+
+    session.prepare(cast("Any", Profile()), "window")
+    session.leave(cast("Any", Taken()), cast("Any", Profile()))
+    assert not session.collecting
+    session.stop(lambda: None)
+    assert ended.wait(30)
+    session.wait(30)
+    assert not session.collecting
