@@ -62,7 +62,7 @@ class FakeBackend:
             ``save``, ``discard``.
         in_the_way: What ``obstacle()`` returns.
         hesitates: What ``hesitation()`` returns.
-        only_notes_steps: Whether its recordings do.
+        only_notes_steps: Whether its recordings are told of steps later.
         recordings: Every recording made, in order.
     """
 
@@ -141,9 +141,10 @@ class FakeRecording:
     give_way: Callable[[], None] | None = None
 
     @property
-    def only_notes_steps(self) -> bool:
-        """Return what the test set."""
-        return self.backend.only_notes_steps
+    def note_step(self) -> Callable[[int | None, int], None] | None:
+        """Take steps later where the test wants that."""
+        later = self.backend.only_notes_steps
+        return (lambda number, _: self.begin_step(number)) if later else None
 
     def obstacle(self) -> str | None:
         """Return what the test set."""

@@ -61,8 +61,11 @@ class Recording(Protocol):
         """Whether other threads run Python while it is being saved."""
 
     @property
-    def only_notes_steps(self) -> bool:
-        """Whether ``begin_step`` does no more than that: it cannot fail, and has no obstacle."""
+    def note_step(self) -> Callable[[int | None, int], None] | None:
+        """Do as ``begin_step`` for a step that began some time ago, at a wall time in ns.
+
+        None where a recording needs to be told as it begins. Else that has no obstacle.
+        """
 
     @property
     def bound_to_thread(self) -> bool:

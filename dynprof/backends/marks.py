@@ -59,7 +59,6 @@ class MarksRecording:
     closing = "marks alone"
     results = None
     saves_beside = True
-    only_notes_steps = True
     bound_to_thread = False
 
     def __init__(self, facts: dict[str, Any], companions: Companion) -> None:
@@ -82,7 +81,11 @@ class MarksRecording:
 
     def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step."""
-        self._steps.append((number, time.time_ns()))
+        self.note_step(number, time.time_ns())
+
+    def note_step(self, number: int | None, at_ns: int) -> None:
+        """Do so for one that has begun."""
+        self._steps.append((number, at_ns))
 
     def stop(self) -> None:
         """End the last step."""

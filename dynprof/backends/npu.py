@@ -107,7 +107,7 @@ class NpuRecording:
     bound_to_thread = True
     results = None
     saves_beside = True
-    only_notes_steps = False
+    note_step = None
     closing = "inline: torch_npu collects on the training thread"
 
     def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:

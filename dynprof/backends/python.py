@@ -143,7 +143,7 @@ class PythonRecording:
     closing = "detached"
     results = None
     saves_beside = True
-    only_notes_steps = False
+    note_step = None
     bound_to_thread = False
 
     def __init__(self, tracer: Any, facts: dict[str, Any], companions: Companion) -> None:

@@ -53,7 +53,7 @@ class TorchRecording:
         arrived: Whether a window has it, which sees to its end.
     """
 
-    only_notes_steps = False
+    note_step = None
 
     def __init__(
         self,

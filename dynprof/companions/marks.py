@@ -34,10 +34,14 @@ class Domains(dict[str, bool]):
     Args:
         include: Those to keep; empty for all.
         exclude: Those to leave out; ignored where some are included.
+
+    Attributes:
+        are_all: Whether it keeps any.
     """
 
     def __init__(self, include: Collection[str] = (), exclude: Collection[str] = ()) -> None:
         self._include, self._exclude = frozenset(include), frozenset(exclude)
+        self.are_all = not (include or exclude)
 
     def __missing__(self, domain: str) -> bool:
         named = domain in (self._include or self._exclude)
@@ -55,6 +59,7 @@ class MarkTracks(Companion, Sink):
 
     def __init__(self, domains: Domains, sources: Collection[Source] = ()) -> None:
         self._keeps, self._sources = domains, sources
+        self._keeps_all = domains.are_all
         self._moments: list[Any] = []  # message, domain, thread and time of one after the other
         self._note = self._moments.extend
         self._ended: list[tuple[Range, int]] = []
@@ -90,9 +95,9 @@ class MarkTracks(Companion, Sink):
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Note a moment."""
-        if self._keeps[domain]:
+        if self._keeps_all or self._keeps[domain]:
             # Apart: a tuple for each mark would have garbage looked for, again and again.
-            self._note((message, domain, STACKS.mine.number, time_ns()))
+            self._note((message, domain, STACKS.number, time_ns()))
 
     def end(self, ended: Range) -> None:
         """Note the end of a range."""

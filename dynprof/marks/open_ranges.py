@@ -20,11 +20,10 @@ MOST_PUSHED = 10_000
 
 
 class _OfThread:
-    """The ranges that one thread has pushed, by domain, and its number."""
+    """The ranges that one thread has pushed, by domain."""
 
     def __init__(self) -> None:
         self.by_domain: dict[str, list[Range]] = {}
-        self.number = threading.get_native_id()
         _threads.add(self)
 
 
@@ -33,6 +32,7 @@ class _Stacks(threading.local):
 
     def __init__(self) -> None:
         self.mine = _OfThread()
+        self.number = threading.get_native_id()
 
 
 _threads: weakref.WeakSet[_OfThread] = weakref.WeakSet()
@@ -48,8 +48,7 @@ _made = tuple.__new__
 def start(message: str, domain: str, stream: object = None) -> int:
     """Begin a range that any thread may end; return its number."""
     number = next(_numbers)
-    thread = STACKS.mine.number
-    begun = _made(Range, (message, domain, thread, time_ns(), number, stream))
+    begun = _made(Range, (message, domain, STACKS.number, time_ns(), number, stream))
     _started[number] = begun
     if len(_started) > MOST_STARTED:
         forget_oldest(_started)
@@ -73,7 +72,7 @@ def push(message: str, domain: str, stream: object = None) -> int:
     stack = mine.by_domain.get(domain)
     if stack is None:
         stack = mine.by_domain[domain] = []
-    begun = _made(Range, (message, domain, mine.number, time_ns(), 0, stream))
+    begun = _made(Range, (message, domain, STACKS.number, time_ns(), 0, stream))
     stack.append(begun)
     if len(stack) > MOST_PUSHED:
         del stack[0]
@@ -121,7 +120,7 @@ def forget_oldest(begun: dict[int, Any]) -> None:
 
 def _renumber() -> None:
     """Learn the number of the one thread of a forked child, which is not its parent's."""
-    STACKS.mine.number = threading.get_native_id()
+    STACKS.number = threading.get_native_id()
 
 
 os.register_at_fork(after_in_child=_renumber)

@@ -66,6 +66,7 @@ class Sinks:
 
     Attributes:
         all: Of messages of a usual length, without a stream.
+        marks: What tells each of these of a moment.
         on_streams: Of the same with one.
         of_long: Of those that only some of them take.
         of_begins: Those that hear of begins, without a stream.
@@ -78,6 +79,7 @@ class Sinks:
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()
         self.on_streams: tuple[Sink, ...] = ()
+        self.marks: tuple[Callable[[str, str], None], ...] = ()
         self.of_long: tuple[Sink, ...] = ()
         self.of_begins: tuple[Sink, ...] = ()
         self.longest = MAX_BYTES
@@ -110,6 +112,7 @@ class Sinks:
     def _set(self, sinks: tuple[Sink, ...]) -> None:
         self.on_streams = sinks
         self.all = tuple(sink for sink in sinks if not sink.of_streams)
+        self.marks = tuple(sink.mark for sink in self.all)
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
         self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])

@@ -21,16 +21,18 @@ class Inbox:
             another thread asks the file system, so that a hung one does not hang the training.
         on_due: Called by ``step()`` when something is due.
         steps_from: Who ends the steps.
+        order: Why the open window shall close; empty where it shall not.
+        knocked: Whether somebody knocked since the last turn.
     """
 
     __slots__ = (
-        "_knocked",
         "_lock",
-        "_order",
         "_waiting",
         "due",
         "free_disk_mb",
+        "knocked",
         "on_due",
+        "order",
         "step",
         "steps_from",
     )
@@ -43,23 +45,13 @@ class Inbox:
         self.on_due = on_due
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None
-        self._order = ""
-        self._knocked = False
+        self.order = ""
+        self.knocked = False
 
     @property
     def waiting(self) -> Request | None:
         """The newest request that is not open yet."""
         return self._waiting
-
-    @property
-    def order(self) -> str:
-        """Why the open window shall close; empty where it shall not."""
-        return self._order
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether somebody ordered the window closed, or knocked."""
-        return bool(self._order) or self._knocked
 
     def put(self, request: Request, free_disk_mb: float) -> Request | None:
         """Leave a request for the training thread; return the one that it replaces."""
@@ -78,17 +70,17 @@ class Inbox:
     def order_close(self, reason: str) -> None:
         """Have the open window closed at the next step boundary."""
         with self._lock:
-            self._order, self.due = reason, True
+            self.order, self.due = reason, True
 
     def knock(self) -> None:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
-            self._knocked = self.due = True
+            self.knocked = self.due = True
 
     def answer(self) -> bool:
         """Return whether somebody knocked since the last time."""
         with self._lock:
-            knocked, self._knocked = self._knocked, False
+            knocked, self.knocked = self.knocked, False
         return knocked
 
     def claim(self, request: Request) -> bool:
@@ -103,5 +95,5 @@ class Inbox:
         """End a turn: what is due from here on."""
         with self._lock:
             if not window_open:
-                self._order = ""
-            self.due = window_open or self._waiting is not None or self._knocked
+                self.order = ""
+            self.due = window_open or self._waiting is not None or self.knocked

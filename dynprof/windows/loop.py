@@ -91,7 +91,8 @@ class Loop:
 
     def note_step(self) -> bool:
         """Note the step that begins, if the open window needs no more; False where it does."""
-        return bool(self._noted) and self.turns.between(self._note, self._note_interruption)
+        noted = self._noted
+        return noted is not None and noted.note()
 
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
@@ -160,11 +161,10 @@ class Loop:
             self._noted.count()
         self._noted = None
 
-    def _note(self) -> bool:
-        return bool(self._noted and self._noted.note())  # asked anew: another thread had a turn
-
     def _note_interruption(self) -> None:
-        self._give_up(BackendError(_INTERRUPTED))
+        with self.turns.take() as mine:
+            if mine:
+                self._give_up(BackendError(_INTERRUPTED))
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
@@ -183,8 +183,9 @@ class Loop:
         if self._open and self._open.movable:
             window = self._open.window
             window.resume(self._clock.now_s())
-            if window.only_notes_steps:
-                self._noted = NotedSteps(self._open, self._inbox, self._clock)
+            if window.takes_steps_later:
+                interrupted = self._note_interruption
+                self._noted = NotedSteps(self._open, self._inbox, self._clock, interrupted)
 
     def _end_step(self, current: OpenWindow) -> None:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""

@@ -4,55 +4,96 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from time import time_ns
 from typing import TYPE_CHECKING
 
-from dynprof.windows.limits import BETWEEN_S
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.process.clock import Clock
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
 
+BETWEEN_S = 0.25
+"""So often a turn comes all the same, which looks at the window's limits."""
+
+
+class _Here(threading.local):
+    """What belongs to a thread, not to its number: the system gives that to a later one."""
+
+    noting: object = None
+
+
+_HERE = _Here()
+
 
 class NotedSteps:
-    """What ``step()`` does instead of a turn where a recording only notes when steps begin.
+    """What ``step()`` does instead of a turn where a recording may be told of steps later.
 
     A turn takes some fifty microseconds where the job has the processor's caches, a note a tenth of
     that. Another thread, a number that does not follow, an order, the last step and
     :data:`BETWEEN_S` need a turn.
+
+    A note takes no lock. One thread notes, any may count: what it appends after that, it takes back
+    itself. So of each step either the note is counted, or its thread takes a turn.
 
     Args:
         current: The window, which has a turn now.
         inbox: Has the number of the step that is running; the window has its own, where the script
             has set another meanwhile.
         clock: Of this process.
+        interrupted: Is called where a signal handler raises before a step is noted.
     """
 
-    def __init__(self, current: OpenWindow, inbox: Inbox, clock: Clock) -> None:
+    def __init__(
+        self, current: OpenWindow, inbox: Inbox, clock: Clock, interrupted: Callable[[], None]
+    ) -> None:
         done, asked = current.window.progress
         step = inbox.step  # once: another thread may be ending one
-        self._current, self._inbox, self._clock = current, inbox, clock
+        self._current, self._inbox = current, inbox
+        self._now_s, self._interrupted = clock.now_s, interrupted
         self._behind = step - current.step
         self._next, self._last = step + 1, step + asked - done
-        self._thread = threading.current_thread()  # numbers are given anew to later ones
         self._until_s = clock.now_s() + BETWEEN_S
-        self._steps: deque[tuple[int, float]] = deque()
+        self._steps: deque[tuple[int, float, int]] = deque()
+        self._counted = False
+        self._token = _HERE.noting = object()
 
     def note(self) -> bool:
-        """Note the step that has just begun; False where it needs a turn."""
-        step, now_s = self._inbox.step, self._clock.now_s()
-        if step != self._next or step >= self._last or now_s >= self._until_s:
+        """Note the step that has just begun; False where it needs a turn.
+
+        One function, with all in it: where the job has the caches, each call costs microseconds.
+        """
+        inbox, found = self._inbox, None
+        try:
+            step, now_s = inbox.step, self._now_s()
+            disturbed = inbox.order or inbox.knocked or _HERE.noting is not self._token
+            if disturbed or step != self._next or step >= self._last or now_s >= self._until_s:
+                found = False
+            else:
+                noted = (step - self._behind, now_s, time_ns())
+                self._steps.append(noted)
+                self._next = step + 1  # after it: a handler that steps in between finds a gap
+                found = not self._counted or not self._took_back(noted)
+        finally:
+            if found is None:
+                self._interrupted()
+        return found
+
+    def _took_back(self, noted: tuple[int, float, int]) -> bool:
+        """Remove what was noted after all had been counted; False where it was counted yet."""
+        try:
+            self._steps.remove(noted)
+        except ValueError:
             return False
-        if self._inbox.disturbed or threading.current_thread() is not self._thread:
-            return False
-        of_window = step - self._behind
-        self._steps.append((of_window, now_s))
-        self._current.window.note_step(of_window)
-        self._next = step + 1
         return True
 
     def count(self) -> None:
-        """Let the window count what was noted, each once."""
+        """Let the window count what was noted, each once; nothing more is noted."""
+        self._counted = True
         while self._steps:
-            self._current.step, now_s = self._steps.popleft()
-            self._current.window.count_noted(self._current.step, now_s)
+            try:
+                self._current.step, now_s, at_ns = self._steps.popleft()
+            except IndexError:  # it was taken back
+                return
+            self._current.window.count_noted(self._current.step, now_s, at_ns)

@@ -50,34 +50,6 @@ class Turns:
             self._lock.release()
             self._do_the_rest()
 
-    def between(self, action: Callable[[], bool], amend: Callable[[], None]) -> bool:
-        """Do something short while no turn is being taken; return what it does, or False.
-
-        What a signal handler asks for in the midst of it waits as it does in a turn.
-
-        Args:
-            action: What to do.
-            amend: Is called where that raises, as a signal handler may.
-        """
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            return not self._taken and self._alone(action, amend)
-        finally:
-            self._lock.release()
-            self._do_the_rest()
-
-    def _alone(self, action: Callable[[], bool], amend: Callable[[], None]) -> bool:
-        found = None
-        self._taken = threading.current_thread()
-        try:
-            found = action()
-        finally:
-            self._taken = None
-            if found is None:
-                amend()
-        return found
-
     @property
     def put_something_off(self) -> bool:
         """Whether something is to be done after the turn that is being taken."""

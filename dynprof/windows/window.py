@@ -140,24 +140,27 @@ class Window:
             if before not in RECORDING:
                 self._begin_recording(self._recording)
             self.numbers.append(step)
-            self.note_step(step)
-
-    @property
-    def only_notes_steps(self) -> bool:
-        """Whether :meth:`note_step` can begin the steps that follow, but for the last."""
-        recording = self._recording
-        return bool(recording and recording.only_notes_steps and self._action in RECORDING)
-
-    def note_step(self, step: int) -> None:
-        """Let the recording note that a step begins; :meth:`count_noted` counts what only was."""
-        if self._recording:
             self._recording.begin_step(step if self.marks_steps else None)
 
-    def count_noted(self, step: int, now_s: float) -> None:
-        """End the step before the one that was noted, and begin that."""
+    @property
+    def takes_steps_later(self) -> bool:
+        """Whether :meth:`count_noted` can begin the steps that follow, but for the last."""
+        recording = self._recording
+        return bool(recording and recording.note_step and self._action in RECORDING)
+
+    def count_noted(self, step: int, now_s: float, at_ns: int) -> None:
+        """End the step before one that has begun and was noted, and begin that.
+
+        Args:
+            step: The job's number of it.
+            now_s: Monotonic time at which it began.
+            at_ns: Wall time at which it began.
+        """
         self.end_step(now_s)
         self._action = self._action_at(self._done)
         self.numbers.append(step)
+        if self._recording and self._recording.note_step:
+            self._recording.note_step(step if self.marks_steps else None, at_ns)
         self.resume(now_s)
 
     def _begin_recording(self, recording: Recording) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.testing import FakeRecording
-from dynprof.windows.limits import BETWEEN_S
+from dynprof.windows import noted_steps
 from dynprof.windows.loop import Loop
-from dynprof.windows.thread_turns import Turns
+from dynprof.windows.noted_steps import BETWEEN_S
 from dynprof.windows.window import Window
 from tests.fake_job import Job
 
@@ -113,14 +113,14 @@ def test_the_same_windows_whatever_happens(
 
 
 def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
-    """Of steps of 10 ms one in five: limits are looked at every 50 ms; and the last has one."""
+    """Of steps of 10 ms one in 25: limits are looked at every 250 ms; and the last has one."""
     job = a_job(tmp_path / "job", noting=True)
-    job.edit(active=22)
-    job.step(1 + 22)
-    assert turns == [1, 6, 11, 16, 21, 23]
+    job.edit(active=62)
+    job.step(1 + 62)
+    assert turns == [1, 26, 51, 63]
     assert (turns[1] - turns[0]) * 0.01 == pytest.approx(BETWEEN_S)
     (manifest,) = job.manifests()
-    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 22, 22)
+    assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 62, 62)
 
 
 def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_path: Path) -> None:
@@ -156,9 +156,18 @@ def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
     assert manifest.cost.step_during_ms == pytest.approx(10.0)
 
 
+class Steps(deque[Any]):
+    """What is noted, with a method that can be interrupted."""
+
+    def append(self, noted: Any) -> None:
+        """Append what is noted."""
+        super().append(noted)
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Return a job whose window of 30 steps has noted two."""
+    monkeypatch.setattr(noted_steps, "deque", Steps)
     made = a_job(tmp_path / "job", noting=True)
     made.edit(active=30)
     made.step(3)
@@ -170,7 +179,7 @@ def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]
     """Return what has a signal come with a handler, after the next call of a method."""
     before = signal.getsignal(signal.SIGUSR1)
 
-    def prepare(kind: type, name: str, handler: Callable[[], None]) -> None:
+    def prepare(kind: Any, name: str, handler: Callable[[], None]) -> None:
         whole = getattr(kind, name)
 
         def interrupted(*args: Any) -> Any:
@@ -187,13 +196,15 @@ def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]
 
 
 MOMENTS = pytest.mark.parametrize(
-    "moment", [(FakeRecording, "begin_step"), (Window, "count_noted")], ids=["noting", "counting"]
+    "moment",
+    [(noted_steps, "time_ns"), (Steps, "append"), (Window, "count_noted")],
+    ids=["noting", "noted", "counting"],
 )
 
 
 @MOMENTS
 def test_what_a_signal_handler_raises_ends_the_window(
-    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
     """As in a turn: no window goes on that does not know its steps; the next is whole."""
 
@@ -202,7 +213,7 @@ def test_what_a_signal_handler_raises_ends_the_window(
 
     interrupts(*moment, preempt)
     with pytest.raises(InterruptedError):
-        job.step(9)
+        job.step(29)
     job.step()
     assert job.state == "idle"
     job.edit(active=9)
@@ -215,7 +226,7 @@ def test_what_a_signal_handler_raises_ends_the_window(
 
 @MOMENTS
 def test_a_signal_handler_that_steps(
-    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
     """Each step stands there once, in order, whenever the handler's own call comes."""
     interrupts(*moment, job.step)
@@ -229,7 +240,7 @@ def test_a_signal_handler_that_steps(
 
 @MOMENTS
 def test_a_signal_handler_that_shuts_down_and_exits(
-    job: Job, interrupts: Callable[..., None], moment: tuple[type, str]
+    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
     """The window is saved, with the steps that were noted."""
 
@@ -239,7 +250,7 @@ def test_a_signal_handler_that_shuts_down_and_exits(
 
     interrupts(*moment, leave)
     with pytest.raises(SystemExit):
-        job.step(9)
+        job.step(29)
     (manifest,) = job.manifests()
     (recording,) = job.backend.recordings
     assert (manifest.reason, job.state) == ("shutdown() was called", "stopped")
@@ -247,21 +258,43 @@ def test_a_signal_handler_that_shuts_down_and_exits(
     assert manifest.steps.recorded == len(recording.steps) - 1  # it ends inside the last
 
 
-def test_a_thread_that_comes_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was noted so far is counted then; the step after it is noted for what follows."""
-    between = Turns.between
+@pytest.mark.parametrize(
+    "moment", [(noted_steps, "time_ns"), (Steps, "append")], ids=["noting", "noted"]
+)
+def test_a_thread_that_comes_in_between(
+    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
+) -> None:
+    """It counts what was noted; a step that it has not seen is counted by its own thread."""
 
-    def late(turns: Turns, *given: Callable[[], Any]) -> bool:
-        monkeypatch.setattr(Turns, "between", between)
+    def come() -> None:
         thread = threading.Thread(target=job.session._loop.turn)  # its step is counted already
         thread.start()
         thread.join()
-        return between(turns, *given)
 
     (recording,) = job.backend.recordings
     recording.bound_to_thread = False
-    monkeypatch.setattr(Turns, "between", late)
+    interrupts(*moment, come)
     job.step(60)
     (manifest,) = job.manifests()
     assert recording.steps == sorted(set(recording.steps))
     assert len(recording.steps) == manifest.steps.recorded == 30
+
+
+def test_two_threads_that_step_at_will(tmp_path: Path) -> None:
+    """Whoever notes and whoever counts: each step of either stands there once, in order."""
+    for number in range(20):
+        job = a_job(tmp_path / str(number), noting=True)
+        job.edit(active=2000)
+        job.step()
+        (recording,) = job.backend.recordings
+        recording.bound_to_thread = False
+        threads = [threading.Thread(target=job.step, args=(200,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        job.session.stop()
+        (manifest,) = job.manifests()
+        assert recording.steps == sorted(set(recording.steps))
+        assert manifest.steps.recorded == len(recording.steps) - 1 <= 600  # it ends inside the last
+        assert manifest.steps.recorded > 300
