@@ -135,6 +135,21 @@ def test_it_goes_together_with_dynprof_run(tmp_path: Path) -> None:
     assert len(list((tmp_path / "prof_config/status").iterdir())) == 1
 
 
+@pytest.mark.parametrize("newer", ["as well", "absent"])
+def test_the_package_under_its_older_name(tmp_path: Path, newer: str) -> None:
+    """``pytorch_lightning``'s trainer takes the callback, also where ``lightning`` is there too."""
+    pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
+    hidden = 'sys.modules["lightning"] = None\n' if newer == "absent" else ""
+    script = """
+    trainer(dp.integrations.lightning.Dynprof("prof_config"), Operator(3), max_epochs=1).fit(
+        Model(), loader())
+    """
+    older = MODEL.replace("lightning.pytorch", "pytorch_lightning")
+    (window,) = windows(tmp_path, hidden + older + textwrap.dedent(script))
+    assert window.steps == (5, 6)
+    assert window.inside("batch of") == {step: Counter({f"batch of {step}": 1}) for step in (5, 6)}
+
+
 def test_nothing_of_it_can_hurt_a_training(tmp_path: Path) -> None:
     """Switched off, or where the directory cannot be made, it trains as without; fit by fit."""
     script = """
