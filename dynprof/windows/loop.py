@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dynprof.windows.this_process import ThisProcess
 
 _RIVAL = "the script started a profiler of its own"
-_INTERRUPTED = "a step was interrupted"
 
 
 class Loop:
@@ -64,8 +63,7 @@ class Loop:
     ) -> None:
         self._process, self._clock = process, process.clock
         self._inbox, self._exporter = inbox, exporter
-        self._journal, self._wall = journal, wall
-        self._costs = costs
+        self._journal, self._wall, self._costs = journal, wall, costs
         self._open: OpenWindow | None = None
         self._said, self._opening = "", False
         self._unended = UnendedRecordings(wall, self._clock)
@@ -107,19 +105,27 @@ class Loop:
 
     def close_now(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has."""
-        with self.turns.take() as mine:
-            if mine and self._open and self._open.movable:
-                self._cut(self._open, reason)
-            elif mine and self._open:
-                self._give_up(BackendError(self._open.why_lost(reason)))
-            elif self._open:  # a signal handler asks, in the midst of a turn
-                self._inbox.order_close(reason)
+        self._close_where(lambda _: reason)
 
     def look(self) -> None:
         """Close a window of which nobody ends a step any more; on a thread of dynprof's."""
         current = self._open
-        if current and (reason := why_forgotten(current, self._clock.now_s())):
-            self.close_now(reason)
+        if current and self._why_forgotten(current):
+            self._close_where(self._why_forgotten)  # a step may have ended meanwhile
+
+    def _why_forgotten(self, current: OpenWindow) -> str:
+        return why_forgotten(current, self._clock.now_s())
+
+    def _close_where(self, why: Callable[[OpenWindow], str]) -> None:
+        with self.turns.take() as mine:
+            if not self._open or not (reason := why(self._open)):
+                return
+            if not mine:  # a signal handler asks, in the midst of a turn
+                self._inbox.order_close(reason)
+            elif self._open.movable:
+                self._cut(self._open, reason)
+            else:
+                self._give_up(BackendError(self._open.why_lost(reason)))
 
     def let_go(self, reason: str) -> None:
         """Let the open window go, which could not be closed before the process ended."""
@@ -161,10 +167,10 @@ class Loop:
             self._noted.count()
         self._noted = None
 
-    def _note_interruption(self) -> None:
+    def _interrupted(self) -> None:
         with self.turns.take() as mine:
             if mine:
-                self._give_up(BackendError(_INTERRUPTED))
+                self._give_up(BackendError("a step was interrupted"))
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
@@ -184,8 +190,7 @@ class Loop:
             window = self._open.window
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
-                interrupted = self._note_interruption
-                self._noted = NotedSteps(self._open, self._inbox, self._clock, interrupted)
+                self._noted = NotedSteps(self._open, self._inbox, self._clock, self._interrupted)
 
     def _end_step(self, current: OpenWindow) -> None:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""
