@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from dynprof.backends.detached_close import find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
 from dynprof.errors import BackendError
+from tests import warm_interpreter
 from tests.integration.running import wait_for
 
 if TYPE_CHECKING:
@@ -58,15 +61,34 @@ def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
-    """Of the same work: the same members and events, but for times and the file's own name."""
-    profiler = recorded(3)
-    writer_of(profiler.profiler, find())(tmp_path / "ours.json")
+    """Of the same work: the same members and events, but for times and the file's own name.
+
+    In a process where no other thread runs Python, which would be recorded too.
+    """
+    script = """
+    import torch
+    from pathlib import Path
+    from dynprof.backends.detached_close import find
+    from dynprof.backends.trace_writing import writer_of
+
+    def recorded():
+        with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:
+            for _ in range(3):
+                torch.ones(4).add(1)
+        return profiler
+
+    recorded()
+    writer_of(recorded().profiler, find())(Path("ours.json"))
+    recorded().export_chrome_trace("torchs.json")
+    """
+    done = warm_interpreter.run(textwrap.dedent(script), tmp_path, dict(os.environ))
+    assert done.returncode == 0, done.stderr
     names = []
-    recorded(3).export_chrome_trace(str(tmp_path / "torchs.json"))
     for name in ("ours", "torchs"):
         text = (tmp_path / f"{name}.json").read_text()
         names.append(sorted(line.split(":")[0] for line in text.splitlines()))
     assert names[0] == names[1]
+    assert sum('"Python parent id"' in name for name in names[0]) > 3
 
 
 def test_results_of_another_build_are_left_to_torch() -> None:
