@@ -54,6 +54,23 @@ def waited_for(device: str | None) -> str:
     return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"
 
 
+def ask_for_nothing(profile: Any) -> bool:
+    """Let a profile of torch's that was only prepared record as little as it can.
+
+    To be ended it has to begin; no call and no operator of another thread needs to be seen for it.
+
+    Args:
+        profile: A ``torch.autograd.profiler.profile``.
+
+    Returns:
+        Whether it traces calls of Python: no.
+    """
+    for name in ("with_stack", "profile_memory", "record_shapes", "with_flops", "with_modules"):
+        setattr(profile, name, False)
+    profile.experimental_config = type(profile.experimental_config)()
+    return False
+
+
 def _why_inline(activities: tuple[str, ...]) -> str | None:
     """Say why the self-test does not matter; None where it does."""
     asked = os.environ.get("DYNPROF_CLOSE", "")

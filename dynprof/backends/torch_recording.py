@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR, choose_writer, waited_for
+from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
 from dynprof.backends.forks import undisturbed
@@ -113,9 +113,8 @@ class TorchRecording:
     def start(self) -> None:
         """Keep what happens from here on."""
         self._insist()
-        self.arrived = True
+        self.arrived, self._unread = True, not self.bound_to_thread
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
-        self._unread = not self.bound_to_thread
         self._code = KeptCode() if self._traces_calls else None
         with undisturbed():
             self._session.start(self._profiler.start_trace)
@@ -215,6 +214,7 @@ class TorchRecording:
             self._take_off(self._functions)
         else:
             if state == "prepared":  # torch can only disable what was enabled
+                self._traces_calls = ask_for_nothing(profiler.profiler)
                 with undisturbed():
                     self._session.start(profiler.start_trace)
             self._stop_in_place(profiler)

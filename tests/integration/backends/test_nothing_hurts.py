@@ -123,6 +123,39 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: bool) -> None:
+    """Torch has to begin what it ends: then no calls, shapes and other threads are recorded."""
+    run(
+        tmp_path,
+        f"""
+        from torch.autograd.profiler import profile as plain
+        begun, start = [], plain._start_trace
+        def starting(self):
+            start(self)
+            everywhere = torch.autograd.profiler._is_profiler_enabled and records_everywhere()
+            begun.append((self.with_stack, self.profile_memory, self.record_shapes, everywhere))
+        from dynprof.backends.detached_close import records_everywhere
+        plain._start_trace = starting
+        window(active=3, warmup=30, with_stack=True, record_shapes=True, profile_memory={memory})
+        steps(3)
+        assert dp.status().state == "warmup"
+        dp.stop()
+        steps(1)
+        idle()
+        assert begun == [(False, False, False, False)], begun
+        begun.clear()
+        window(active=3, with_stack=True, record_shapes=True, profile_memory={memory})
+        steps(4)
+        idle()
+        assert begun == [(True, {memory}, True, not {memory})], begun
+        """,
+        closing,
+    )
+    assert [manifest.complete for manifest in manifests(tmp_path)] == [False, True]
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_an_annotation_that_could_not_be_left(tmp_path: Path, closing: str) -> None:
     """Ctrl-C while it is left, which the script survives: nothing writes where its event was."""
     run(
