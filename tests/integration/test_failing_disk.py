@@ -65,12 +65,17 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         job.ends_unharmed()
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder that the job may write into meanwhile."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def test_a_removed_directory(tmp_path: Path) -> None:
     """Nothing is made anew behind the operator's back; once it returns, edits are served."""
     with TroubledJob(tmp_path) as job:
         text = job.config.read_text()
-        while job.root.exists():  # the job may write into it meanwhile
-            shutil.rmtree(job.root, ignore_errors=True)
+        remove(job.root)
         job.root.mkdir(mode=0o770)
         job.config.write_text(json.dumps({**json.loads(text), "active": 2}))
         manifest, _ = job.capture()
@@ -138,7 +143,7 @@ def test_an_unwritable_log_or_status(tmp_path: Path, name: str) -> None:
     """Captures are made all the same, and what can be written says what cannot."""
     with TroubledJob(tmp_path, through=without_privilege()) as job:
         folder = job.root / name
-        shutil.rmtree(folder)
+        remove(folder)
         folder.mkdir(mode=0o500)
         job.edit(active=2)
         manifest, _ = job.capture()
