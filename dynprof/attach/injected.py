@@ -11,7 +11,7 @@ import _thread
 import os
 import sys
 import time
-from importlib.machinery import PathFinder
+from _frozen_importlib_external import PathFinder  # as in importlib, which may not be loaded
 
 
 class Homes:
@@ -29,21 +29,89 @@ class Homes:
         return PathFinder.find_spec(name, [home], target) if home else None  # type: ignore[arg-type]
 
 
+class Installed:
+    """Finds for dynprof's own threads what nobody but the job's user can have put there.
+
+    Python's library, the job's installed packages, then what is lent. The script's folder and the
+    working directory may be on the path too: others may write there, and what the job has there
+    under a name of the library's is not meant. It stands before all others.
+    """
+
+    def __init__(self, homes: dict[str, str]) -> None:
+        self.homes = homes
+        self.threads = set[int]()
+        library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib may not be loaded
+        ends = ("/site-packages", "/dist-packages")
+        self.places = [
+            place
+            for place in sys.path
+            if place in (library, library + "/lib-dynload") or place.endswith(ends)
+        ]
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Return where it is; None where others may look."""
+        if path is not None or name in sys.builtin_module_names or not self.is_asked():
+            return None
+        places = [*self.places, self.homes[name]] if name in self.homes else self.places
+        spec = PathFinder.find_spec(name, places, target)  # type: ignore[arg-type]
+        if spec is None and PathFinder.find_spec(name, None, target):  # type: ignore[arg-type]
+            raise ModuleNotFoundError(f"No module named {name!r} but where it works", name=name)
+        return spec
+
+    def is_asked(self) -> bool:
+        """Return whether a thread of dynprof's imports."""
+        number = _thread.get_ident()
+        known = getattr(sys.modules.get("threading"), "_active", {}).get(number)
+        named = str(getattr(known, "name", "")).startswith("dynprof")
+        return number in self.threads or named
+
+
 def start(asked: dict[str, object]) -> None:
     """Have it begun on a thread."""
     began_s = time.perf_counter()
+    finder = lend(asked)
     try:
-        _thread.start_new_thread(begin, (asked, began_s))
+        know_the_main_thread(finder)
+        _thread.start_new_thread(begin, (asked, began_s, finder))
     except RuntimeError as error:
         tell(str(asked["folder"]), began_s, failed(error))
 
 
-def begin(asked: dict[str, object], began_s: float) -> None:
+def lend(asked: dict[str, object]) -> Installed:
+    """Have what is lent found; return the finder of dynprof's own threads."""
+    for finder in list(sys.meta_path):
+        if type(finder).__name__ in ("Homes", "Installed"):  # of one who attached before
+            sys.meta_path.remove(finder)
+    mine = Installed(asked["homes"])  # type: ignore[arg-type]
+    sys.meta_path.insert(0, mine)  # type: ignore[arg-type]
+    sys.meta_path.append(Homes(asked["homes"]))  # type: ignore[arg-type]
+    return mine
+
+
+def know_the_main_thread(finder: Installed) -> None:
+    """Load ``threading``, which takes the thread that loads it first for the main one.
+
+    Raises:
+        RuntimeError: This is another one; at its end Python would wait for no thread of the job's.
+    """
+    if "threading" in sys.modules:
+        return
+    if _thread.get_native_id() != os.getpid():
+        raise RuntimeError("its main thread only waits, and has never loaded threading")
+    finder.threads.add(_thread.get_ident())
+    try:
+        import threading  # noqa: F401
+    finally:
+        finder.threads.discard(_thread.get_ident())
+
+
+def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     """Do what is asked, unless it was withdrawn, and answer.
 
     Args:
         asked: What ``dynprof.attach.inside.act`` takes, and ``homes``.
         began_s: When the main thread ran this text.
+        finder: Finds dynprof.
     """
     folder = str(asked["folder"])
     try:
@@ -55,6 +123,7 @@ def begin(asked: dict[str, object], began_s: float) -> None:
         before=no_forks.acquire, after_in_parent=no_forks.release, after_in_child=no_forks.release
     )
     interval = sys.getswitchinterval()
+    finder.threads.add(_thread.get_ident())
     with no_forks:
         sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
         lent = sys.getswitchinterval()
@@ -65,22 +134,45 @@ def begin(asked: dict[str, object], began_s: float) -> None:
         finally:
             if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
                 sys.setswitchinterval(interval)
-    tell(folder, began_s, answer)
+    if "failed" in answer:
+        take_back()
+    try:
+        tell(folder, began_s, answer)
+    finally:
+        finder.threads.discard(_thread.get_ident())
 
 
 def answered(asked: dict[str, object]) -> dict[str, object]:
     """Load dynprof, and have it do what is asked."""
-    if not any(type(finder).__name__ == "Homes" for finder in sys.meta_path):
-        sys.meta_path.append(Homes(asked["homes"]))  # type: ignore[arg-type]
+    before = set(sys.modules)
     from dynprof.attach.inside import act
+    from dynprof.process.shadowed_modules import forget_shadowed
 
-    return act(asked)
+    try:
+        return act(asked)
+    finally:
+        forget_shadowed(before, sys.path)
+
+
+def take_back() -> None:
+    """Leave nothing of dynprof where nothing was begun and nothing is watched."""
+    profile = sys.modules.get("dynprof.dynamic_profile")
+    if profile is not None and profile.watched()[0]:
+        return
+    for other in list(sys.meta_path):
+        if type(other).__name__ in ("Homes", "Installed"):
+            sys.meta_path.remove(other)
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "dynprof":
+            del sys.modules[name]
 
 
 def failed(error: Exception) -> dict[str, object]:
     """Return what to say of a failure."""
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
         return {"failed": "its main thread has ended, and only other threads go on"}
+    if isinstance(error, RuntimeError) and "threading" in str(error):
+        return {"failed": str(error)}
     return {"failed": f"{type(error).__name__}: {error}"}
 
 

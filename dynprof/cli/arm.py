@@ -79,11 +79,13 @@ def _save(
     if timeout is not None and not wait:
         raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
-    raw, before = _changed(path, asked, resets)
+    saved = "a request that was saved"
     try:
+        raw, before = _changed(path, asked, resets)
+        saved = "the request"
         _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
     except KeyboardInterrupt:
-        fail("not waiting any more; the request stays, dynprof cancel calls it off", 130)
+        fail(f"not waiting any more; {saved} stays, dynprof cancel calls it off", 130)
 
 
 def _after_saving(

@@ -41,10 +41,10 @@ def env(
         elif uninstall:
             there = uninstall_file()
             say(f"{pth_file()} is removed" if there else f"{pth_file()} was not there")
-        else:
-            _tell()
     except OSError as error:
         fail(f"{pth_file()} cannot be changed: {error.strerror}", UNREADABLE)
+    if not (install or uninstall):
+        _tell()
 
 
 def _tell() -> None:

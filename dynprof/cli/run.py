@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -56,6 +57,8 @@ def run(
         fail(f"{config} cannot be used: {error.strerror}; nothing was started", UNREADABLE)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and would hand on
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(called[0], called, environment(os.environ, config, step_on))  # noqa: S606
     except OSError as error:

@@ -66,7 +66,8 @@ class EditOutcomes:
         with self._lock:
             self._answers[number] = Answer(number, sha256, edited_at, "waiting")
             while len(self._answers) > MOST:
-                ended = [a.number for a in self._answers.values() if a.outcome not in ON_THE_WAY]
+                all_of_them = self._answers.copy().values()  # a handler may enter one meanwhile
+                ended = [a.number for a in all_of_them if a.outcome not in ON_THE_WAY]
                 del self._answers[min(ended or self._answers)]
 
     def note(

@@ -14,9 +14,11 @@ from dynprof.files.layout import write_atomic
 from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
 
 _BEGIN = (
+    "import sys\n"
+    "before = set(sys.modules)\n"
     "import importlib.util as u\n"
     "if u.find_spec('dynprof'):\n"
-    "    from dynprof.launch.startup import begin; begin()"
+    "    from dynprof.launch.startup import begin; begin(before)"
 )
 LINE = (
     f"import os; ({CONFIG!r} in os.environ or {VENDORS_CONFIG!r} in os.environ) and "

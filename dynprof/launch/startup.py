@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.dynamic_profile import disabled, init_from_outside
+from dynprof.errors import LaunchError
 from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
+from dynprof.process.shadowed_modules import forget_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _begun = False
 
 
-def begin() -> None:
+def begin(before: Collection[str] = ()) -> None:
     """Watch the directory that the environment names, where this process is a rank; once only.
 
-    Whatever fails is a sentence on standard error: the script runs.
+    Whatever fails is a sentence on standard error: the script runs, and with its own modules.
+
+    Args:
+        before: The modules that were there before any of dynprof's; empty where nobody knows.
     """
     global _begun
     if _begun or disabled():
@@ -32,6 +37,8 @@ def begin() -> None:
         from dynprof.wall import StderrNotes, Wall
 
         Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
+    if before:
+        forget_shadowed(before, [this_program().folder()])
 
 
 def directory_asked_for(environ: Mapping[str, str]) -> str:
@@ -55,7 +62,10 @@ def _begin() -> None:
     keep_kineto_quiet_without_devices()
 
     def watch() -> None:
-        init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
+        try:
+            init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
+        except ValueError as error:
+            raise LaunchError(f"{STEPS}: {error}") from None
 
     watch()
     follow_daemons(watch)

@@ -46,6 +46,12 @@ class Program:
     kind: str
     name: str
 
+    def folder(self) -> str:
+        """Return the folder that stands first on the path of what it imports."""
+        if self.kind == "script":
+            return os.path.dirname(os.path.realpath(self.name))  # noqa: PTH120
+        return os.getcwd()  # noqa: PTH109 - costs each start
+
     @classmethod
     def of(cls, called: Sequence[str], argv: Sequence[str]) -> Program:
         """Return what this interpreter runs.

@@ -89,9 +89,16 @@ def open_session(path: Path, wishes: Wishes) -> Session:
 
 def _activities(usable: Capabilities | None) -> tuple[str, ...]:
     """Return what the template watches; none while torch, which knows devices, may yet come."""
-    if "torch" not in sys.modules and importlib.util.find_spec("torch"):
+    if "torch" not in sys.modules and _is_there("torch"):
         return ()
     return usable.activities if usable else ("CPU",)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # where dynprof's threads do not look after it has been attached
+        return True
 
 
 def _place(rank: int | None) -> Rank:

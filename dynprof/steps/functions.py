@@ -60,9 +60,10 @@ class FunctionSteps:
 
     def _watch(self, owner: Any, name: str) -> str:
         found = vars(owner)[name]
-        function = getattr(found, "__func__", found)  # of a class method or a static one
-        if not callable(function) or isinstance(function, type):
-            return f"{name} is no function"
+        function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+        if not isinstance(function, FunctionType):  # what stands in its place is not like it
+            kind = type(function).__name__
+            return f"{name} is no function of Python's but a {kind}; name what it calls"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             return f"{name} is a generator, which returns at the end of all; name what it calls"
         if sys.version_info >= (3, 12) and _is_plain(function):

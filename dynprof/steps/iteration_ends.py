@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 
@@ -16,6 +16,20 @@ CLEARLY = 2.0
 """What follows the last step of an iteration, loading and a forward pass, takes so much longer."""
 
 
+class Ending(NamedTuple, Generic[Key]):
+    """Whose step ends an iteration.
+
+    Attributes:
+        key: Whose.
+        others: How many steps of others come between two of it; empty where any number does.
+        since: How many came after the last one of it.
+    """
+
+    key: Key
+    others: frozenset[int]
+    since: int
+
+
 class IterationEnds(Generic[Key]):
     """Watches optimizers step, until it knows the cycle in which they do.
 
@@ -23,9 +37,16 @@ class IterationEnds(Generic[Key]):
     that it holds. A cycle is known once all that were seen stepped in it and it was seen twice; its
     iteration ends with the one that steps least often. Of several such ones it is that after which
     clearly the most time passes, else the one that was seen last at first.
+
+    Args:
+        thorough: Watch for :data:`MOST_FIRES`, of which the latter half has to keep to the cycle:
+            what steps at random looks like one for a moment.
+        known: Who was found to end iterations so far, and goes on to where others might as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, thorough: bool = False, known: Key | None = None) -> None:
+        self.thorough, self._known = thorough, known
+        self._least = MOST_FIRES if thorough else LEAST_FIRES
         self._fires: deque[tuple[Key, float]] = deque(maxlen=MOST_FIRES)
         self._order: list[Key] = []
 
@@ -34,7 +55,7 @@ class IterationEnds(Generic[Key]):
         """How many optimizers were seen to step."""
         return len(self._order)
 
-    def fired(self, key: Key, now_s: float) -> Key | None:
+    def fired(self, key: Key, now_s: float) -> Ending[Key] | None:
         """Note a step; return whose step ends an iteration once that is known.
 
         Args:
@@ -44,18 +65,27 @@ class IterationEnds(Generic[Key]):
         if key not in self._order:
             self._order.append(key)
         self._fires.append((key, now_s))
-        if len(self._fires) < LEAST_FIRES:
+        if len(self._fires) < self._least:
             return None
         keys = [key for key, _ in self._fires]
-        period = _period(keys, len(self._order))
-        if period:
-            return self._last_of(keys[-period:])
-        return Counter(keys).most_common(1)[0][0] if len(keys) == MOST_FIRES else None
+        if period := _period(keys, len(self._order), thorough=self.thorough):
+            cycle = keys[-period:]
+            last = self._last_of(cycle)
+            return Ending(last, _between(last, cycle), _since(last, keys))
+        if len(keys) < MOST_FIRES:
+            return None
+        most = Counter(keys).most_common(1)[0][0]
+        return Ending(most, frozenset(), _since(most, keys))
 
     def _last_of(self, cycle: list[Key]) -> Key:
         counts = Counter(cycle)
         least = min(counts.values())
+        seen = Counter(key for key, _ in self._fires)
         rare = [key for key in self._order if counts[key] == least]
+        most = max(seen[key] for key in rare)
+        rare = [key for key in rare if seen[key] >= most - 1]  # the others are left out at times
+        if self._known in rare:
+            return self._known
         pauses = sorted(((self._pause_s(key), key) for key in rare), key=lambda pair: pair[0])
         if len(pauses) > 1 and pauses[-1][0] < CLEARLY * pauses[-2][0]:
             return rare[-1]
@@ -68,10 +98,26 @@ class IterationEnds(Generic[Key]):
         return pauses[len(pauses) // 2]
 
 
-def _period(keys: list[Key], kinds: int) -> int:
-    """Return how long the shortest cycle is that all stepped in and was seen twice, or 0."""
-    for length in range(kinds, len(keys) // 2 + 1):
-        last = keys[-length:]
-        if last == keys[-2 * length : -length] and len(set(last)) == kinds:
+def _period(keys: list[Key], kinds: int, *, thorough: bool) -> int:
+    """Return how long the shortest cycle is that all stepped in and was seen twice, or 0.
+
+    Args:
+        keys: Who stepped, one after the other.
+        kinds: How many there are.
+        thorough: It has to be seen three times, and the latter half of all has to keep to it.
+    """
+    for length in range(kinds, len(keys) // (3 if thorough else 2) + 1):
+        last = keys[-max(2 * length, len(keys) // 2) :] if thorough else keys[-length:]
+        if last == keys[-len(last) - length : -length] and len(set(last)) == kinds:
             return length
     return 0
+
+
+def _between(key: Key, cycle: list[Key]) -> frozenset[int]:
+    """Return how many others there are between one and the next in a cycle that goes on and on."""
+    places = [place for place, one in enumerate(cycle * 2) if one == key]
+    return frozenset(b - a - 1 for a, b in itertools.pairwise(places))
+
+
+def _since(key: Key, keys: list[Key]) -> int:
+    return keys[::-1].index(key)

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class OptimizerSteps:
     """A step ends with each step of the optimizer that ends an iteration.
 
-    Which one that is, is watched first (:class:`IterationEnds`), and again when one steps that was
-    not there before; meanwhile the steps are those of the one known so far. A step that a
-    ``GradScaler`` leaves out, as the gradients are not finite, is one too.
+    Which one that is, is watched first (:class:`IterationEnds`), again when one steps that was not
+    there before, and thoroughly after that and when they leave their cycle; meanwhile the steps are
+    those of the one known so far, the first of all to begin with. A step that a ``GradScaler``
+    leaves out, as the gradients are not finite, is one too.
 
     Args:
         steps: Ends them.
@@ -38,6 +39,7 @@ class OptimizerSteps:
         self._watching: IterationEnds[int] | None = IterationEnds()
         self._known: dict[int, weakref.ref[Any]] = {}
         self._chosen, self._others = 0, 0
+        self._usual = frozenset[int]()  # steps of others between two of the chosen one
         self.name = "the optimizer"
 
     def look(self) -> str:
@@ -59,35 +61,50 @@ class OptimizerSteps:
     def _heard(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         key = id(optimizer)
         self._scaler.heard += 1
+        irregular = False
+        if not self._chosen:
+            self._wall.attempt("choosing an optimizer", lambda: self._choose(key, optimizer))
         if key == self._chosen:
+            irregular = bool(self._usual) and self._others not in self._usual
             self._others = 0
             self._steps.end_step()
         else:
             self._others += 1
-        if self._watching or key not in self._known or self._others > MOST_FIRES:
-            self._wall.attempt("watching optimizers", lambda: self._watch(key, optimizer))
+        if self._watching or irregular or key not in self._known or self._others > MOST_FIRES:
+            self._wall.attempt(
+                "watching optimizers", lambda: self._watch(key, optimizer, thorough=irregular)
+            )
 
     _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
 
-    def _watch(self, key: int, optimizer: Any) -> None:
-        """Learn in which cycle they step: a new one does, or the chosen one has long not."""
+    def _watch(self, key: int, optimizer: Any, *, thorough: bool) -> None:
+        """Learn in which cycle they step: a new one does, or the chosen one not as it used to."""
         if key not in self._known:
             self._known[key] = weakref.ref(optimizer, functools.partial(self._gone, key))
-        watching = self._watching = self._watching or IterationEnds()
-        self._others = 0
-        chosen = watching.fired(key, time.perf_counter())
-        if chosen is not None:
-            self._watching = None
-            self._choose(chosen, watching.kinds)
+        if self._watching is None:
+            self._watching = self._once_more(self._chosen) if thorough else IterationEnds()
+        watching = self._watching
+        self._others, self._usual = 0, frozenset()
+        ending = watching.fired(key, time.perf_counter())
+        if ending is not None:
+            once_more = watching.kinds > 1 and not watching.thorough
+            self._watching = self._once_more(ending.key) if once_more else None
+            self._choose(ending.key, self._known.get(ending.key, lambda: None)(), watching.kinds)
+            self._others, self._usual = ending.since, ending.others
 
-    def _choose(self, key: int, kinds: int) -> None:
-        found = self._known.get(key, lambda: None)()
-        if found is None or key == self._chosen:
+    @staticmethod
+    def _once_more(known: int) -> IterationEnds[int]:
+        return IterationEnds(thorough=True, known=known)
+
+    def _choose(self, key: int, optimizer: Any, kinds: int = 1) -> None:
+        """Take the steps of one that is there still; say so where that is news."""
+        if optimizer is None:
             return
-        self._chosen = key
-        self.name = f"the optimizer {type(found).__name__}"
-        self.name += f", of {kinds} the one that ends an iteration" if kinds > 1 else ""
-        self._say(self.name)
+        name = f"the optimizer {type(optimizer).__name__}"
+        name += f", of {kinds} the one that ends an iteration" if kinds > 1 else ""
+        if (key, name) != (self._chosen, self.name):
+            self._chosen, self.name = key, name
+            self._say(name)
 
     def _gone(self, key: int, _: object) -> None:
         self._known.pop(key, None)

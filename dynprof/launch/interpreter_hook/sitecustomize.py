@@ -23,6 +23,7 @@ def _import_the_one_behind() -> None:
 
 def _begin() -> None:
     """Begin a session, if dynprof is there."""
+    before = set(sys.modules)
     try:
         from dynprof.launch.startup import begin
     except ModuleNotFoundError as error:
@@ -30,7 +31,7 @@ def _begin() -> None:
             text = f"dynprof: {error.name} is not installed for {sys.executable}"
             print(f"{text}, which runs unwatched", file=sys.stderr)
     else:
-        begin()
+        begin(before)
 
 
 if os.environ.get("DYNPROF_CONFIG"):

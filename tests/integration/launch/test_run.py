@@ -131,6 +131,25 @@ def test_a_script_with_its_own_init_goes_on_in_the_directory_asked_for(tmp_path:
     assert errors == f"dynprof: the script's init('mine') watches {tmp_path}/prof_config, {asked}\n"
 
 
+def test_a_script_with_modules_named_as_pythons_own(tmp_path: Path) -> None:
+    """``import secrets`` is the script's ``secrets.py``, though dynprof has loaded Python's."""
+    for name in ("secrets", "queue", "csv"):
+        (tmp_path / f"{name}.py").write_text(f"WHOSE = '{name} of the script'")
+    script = (
+        LOOP
+        + """
+import csv, queue, secrets
+Path("whose").write_text(repr([csv.WHOSE, queue.WHOSE, secrets.WHOSE]))
+"""
+    )
+    with begun(tmp_path, script, "--step-on", ":work") as process:
+        is_stepping(tmp_path)
+        code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2, "--wait")
+        assert code == 0, errors
+        assert ended(tmp_path, process) == ""
+    assert (tmp_path / "whose").read_text().count("of the script") == 3
+
+
 def test_a_script_that_changes_directory(tmp_path: Path) -> None:
     """The directory was meant where the command was typed."""
     script = LOOP.replace("while not Path(", "import os; os.chdir('/')\nwhile not Path(HOME + ")

@@ -164,21 +164,28 @@ def test_it_waits_until_the_function_is_there(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And says what it waits for, or why nothing will come of it."""
+    model = type("Model", (), {"__call__": module.step, "step": module.step})()
+    kept = {"model": model, "bound": model.step, "cached": functools.lru_cache(module.step)}
+    vars(module).update(kept)
     for name, text in (
         ("later", "has no function later"),
         ("Nobody.step", "has no class Nobody"),
         ("Trainer.never", "a_trainer.Trainer has no function never"),
         ("Trainer", "is no function"),
         ("batches", "is a generator"),
-        ("functools", "is no function"),
+        ("functools", "is no function of Python's but a module"),
+        ("model", "is no function of Python's but a Model; name what it calls"),
+        ("bound", "is no function of Python's but a method"),
+        ("cached", "is no function of Python's but a _lru_cache_wrapper"),
     ):
         assert text in Counted(name).source.look()
     with Counted("later") as counted:
         counted.source.look()
-        module.later = functools.partial(module.step, 1)  # type: ignore[attr-defined]
+        module.later = lambda: module.step(1)  # type: ignore[attr-defined]
         assert counted.source.look() == ""
         assert module.later() == 2
         assert counted.inbox.step == 1
+    assert all(vars(module)[name] is found for name, found in kept.items())
     monkeypatch.delitem(sys.modules, "a_trainer")
     assert Counted("step").source.look() == "a_trainer has not been imported"
 

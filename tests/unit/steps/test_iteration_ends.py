@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.steps.iteration_ends import LEAST_FIRES, MOST_FIRES, IterationEnds
+from dynprof.steps.iteration_ends import LEAST_FIRES, MOST_FIRES, Ending, IterationEnds
 
 
 def found(cycle: str, *, times: int = 100, begin: int = 0, pause_after: str = "") -> str | None:
@@ -18,7 +18,7 @@ def found(cycle: str, *, times: int = 100, begin: int = 0, pause_after: str = ""
     for key in (cycle * times)[begin:]:
         answer = ends.fired(key, now_s)
         if answer is not None:
-            return answer
+            return answer.key
         now_s += 10.0 if key == pause_after else 1.0
     return None
 
@@ -57,12 +57,14 @@ def test_without_a_cycle_the_most_frequent_gives_the_steps() -> None:
     zeros = [place for place, one in enumerate(parity) if not one]
     word = [b - a - 1 for a, b in itertools.pairwise(zeros)][:MOST_FIRES]
     ends = IterationEnds[int]()
-    answers = [ends.fired(key, float(number)) for number, key in enumerate(word)]
-    assert answers == [None] * (MOST_FIRES - 1) + [Counter(word).most_common(1)[0][0]]
+    *before, last = [ends.fired(key, float(number)) for number, key in enumerate(word)]
+    assert before == [None] * (MOST_FIRES - 1)
+    assert last is not None
+    assert (last.key, last.others) == (Counter(word).most_common(1)[0][0], frozenset())
 
 
 def test_one_alone_is_known_after_some_steps() -> None:
     """Not at once: a second one may step a moment later."""
     ends = IterationEnds[str]()
     answers = [ends.fired("a", float(number)) for number in range(LEAST_FIRES)]
-    assert answers == [None] * (LEAST_FIRES - 1) + ["a"]
+    assert answers == [None] * (LEAST_FIRES - 1) + [Ending("a", others=frozenset({0}), since=0)]
