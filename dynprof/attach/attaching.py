@@ -4,7 +4,7 @@ Until 3.14 the main thread is stopped for a moment, in which it asks its interpr
 as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
 may stand within an allocation. Where it has run none for a while, as it waits in the system for
 other threads, for requests or for time, it is stopped again to create a thread that runs the text.
-Nothing stays but two pages of memory at most.
+Nothing stays but three pages of memory at most.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ class _Pending(_Order):
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
         within = {"__name__": "dynprof.attach.injected"}
-        code = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
+        run = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
+        # Where it comes too late, as Python ends, it is told nothing any more, and says nothing.
+        code = f"try:\n import sys\n if not sys.is_finalizing(): {run}\nexcept ImportError: pass"
         content = code.encode() + b"\0"
         self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:

@@ -36,7 +36,7 @@ def candidates(name: str = "") -> list[Candidate]:
     Launchers, tools, workers of pools and what a rank has forked or started as a helper are none.
 
     Args:
-        name: What the command line has to name: a script, a module; empty for all.
+        name: Which script or module they have to run; empty for all.
     """
     found: dict[int, tuple[psutil.Process, str]] = {}
     for process in psutil.process_iter():
@@ -61,9 +61,10 @@ def _rank_of(process: psutil.Process, name: str) -> str | None:
     called = process.cmdline()
     if "python" not in Path(process.exe()).name or len(called) < 2:
         return None
-    if name and not any(name in (word, Path(word).name) for word in called):
+    program = _program(called)
+    if name and name not in (program.name, Path(program.name).name):
         return None
-    if why_left_alone(_program(called), {}, process.pid):
+    if why_left_alone(program, {}, process.pid):
         return None
     return rank_text(process.environ())
 

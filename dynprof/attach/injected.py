@@ -73,7 +73,7 @@ def start(asked: dict[str, object]) -> None:
     try:
         know_the_main_thread(finder)
         _thread.start_new_thread(begin, (asked, began_s, finder))
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
         tell(str(asked["folder"]), began_s, failed(error))
 
 

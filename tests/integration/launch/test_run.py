@@ -230,6 +230,11 @@ def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "it ran\n")
     said = f"dynprof: watching as {CONFIG} asks failed: {script} is not a directory"
     assert found.stderr.splitlines()[0].startswith(said)
+    env = environment(os.environ, tmp_path / "prof_config", "nonsense")
+    found = processes.run([sys.executable, script], env=env)
+    assert (found.returncode, found.stdout) == (0, "it ran\n")
+    assert "DYNPROF_STEPS: steps='nonsense' names no source of steps" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> None:
