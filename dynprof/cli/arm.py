@@ -17,6 +17,7 @@ from dynprof.config import RankSet, parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
+from dynprof.journal.status import NOBODY_YET
 from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
         ranks = counted(starting, "rank is", "ranks are")
         say(f"{ranks} in the first step still: a window opens after it", err=True)
+    for status in watching:
+        if status.steps_from.startswith(NOBODY_YET):
+            say(f"rank {status.rank}: its steps come from {status.steps_from}", err=True)
     if rest:
         say(f"as the file says besides: {', '.join(rest)}", err=True)
 

@@ -28,6 +28,10 @@ MAX_BYTES = 1 << 20
 """Of a status file; its problems and its last edits are all that varies."""
 
 
+NOBODY_YET = "nobody yet"
+"""How ``steps_from`` begins where no step has ended for long."""
+
+
 @dataclass(frozen=True)
 class Status:
     """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynprof.journal.status import NOBODY_YET
 from dynprof.plural import counted
 from dynprof.steps.callbacks import CallbackSteps
 from dynprof.steps.functions import FunctionSteps
@@ -89,7 +90,7 @@ class StepSources:
         elif not self._nobody and self._clock.now_s() - self._began_s > SILENT_S:
             self._nobody = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
-            self._inbox.steps_from = f"nobody yet: {text}"
+            self._inbox.steps_from = f"{NOBODY_YET}: {text}"
             now = "callback" if self._callback else self._wish.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
