@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-
-import pytest
+from typing import TYPE_CHECKING
 
 from dynprof.cli.arm import _tell_what_is_asked
 from dynprof.journal.status import NOBODY_YET, Status
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
