@@ -61,6 +61,14 @@ class Inbox:
             self.due = True
         return replaced
 
+    def exchange(self, waiting: Request, better: Request) -> bool:
+        """Put a request in the place of one; False where that waits no more."""
+        with self._lock:
+            if self._waiting is not waiting:
+                return False
+            self._waiting = better
+            return True
+
     def disarm(self) -> Request | None:
         """Remove and return the waiting request."""
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.errors import describe
@@ -11,7 +12,8 @@ from dynprof.files.layout import free_disk_mb, why_unusable
 from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
-from dynprof.requests.plan import Refusal, Standing
+from dynprof.requests.capabilities import MARKS
+from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.session.upkeep import learn_rank
 
@@ -67,6 +69,28 @@ class EditHandler:
         text = f"request {number}"
         if error := self._wall.attempt(text, lambda: self._answer(edit, number, now=now)):
             self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])
+
+    def look(self) -> None:
+        """Have a waiting request served by a better profiler that the job has loaded meanwhile.
+
+        It may have been made while the script imported torch: a window of plain Python is not
+        what was meant.
+        """
+        waiting = self._inbox.waiting
+        if waiting is None or waiting.config.backend != "auto" or waiting.plan.backend == MARKS:
+            return
+        usable = [one.backend for one in self._process.capabilities() if not one.missing]
+        if waiting.plan.backend in usable[:1]:
+            return
+        found = plan(waiting.config, self._standing(waiting.config, None))
+        if isinstance(found, Refusal) or found.backend == waiting.plan.backend:
+            return
+        if self._inbox.exchange(waiting, replace(waiting, plan=found, remarks=found.remarks)):
+            what = f"{found.backend} ({', '.join(found.activities)})"
+            text = f"{what} serves it, which has come since"
+            remarks = [str(remark) for remark in found.remarks]
+            self._journal.tell(waiting.number, "waiting", "\n".join([text, *remarks]))
+            self._journal.remember(remarks=tuple(remarks))
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         if text := why_no_threads():  # since init(), which does nothing on them

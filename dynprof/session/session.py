@@ -275,3 +275,4 @@ class Session:
     def _tick(self) -> None:
         self._upkeep.tick()
         self._wall.attempt("the open window", self._loop.look)
+        self._wall.attempt("the waiting request", self._edit_handler.look)
