@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import signal
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType
 
 
 def came_from_a_signal(error: BaseException) -> bool:
     """Return whether a signal handler raised it, which Python runs between any two lines.
 
-    The handler need not be installed any more; but it was called with the signal's number and the
-    very frame that it interrupted.
+    One is known by being installed, or by the number and the frame that it was called with: it need
+    not be installed any more, and may have let go of what it was given.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(_is_handler(frame, before) for before, frame in itertools.pairwise(frames))
+    installed = {code for number in signal.valid_signals() if (code := _code_of(number))}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    return any(frame.f_code in installed or _was_given_a_frame(frame) for frame in frames)
 
 
-def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
+def _code_of(number: signal.Signals) -> CodeType | None:
+    handler = signal.getsignal(number)
+    for found in (handler, getattr(handler, "__func__", None), getattr(handler, "func", None)):
+        if code := getattr(found, "__code__", None):
+            return code  # type: ignore[no-any-return]
+    return None
+
+
+def _was_given_a_frame(frame: FrameType) -> bool:
+    """Return whether it was called with a number and, right after it, a frame."""
     code = frame.f_code
     count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
     given: list[object] = []
     for name in code.co_varnames[:count]:
         value = frame.f_locals.get(name)
         given += value if isinstance(value, tuple) else [value]
-    return len(given) > 1 and given[-1] is interrupted and isinstance(given[-2], int)
+    return any(
+        isinstance(number, int) and isinstance(found, FrameType)
+        for number, found in itertools.pairwise(given)
+    )
