@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Preempted(Exception):
+class PreemptionError(Exception):
     """What the handlers raise."""
 
 
 def plain(_number: int, _frame: object) -> None:
-    raise Preempted
+    raise PreemptionError
 
 
 def with_default(_number: int, _frame: object, text: str = "time is up") -> None:
-    raise Preempted(text)
+    raise PreemptionError(text)
 
 
 def letting_go(_number: int, frame: object) -> None:
     del frame
-    raise Preempted
+    raise PreemptionError
 
 
 def taking_all(*_given: object) -> None:
-    raise Preempted
+    raise PreemptionError
 
 
 class Handlers:
     """Has them as methods."""
 
     def method(self, _number: int, _frame: object) -> None:
-        raise Preempted
+        raise PreemptionError
 
     def __call__(self, _number: int, _frame: object) -> None:
-        raise Preempted
+        raise PreemptionError
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def handled() -> Iterator[Callable[[Any], object]]:
 def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -> None:
     """Of whatever form it is, and whatever it has done with what it was given."""
     handled(handler)
-    with pytest.raises(Preempted) as raised:
+    with pytest.raises(PreemptionError) as raised:
         signal.raise_signal(signal.SIGUSR1)
     assert came_from_a_signal(raised.value)
 
@@ -78,7 +78,7 @@ def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -
 def test_a_handler_that_is_not_installed_any_more(handled: Callable[[Any], object]) -> None:
     """It was called with a number and a frame."""
     handled(with_default)
-    with pytest.raises(Preempted) as raised:
+    with pytest.raises(PreemptionError) as raised:
         signal.raise_signal(signal.SIGUSR1)
     handled(signal.SIG_DFL)
     assert came_from_a_signal(raised.value)
