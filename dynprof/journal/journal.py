@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import queue
 import threading
 import time
@@ -194,12 +195,14 @@ class _LogFile(RotatingFileHandler):
     """A rotating file, private to user and group, that comes back when its directory does."""
 
     def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+        self._layout, self._file = layout, (0, 0)
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
 
     def _open(self) -> Any:
         opener = self._follow_to if self._layout.follow_symlinks else _open_own
-        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+        stream = open(self.baseFilename, "a", encoding="utf-8", opener=opener)  # noqa: SIM115
+        self._file = _file_of(os.fstat(stream.fileno()))
+        return stream
 
     @staticmethod
     def _follow_to(path: str, flags: int) -> int:
@@ -217,7 +220,10 @@ class _LogFile(RotatingFileHandler):
         """Write a line, first opening the file anew if it was removed."""
         path = Path(self.baseFilename)
         try:
-            if self.stream and not path.exists():
+            if self.stream and not self._has_its_descriptor():
+                _taken_away.append(self.stream)
+                self.stream = None
+            elif self.stream and not path.exists():
                 self.stream.close()
                 self.stream = None
             if path.parent.parent.exists():
@@ -227,8 +233,23 @@ class _LogFile(RotatingFileHandler):
         else:
             super().emit(record)
 
+    def _has_its_descriptor(self) -> bool:
+        """Return False where the script has closed it: the number may be a file's of its own."""
+        stream = self.stream
+        with contextlib.suppress(OSError):
+            return stream is not None and _file_of(os.fstat(stream.fileno())) == self._file
+        return False
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drop the line: there is no better place to say so, and training goes on."""
+
+
+_taken_away: list[Any] = []
+"""Streams that nobody may close: their descriptors are the script's by now."""
+
+
+def _file_of(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
 
 
 def _open_own(path: str, flags: int) -> int:

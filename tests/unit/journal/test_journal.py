@@ -7,6 +7,7 @@ import queue
 import shutil
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.files.layout import Layout
@@ -17,7 +18,6 @@ from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import pytest
 
@@ -172,6 +172,29 @@ def test_a_directory_in_the_place_of_an_old_log(
     office.journal.stop()
     assert "line 19" in office.layout.log.read_text()
     assert office.layout.log.stat().st_size <= 300
+
+
+def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
+    """As daemons close all that they find: nothing goes into the file that has its number now."""
+    office, mine = Office(tmp_path), tmp_path / "of the script"
+    office.journal.start()
+    office.journal.info("one")
+    while not office.layout.log.exists() or "one" not in office.layout.log.read_text():
+        office.ticked.wait(0.01)
+    log = office.layout.log.stat()
+    (number,) = [
+        int(path.name)
+        for path in Path("/proc/self/fd").iterdir()
+        if path.exists() and path.stat().st_ino == log.st_ino and path.stat().st_dev == log.st_dev
+    ]
+    with mine.open("wb") as file:
+        os.dup2(file.fileno(), number)  # closes the journal's
+    office.journal.info("two")
+    office.journal.stop()
+    assert "two" in office.layout.log.read_text()
+    assert mine.read_bytes() == b""
+    os.fstat(number)  # it is the script's, who closes it
+    os.close(number)
 
 
 def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: Path) -> None:
