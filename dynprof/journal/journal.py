@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import logging
 import os
 import queue
@@ -200,9 +201,9 @@ class _LogFile(RotatingFileHandler):
 
     def _open(self) -> Any:
         opener = self._follow_to if self._layout.follow_symlinks else _open_own
-        stream = open(self.baseFilename, "a", encoding="utf-8", opener=opener)  # noqa: SIM115
-        self._file = _file_of(os.fstat(stream.fileno()))
-        return stream
+        self._raw = _Raw(self.baseFilename, "a", opener=opener)
+        self._file = _file_of(os.fstat(self._raw.fileno()))
+        return io.TextIOWrapper(io.BufferedWriter(self._raw), encoding="utf-8")
 
     @staticmethod
     def _follow_to(path: str, flags: int) -> int:
@@ -221,7 +222,8 @@ class _LogFile(RotatingFileHandler):
         path = Path(self.baseFilename)
         try:
             if self.stream and not self._has_its_descriptor():
-                _taken_away.append(self.stream)
+                self._raw.is_anothers = True
+                self.stream.detach().detach()  # type: ignore[attr-defined]  # they would close it
                 self.stream = None
             elif self.stream and not path.exists():
                 self.stream.close()
@@ -244,8 +246,22 @@ class _LogFile(RotatingFileHandler):
         """Drop the line: there is no better place to say so, and training goes on."""
 
 
-_taken_away: list[Any] = []
-"""Streams that nobody may close: their descriptors are the script's by now."""
+class _Raw(io.FileIO):
+    """A file that is never closed once its descriptor is the script's.
+
+    Attributes:
+        is_anothers: Whether it is.
+    """
+
+    is_anothers = False
+
+    def close(self) -> None:
+        """Close it, unless it is."""
+        if not self.is_anothers:
+            super().close()
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Warn of nothing: what stays open is not of this file."""
 
 
 def _file_of(facts: os.stat_result) -> tuple[int, int]:

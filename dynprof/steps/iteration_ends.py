@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
 
@@ -16,7 +17,8 @@ CLEARLY = 2.0
 """What follows the last step of an iteration, loading and a forward pass, takes so much longer."""
 
 
-class Ending(NamedTuple, Generic[Key]):
+@dataclass(frozen=True)
+class Ending(Generic[Key]):
     """Whose step ends an iteration.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import shutil
@@ -193,6 +194,8 @@ def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
     office.journal.stop()
     assert "two" in office.layout.log.read_text()
     assert mine.read_bytes() == b""
+    del office
+    gc.collect()
     os.fstat(number)  # it is the script's, who closes it
     os.close(number)
 
