@@ -13,6 +13,10 @@ import sys
 import time
 from _frozen_importlib_external import PathFinder  # as in importlib, which may not be loaded
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 
 class Homes:
     """Finds dynprof, and packages that it needs, where the one who attaches has them.
@@ -35,10 +39,14 @@ class Installed:
     Python's library, the job's installed packages, then what is lent. The script's folder and the
     working directory may be on the path too: others may write there, and what the job has there
     under a name of the library's is not meant. It stands before all others.
+
+    Args:
+        homes: As above.
+        attached: Whether somebody had attached before: his session needs it as well.
     """
 
-    def __init__(self, homes: dict[str, str]) -> None:
-        self.homes = homes
+    def __init__(self, homes: dict[str, str], *, attached: bool) -> None:
+        self.homes, self.attached = homes, attached
         self.threads = set[int]()
         library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib may not be loaded
         ends = ("/site-packages", "/dist-packages")
@@ -74,18 +82,25 @@ def start(asked: dict[str, object]) -> None:
         know_the_main_thread(finder)
         _thread.start_new_thread(begin, (asked, began_s, finder))
     except (RuntimeError, ImportError) as error:
+        take_back(finder, sys.modules)
         tell(str(asked["folder"]), began_s, failed(error))
 
 
 def lend(asked: dict[str, object]) -> Installed:
     """Have what is lent found; return the finder of dynprof's own threads."""
-    for finder in list(sys.meta_path):
-        if type(finder).__name__ in ("Homes", "Installed"):  # of one who attached before
-            sys.meta_path.remove(finder)
-    mine = Installed(asked["homes"])  # type: ignore[arg-type]
+    attached = remove_finders()
+    mine = Installed(asked["homes"], attached=attached)  # type: ignore[arg-type]
     sys.meta_path.insert(0, mine)  # type: ignore[arg-type]
     sys.meta_path.append(Homes(asked["homes"]))  # type: ignore[arg-type]
     return mine
+
+
+def remove_finders() -> bool:
+    """Remove those of whoever has attached; return whether there were any."""
+    found = [one for one in sys.meta_path if type(one).__name__ in ("Homes", "Installed")]
+    for finder in found:
+        sys.meta_path.remove(finder)
+    return bool(found)
 
 
 def know_the_main_thread(finder: Installed) -> None:
@@ -117,34 +132,36 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     try:
         os.rename(folder + "/go", folder + "/taken")  # noqa: PTH104 - pathlib may not be loaded
     except OSError:
+        take_back(finder, sys.modules)
         return
     no_forks = _thread.RLock()
     os.register_at_fork(
         before=no_forks.acquire, after_in_parent=no_forks.release, after_in_child=no_forks.release
     )
-    interval = sys.getswitchinterval()
+    interval, before = sys.getswitchinterval(), set(sys.modules)
     finder.threads.add(_thread.get_ident())
     with no_forks:
         sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
         lent = sys.getswitchinterval()
         try:
-            answer = answered(asked)
+            answer = answered(asked, before)
         except Exception as error:  # noqa: BLE001 - the wall cannot be there before dynprof is
             answer = failed(error)
         finally:
             if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
                 sys.setswitchinterval(interval)
-    if "failed" in answer:
-        take_back()
+    if "ended" in answer:
+        remove_finders()
+    elif "begun" not in answer:
+        take_back(finder, before)
     try:
         tell(folder, began_s, answer)
     finally:
         finder.threads.discard(_thread.get_ident())
 
 
-def answered(asked: dict[str, object]) -> dict[str, object]:
-    """Load dynprof, and have it do what is asked."""
-    before = set(sys.modules)
+def answered(asked: dict[str, object], before: Collection[str]) -> dict[str, object]:
+    """Load dynprof, and have it do what is asked; ``before`` names what was loaded by then."""
     from dynprof.attach.inside import act
     from dynprof.process.shadowed_modules import forget_shadowed
 
@@ -154,16 +171,13 @@ def answered(asked: dict[str, object]) -> dict[str, object]:
         forget_shadowed(before, sys.path)
 
 
-def take_back() -> None:
-    """Leave nothing of dynprof where nothing was begun and nothing is watched."""
-    profile = sys.modules.get("dynprof.dynamic_profile")
-    if profile is not None and profile.watched()[0]:
+def take_back(finder: Installed, before: Collection[str]) -> None:
+    """Leave nothing of dynprof that was not there ``before``, where nothing was begun."""
+    if finder.attached:
         return
-    for other in list(sys.meta_path):
-        if type(other).__name__ in ("Homes", "Installed"):
-            sys.meta_path.remove(other)
+    remove_finders()
     for name in list(sys.modules):
-        if name.partition(".")[0] == "dynprof":
+        if name.partition(".")[0] == "dynprof" and name not in before:
             del sys.modules[name]
 
 

@@ -49,9 +49,6 @@ def _detach() -> dict[str, Any]:
         return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
     _note("detached from outside")
     dynamic_profile.shutdown()
-    for finder in list(sys.meta_path):
-        if type(finder).__name__ in ("Homes", "Installed"):
-            sys.meta_path.remove(finder)
     left = sum(name.partition(".")[0] == "dynprof" for name in sys.modules)
     return {"ended": directory, "left": f"{counted(left, 'module')} of dynprof, which do nothing"}
 

@@ -97,3 +97,14 @@ Path("found").write_text(repr(found))
     assert "dynprof" not in found
     assert "Homes" not in found
     assert "Installed" not in found
+
+
+def test_a_refusal_leaves_what_the_job_had_loaded_itself(tmp_path: Path) -> None:
+    """Its own dynprof, which watches nothing yet, is the same afterwards."""
+    (tmp_path / "file").touch()
+    script = "import dynprof as dp\nimport dynprof.dynamic_profile as loaded\n" + LOOP
+    script += "assert sys.modules['dynprof'] is dp\n"
+    script += "assert sys.modules['dynprof.dynamic_profile'] is loaded\n"
+    with begun(tmp_path, script) as process:
+        assert dynprof("attach", process.pid, "--config", tmp_path / "file")[0] == 4
+        assert ended(tmp_path, process) == ""
