@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.errors import describe
@@ -13,7 +12,7 @@ from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
 from dynprof.requests.capabilities import MARKS
-from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.plan import Refusal, Standing
 from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.session.upkeep import learn_rank
 
@@ -55,6 +54,7 @@ class EditHandler:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall = journal, wall
         self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
+        self._asked: tuple[int, Asked] | None = None
 
     def take(self, edit: Edit, *, now: bool = False) -> None:
         """Put what an edit asks for into the inbox, or say why not.
@@ -82,15 +82,14 @@ class EditHandler:
         usable = [one.backend for one in self._process.capabilities() if not one.missing]
         if waiting.plan.backend in usable[:1]:
             return
-        found = plan(waiting.config, self._standing(waiting.config, None))
-        if isinstance(found, Refusal) or found.backend == waiting.plan.backend:
+        number, asked = self._asked or (0, None)
+        if asked is None or number != waiting.number:
             return
-        if self._inbox.exchange(waiting, replace(waiting, plan=found, remarks=found.remarks)):
-            what = f"{found.backend} ({', '.join(found.activities)})"
-            text = f"{what} serves it, which has come since"
-            remarks = [str(remark) for remark in found.remarks]
-            self._journal.tell(waiting.number, "waiting", "\n".join([text, *remarks]))
-            self._journal.remember(remarks=tuple(remarks))
+        better = asked.planned(number, self._standing(asked.config, asked.edit.file))
+        if isinstance(better, Refusal) or better.plan.backend == waiting.plan.backend:
+            return
+        if self._inbox.exchange(waiting, better):
+            self._tell_of(better, f"{_profiler(better)} serves it, which has come since")
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         if text := why_no_threads():  # since init(), which does nothing on them
@@ -103,6 +102,7 @@ class EditHandler:
             return
         if isinstance(asked, Asked):
             standing = self._standing(asked.config, edit.file)
+            self._asked = number, asked
             planned = asked.planned(number, standing)
             if isinstance(planned, Request):
                 self._arm(planned, standing)
@@ -134,14 +134,17 @@ class EditHandler:
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
-        text += f", {counted(request.config.active, 'step')} with {request.plan.backend} "
-        text += f"({', '.join(request.plan.activities)})"
-        remarks = [str(remark) for remark in request.remarks]
-        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.remember(problems=(), remarks=tuple(remarks))
+        text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
+        self._tell_of(request, text)
         if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
+
+    def _tell_of(self, request: Request, text: str) -> None:
+        """Say that a request waits, with what is remarked of it."""
+        remarks = [str(remark) for remark in request.remarks]
+        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
+        self._journal.remember(problems=(), remarks=tuple(remarks))
 
     def _after_what(self) -> str:
         """Say what a request has to wait for besides its step: it may be thousands of steps."""
@@ -160,3 +163,7 @@ class EditHandler:
         what = f"{' and '.join(done)} what there is" if done else _NOTHING
         self._journal.tell(number, "cancel", f"cancel, {what}")
         self._journal.remember(problems=(), remarks=())
+
+
+def _profiler(request: Request) -> str:
+    return f"{request.plan.backend} ({', '.join(request.plan.activities)})"
