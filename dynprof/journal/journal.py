@@ -196,13 +196,12 @@ class _LogFile(RotatingFileHandler):
     """A rotating file, private to user and group, that comes back when its directory does."""
 
     def __init__(self, layout: Layout) -> None:
-        self._layout, self._file = layout, (0, 0)
+        self._layout = layout
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
 
     def _open(self) -> Any:
         opener = self._follow_to if self._layout.follow_symlinks else _open_own
-        self._raw = _Raw(self.baseFilename, "a", opener=opener)
-        self._file = _file_of(os.fstat(self._raw.fileno()))
+        self._raw = _Raw(self.baseFilename, opener)
         return io.TextIOWrapper(io.BufferedWriter(self._raw), encoding="utf-8")
 
     @staticmethod
@@ -221,8 +220,7 @@ class _LogFile(RotatingFileHandler):
         """Write a line, first opening the file anew if it was removed."""
         path = Path(self.baseFilename)
         try:
-            if self.stream and not self._has_its_descriptor():
-                self._raw.is_anothers = True
+            if self.stream and not self._raw.has_its_descriptor:
                 self.stream.detach().detach()  # type: ignore[attr-defined]  # they would close it
                 self.stream = None
             elif self.stream and not path.exists():
@@ -235,37 +233,28 @@ class _LogFile(RotatingFileHandler):
         else:
             super().emit(record)
 
-    def _has_its_descriptor(self) -> bool:
-        """Return False where the script has closed it: the number may be a file's of its own."""
-        stream = self.stream
-        with contextlib.suppress(OSError):
-            return stream is not None and _file_of(os.fstat(stream.fileno())) == self._file
-        return False
-
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drop the line: there is no better place to say so, and training goes on."""
 
 
 class _Raw(io.FileIO):
-    """A file that is never closed once its descriptor is the script's.
+    """A file to append to, never closed once its descriptor is the script's."""
 
-    Attributes:
-        is_anothers: Whether it is.
-    """
+    def __init__(self, path: str, opener: Callable[[str, int], int]) -> None:
+        super().__init__(path, "a", opener=opener)
+        self._facts = os.fstat(self.fileno())
 
-    is_anothers = False
+    @property
+    def has_its_descriptor(self) -> bool:
+        """False where the script has closed it: the number may be a file's of its own."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(self.fileno()), self._facts)
+        return False
 
     def close(self) -> None:
-        """Close it, unless it is."""
-        if not self.is_anothers:
+        """Close it, unless it is the script's."""
+        if not self.closed and self.has_its_descriptor:
             super().close()
-
-    def _dealloc_warn(self, source: object) -> None:
-        """Warn of nothing: what stays open is not of this file."""
-
-
-def _file_of(facts: os.stat_result) -> tuple[int, int]:
-    return facts.st_dev, facts.st_ino
 
 
 def _open_own(path: str, flags: int) -> int:

@@ -31,14 +31,13 @@ def begin(before: Collection[str] = ()) -> None:
     if _begun or disabled():
         return
     _begun = True
-    if directory_asked_for(os.environ) and not why_left_alone(
-        this_program(), os.environ, os.getpid()
-    ):
+    program = this_program()
+    if directory_asked_for(os.environ) and not why_left_alone(program, os.environ, os.getpid()):
         from dynprof.wall import StderrNotes, Wall
 
         Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
     if before:
-        forget_shadowed(before, [this_program().folder()])
+        forget_shadowed(before, [program.folder()])
 
 
 def directory_asked_for(environ: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ decide that.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +27,9 @@ def forget_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
     """
     names = {name for name in sys.modules if "." not in name} & sys.stdlib_module_names
     loaded = names.difference(before, sys.builtin_module_names)
+    library = Path(os.__file__).parent
     for folder in folders:
-        if Path(folder).name.startswith("python3"):
+        if Path(folder) == library:
             return
         for name in [one for one in loaded if _has(Path(folder), one)]:
             loaded.discard(name)

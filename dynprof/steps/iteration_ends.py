@@ -41,14 +41,14 @@ class IterationEnds(Generic[Key]):
     clearly the most time passes, else the one that was seen last at first.
 
     Args:
-        thorough: Watch for :data:`MOST_FIRES`, of which the latter half has to keep to the cycle:
-            what steps at random looks like one for a moment.
         known: Who was found to end iterations so far, and goes on to where others might as well.
+            Then :data:`MOST_FIRES` are watched, of which the latter half has to keep to the cycle:
+            what steps at random looks like one for a moment.
     """
 
-    def __init__(self, *, thorough: bool = False, known: Key | None = None) -> None:
-        self.thorough, self._known = thorough, known
-        self._least = MOST_FIRES if thorough else LEAST_FIRES
+    def __init__(self, known: Key | None = None) -> None:
+        self.thorough, self._known = known is not None, known
+        self._least = MOST_FIRES if self.thorough else LEAST_FIRES
         self._fires: deque[tuple[Key, float]] = deque(maxlen=MOST_FIRES)
         self._order: list[Key] = []
 

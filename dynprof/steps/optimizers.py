@@ -82,19 +82,15 @@ class OptimizerSteps:
         if key not in self._known:
             self._known[key] = weakref.ref(optimizer, functools.partial(self._gone, key))
         if self._watching is None:
-            self._watching = self._once_more(self._chosen) if thorough else IterationEnds()
+            self._watching = IterationEnds(self._chosen if thorough else None)
         watching = self._watching
         self._others, self._usual = 0, frozenset()
         ending = watching.fired(key, time.perf_counter())
         if ending is not None:
             once_more = watching.kinds > 1 and not watching.thorough
-            self._watching = self._once_more(ending.key) if once_more else None
+            self._watching = IterationEnds(ending.key) if once_more else None
             self._choose(ending.key, self._known.get(ending.key, lambda: None)(), watching.kinds)
             self._others, self._usual = ending.since, ending.others
-
-    @staticmethod
-    def _once_more(known: int) -> IterationEnds[int]:
-        return IterationEnds(thorough=True, known=known)
 
     def _choose(self, key: int, optimizer: Any, kinds: int = 1) -> None:
         """Take the steps of one that is there still; say so where that is news."""

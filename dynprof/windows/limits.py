@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from dynprof.windows.open_window import OpenWindow
 
-BETWEEN_S = 0.05
+LOOK_EVERY_S = 0.05
 """The system is asked for the memory so often at most: it takes as long as a hundred marks."""
 STAYS_AWAY_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
@@ -62,7 +62,7 @@ def why_early(current: OpenWindow, now_s: float, memory_mb: Callable[[], float])
     seconds = now_s - current.opened_s
     if limits.max_seconds is not None and seconds > limits.max_seconds:
         return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
-    if limits.max_memory_mb is None or now_s - current.asked_s < BETWEEN_S:
+    if limits.max_memory_mb is None or now_s - current.asked_s < LOOK_EVERY_S:
         return ""
     current.asked_s, grown_mb = now_s, memory_mb() - current.memory_mb
     if grown_mb > limits.max_memory_mb:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
 
-BETWEEN_S = 0.25
+TURN_EVERY_S = 0.25
 """So often a turn comes all the same, which looks at the window's limits."""
 
 
@@ -32,7 +32,7 @@ class NotedSteps:
 
     A turn takes some fifty microseconds where the job has the processor's caches, a note a tenth of
     that. Another thread, a number that does not follow, an order, the last step and
-    :data:`BETWEEN_S` need a turn.
+    :data:`TURN_EVERY_S` need a turn.
 
     A note takes no lock. One thread notes, any may count: what it appends after that, it takes back
     itself. So of each step either the note is counted, or its thread takes a turn.
@@ -54,7 +54,7 @@ class NotedSteps:
         self._now_s, self._interrupted = clock.now_s, interrupted
         self._behind = step - current.step
         self._next, self._last = step + 1, step + asked - done
-        self._until_s = clock.now_s() + BETWEEN_S
+        self._until_s = clock.now_s() + TURN_EVERY_S
         self._steps: deque[tuple[int, float, int]] = deque()
         self._counted = False
         self._token = _HERE.noting = object()

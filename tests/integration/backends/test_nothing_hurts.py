@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LONG_OPERATOR = """
+        inside, leave = threading.Event(), threading.Event()
+        def long_operator():
+            with torch._C._profiler._RecordFunctionFast("long"):
+                inside.set()
+                leave.wait()
+"""
+
+
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 @pytest.mark.parametrize("with_stack", [False, True])
 def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: bool) -> None:
@@ -51,12 +60,8 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     """Until its thread has ended, no window records its thread: it would write into a past one."""
     run(
         tmp_path,
-        """
-        inside, leave = threading.Event(), threading.Event()
-        def long_operator():
-            with torch._C._profiler._RecordFunctionFast("long"):
-                inside.set()
-                leave.wait()
+        LONG_OPERATOR
+        + """
         def windows():
             window(active=3)
             steps(4)
@@ -91,12 +96,8 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing
     """Its trace cannot say who was in an operator, so anybody may have been."""
     run(
         tmp_path,
-        """
-        inside, leave = threading.Event(), threading.Event()
-        def long_operator():
-            with torch._C._profiler._RecordFunctionFast("long"):
-                inside.set()
-                leave.wait()
+        LONG_OPERATOR
+        + """
         thread = threading.Thread(target=long_operator)
         window(active=30)
         steps(1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dynprof.windows import noted_steps
 from dynprof.windows.loop import Loop
-from dynprof.windows.noted_steps import BETWEEN_S
+from dynprof.windows.noted_steps import TURN_EVERY_S
 from dynprof.windows.window import Window
 from tests.fake_job import Job
 
@@ -118,7 +118,7 @@ def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
     job.edit(active=62)
     job.step(1 + 62)
     assert turns == [1, 26, 51, 63]
-    assert (turns[1] - turns[0]) * 0.01 == pytest.approx(BETWEEN_S)
+    assert (turns[1] - turns[0]) * 0.01 == pytest.approx(TURN_EVERY_S)
     (manifest,) = job.manifests()
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 62, 62)
 
