@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests import processes, warm_interpreter
+from tests import warm_interpreter
 from tests.integration.running import wait_for
 from tests.processes import ROOT, run, start
 
@@ -152,7 +152,7 @@ def test_a_script_without_end_is_killed_with_its_children(
     pytest.importorskip("torch", reason="torch is not installed")
     warm_interpreter.run("", tmp_path, os.environ)
     text = "import os, time; os.fork(); open(str(os.getpid()), 'w').close(); time.sleep(1000)"
-    monkeypatch.setattr(processes, "patience_s", lambda: 1.0)
+    monkeypatch.setattr(warm_interpreter, "patience_s", lambda: 1.0)
     with pytest.raises(subprocess.TimeoutExpired):
         warm_interpreter.run(text, tmp_path, os.environ)
     monkeypatch.undo()
