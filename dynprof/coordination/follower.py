@@ -1,0 +1,50 @@
+"""Everybody else's side of an agreement: listen, do, reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.coordination.messages import Farewell
+from dynprof.coordination.participant import answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.coordination.participant import Participant
+    from dynprof.coordination.shared_log import Listener
+
+
+class Follower:
+    """Does what the leader says, on a thread of its own.
+
+    Args:
+        listener: Hears it.
+        me: This rank.
+        has_ended: Returns whether nobody is to follow any more.
+
+    Attributes:
+        leader: Who leads; empty where nobody does.
+    """
+
+    def __init__(self, listener: Listener, me: Participant, has_ended: Callable[[], bool]) -> None:
+        self._listener, self._me, self._has_ended = listener, me, has_ended
+        self.leader = ""
+
+    def follow(self) -> None:
+        """Follow one leader after the other, until this rank's end.
+
+        Raises:
+            RuntimeError: The store is gone, as torch has it.
+            ValueError: What was said is none of dynprof's.
+        """
+        while not self._has_ended():
+            self.leader = self._listener.find_leader()
+            self._follow_one()
+            self.leader = ""
+
+    def _follow_one(self) -> None:
+        while True:
+            message = self._listener.hear()
+            if self._has_ended() or isinstance(message, Farewell):
+                return
+            self._listener.reply(answer(self._me, message))

@@ -1,0 +1,215 @@
+"""What the leader says to all, one message after the other, in the job's key-value store.
+
+Each message has a place, and its replies have it too. Everybody else waits for the place after the
+one that he has replied to; the store answers when it is there, so that nobody asks twice. The
+newest few messages stay. Who is away for longer finds in his next place that he has to join anew;
+these are the only old ones that are kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from dynprof.coordination.messages import (
+    Farewell,
+    Message,
+    Rejoin,
+    Reply,
+    message_of,
+    replies_of,
+    to_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PREFIX = "dynprof"
+LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
+FOR_EVER = datetime.timedelta(days=1000)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
+"""Between two looks at how many have replied."""
+KEPT = 4
+"""Newest messages that stay, whoever has replied to them."""
+
+
+class Store(Protocol):
+    """What is used of a ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value."""
+
+    def get(self, key: str) -> bytes:
+        """Return a value, once it is there."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it."""
+
+    def append(self, key: str, value: str) -> None:
+        """Append to a value, empty at first."""
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
+        """Wait until all are there."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all are there."""
+
+    def delete_key(self, key: str) -> bool:
+        """Remove one; return whether it was there."""
+
+
+class Speaker:
+    """The leader's side.
+
+    Args:
+        store: The job's, on a connection of this thread.
+        clock: Returns monotonic seconds.
+        sleep: Waits so many.
+
+    Attributes:
+        away: Ranks that did not reply in time, and are not waited for until they have caught up.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+        self._place = _next(store)
+        self._awaits: dict[int, int] = {}  # the place that each rank waits for
+        self.away: set[int] = set()
+        self._there = set(range(max(0, self._place - KEPT), self._place))
+
+    def lead(self, who: str) -> None:
+        """Say who leads; those who wait for a leader begin to listen."""
+        self._store.set(NEXT, str(self._place))
+        self._store.set(LEADER, who)
+
+    def resign(self, farewell: Message) -> None:
+        """Say that nobody leads any more; waits for no reply."""
+        self._store.delete_key(LEADER)
+        self.say(farewell)
+
+    def listeners(self) -> set[int]:
+        """Return the ranks that listen and are not away."""
+        if self._store.check([JOINED]):
+            for one in replies_of(self._store.get(JOINED)):
+                if one.step > self._awaits.get(one.rank, -1):
+                    self._awaits[one.rank] = one.step
+        for place in sorted(self._there) if self.away else ():
+            self._note(place, self._read(place))
+        self.away = {rank for rank in self.away if self._awaits[rank] < self._place}
+        return self._awaits.keys() - self.away
+
+    def say(self, message: Message) -> int:
+        """Say something to all; return its place."""
+        place, self._place = self._place, self._place + 1
+        self._store.set(_key(place, "said"), to_bytes(message).decode())
+        self._store.set(NEXT, str(self._place))
+        self._there.add(place)
+        self._tidy()
+        return place
+
+    def replies(self, place: int, patience_s: float) -> dict[int, Reply]:
+        """Return what those who listen reply, by rank; who has not after the patience is away."""
+        expected = self.listeners()
+        until_s, pause_s = self._clock() + patience_s, FIRST_PAUSE_S
+        found: dict[int, Reply] = {}
+        needed = len(expected)
+        while not expected <= found.keys():
+            there = self._store.add(_key(place, "count"), 0)
+            late = self._clock() >= until_s
+            if there >= needed or late:
+                found = self._read(place)
+                needed = there + 1
+            if late:
+                break
+            if not expected <= found.keys():
+                self._sleep(pause_s)
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+        self._note(place, found)
+        self.away |= expected - found.keys()
+        return found
+
+    def _note(self, place: int, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
+
+    def _read(self, place: int) -> dict[int, Reply]:
+        if not self._store.check([_key(place, "replies")]):
+            return {}
+        return {one.rank: one for one in replies_of(self._store.get(_key(place, "replies")))}
+
+    def _tidy(self) -> None:
+        """Remove what is old; who still waits for it is told to join anew."""
+        # Who is away may have heard the one that he has not replied to, or not.
+        awaited = {self._awaits[rank] + more for rank in self.away for more in (0, 1)}
+        for place in sorted(place for place in self._there if place < self._place - KEPT):
+            if place in awaited:
+                self._store.set(_key(place, "said"), to_bytes(Rejoin(number=0)).decode())
+            else:
+                self._there.discard(place)
+                for what in ("said", "count", "replies"):
+                    self._store.delete_key(_key(place, what))
+
+
+class Listener:
+    """Everybody else's side.
+
+    Args:
+        store: The job's, on a connection of this thread.
+        rank: The one that listens.
+        host: Its machine.
+    """
+
+    def __init__(self, store: Store, rank: int, host: str) -> None:
+        self._store, self._rank, self._host = store, rank, host
+        self._place = 0
+
+    def find_leader(self) -> str:
+        """Wait until somebody leads, and begin to listen; return who it is."""
+        self._store.wait([LEADER], FOR_EVER)
+        who = self._store.get(LEADER).decode(errors="replace")
+        self._join()
+        return who
+
+    def hear(self) -> Message:
+        """Wait for the next message, and return it.
+
+        Raises:
+            ValueError: It is none of dynprof's.
+        """
+        while True:
+            self._store.wait([_key(self._place, "said")], FOR_EVER)
+            message = message_of(self._store.get(_key(self._place, "said")))
+            if not isinstance(message, Rejoin):
+                return message
+            if not self._store.check([LEADER]):
+                return Farewell(number=0)
+            self._join()
+
+    def reply(self, said: Reply) -> None:
+        """Reply to the message that was heard."""
+        self._store.append(_key(self._place, "replies"), to_bytes(said).decode() + "\n")
+        self._store.add(_key(self._place, "count"), 1)
+        self._place += 1
+
+    def _join(self) -> None:
+        """Begin with the next message that will be said."""
+        while True:
+            self._place = _next(self._store)
+            joined = Reply(rank=self._rank, host=self._host, step=self._place)
+            self._store.append(JOINED, to_bytes(joined).decode() + "\n")
+            if _next(self._store) <= self._place + KEPT:  # else it may have been removed meanwhile
+                return
+
+
+def _next(store: Store) -> int:
+    return int(store.get(NEXT)) if store.check([NEXT]) else 0
+
+
+def _key(place: int, what: str) -> str:
+    return f"{PREFIX}/{place}/{what}"

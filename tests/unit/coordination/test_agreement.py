@@ -1,0 +1,249 @@
+"""Ranks that are threads agree on a step, over a store in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.coordination.follower import Follower
+from dynprof.coordination.leader import NO_DYNPROF, SILENT, Leader
+from dynprof.coordination.messages import (
+    Cancellation,
+    Farewell,
+    Opening,
+    Proposal,
+    Reply,
+    Withdrawal,
+)
+from dynprof.coordination.shared_log import KEPT, Listener, Speaker
+from tests.memory_store import MemoryStore
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
+
+
+class Rank:
+    """A rank of a job that stands at one step.
+
+    Attributes:
+        opens: The steps at which it was to open.
+        withdrawn: Why it was not to.
+        cancelled: Numbers of what was cancelled.
+    """
+
+    def __init__(self, number: int, step: int = 100, problem: str = "") -> None:
+        self.number, self.step, self.problem = number, step, problem
+        self.takes_part, self.late = True, ""
+        self.opens: list[int] = []
+        self.withdrawn: list[tuple[str, ...]] = []
+        self.cancelled: list[int] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def _reply(self, problem: str = "") -> Reply:
+        assert self.go_on.wait(patience_s())
+        part = self.takes_part and not problem
+        return Reply(self.number, "host", problem, part, self.step, 1.0)
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Say whether it can."""
+        assert proposal == PROPOSAL
+        return self._reply(self.problem)
+
+    def where(self) -> Reply:
+        """Say where it is."""
+        return self._reply()
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Note the step."""
+        if self.number not in opening.left_out and self.takes_part and not self.late:
+            self.opens.append(opening.step)
+        return self._reply(self.late)
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Note why."""
+        self.withdrawn.append(withdrawal.reasons)
+        return self._reply()
+
+    def cancel(self, number: int) -> Reply:
+        """Note it."""
+        self.cancelled.append(number)
+        return self._reply()
+
+
+class Time:
+    """A clock that goes on only while somebody waits by it, and all who can have replied."""
+
+    def __init__(self, all_have_replied: Callable[[], bool]) -> None:
+        self.now_s, self._all_have_replied = 0.0, all_have_replied
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, or the others run."""
+        if self._all_have_replied():
+            self.now_s += seconds
+        else:
+            threading.Event().wait(0.0005)
+
+
+class Job:
+    """A job of ranks, of which the first leads and the others listen."""
+
+    def __init__(self, ranks: list[Rank], world_size: int | None = None) -> None:
+        self.store, self.ranks, self.time = MemoryStore(), ranks, Time(self._all_have_replied)
+        self.speaker = Speaker(self.store, self.time, self.time.sleep)
+        size = world_size or len(ranks)
+        self.leader = Leader(self.speaker, ranks[0], size, self.time)
+        self.speaker.lead("host:1")
+        self.ended = False
+        self.threads = [threading.Thread(target=self._follow, args=(r,)) for r in ranks[1:]]
+        for thread in self.threads:
+            thread.start()
+        while len(self.speaker.listeners()) < len(ranks) - 1:
+            threading.Event().wait(0.0005)
+
+    def _all_have_replied(self) -> bool:
+        place = int(self.store.values.get("dynprof/next", b"0")) - 1
+        replies = int(self.store.values.get(f"dynprof/{place}/count", b"0"))
+        return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
+
+    def _follow(self, rank: Rank) -> None:
+        Follower(Listener(self.store, rank.number, "host"), rank, lambda: self.ended).follow()
+
+    def end(self) -> None:
+        """Let all go."""
+        self.ended = True
+        for rank in self.ranks:
+            rank.go_on.set()
+        self.speaker.resign(Farewell(0))
+        self.store.set("dynprof/leader", "for those who wait for one")
+        for _ in range(round(patience_s() * 100)):
+            alive = [thread for thread in self.threads if thread.is_alive()]
+            if not alive:
+                return
+            alive[0].join(0.01)
+            if alive[0].is_alive():
+                self.speaker.say(Farewell(0))
+        raise AssertionError("somebody follows for ever")
+
+
+@contextlib.contextmanager
+def job(*ranks: Rank, world_size: int | None = None) -> Iterator[Job]:
+    """Run a job."""
+    running = Job(list(ranks), world_size)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def everybody(_: int) -> bool:
+    """Ask for all."""
+    return True
+
+
+def test_all_open_at_one_step() -> None:
+    """The step lies ahead of each of them, also of the one that is furthest."""
+    ranks = [Rank(0, 7), Rank(1, 9), Rank(2, 8)]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, everybody)
+    assert made.step is not None
+    assert made.step > 9
+    assert [rank.opens for rank in ranks] == [[made.step]] * 3
+    assert (made.ranks, made.left_out, made.reasons) == ((0, 1, 2), {}, ())
+
+
+def test_one_that_cannot_keeps_all_from_it() -> None:
+    """Nobody opens; each reason is said once, with the ranks that have it."""
+    ranks = [Rank(0), Rank(1, problem="no room"), Rank(2, problem="no room"), Rank(3)]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, everybody)
+    assert (made.step, made.reasons) == (None, ("ranks 1 to 2: no room",))
+    assert [rank.opens for rank in ranks] == [[]] * 4
+    assert [rank.withdrawn for rank in ranks] == [[("ranks 1 to 2: no room",)]] * 4
+
+
+def test_only_who_is_asked_for_opens() -> None:
+    """The leader itself need not be."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    ranks[0].takes_part = ranks[2].takes_part = False
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, lambda rank: rank == 1)
+    assert (made.ranks, made.left_out) == ((1,), {})
+    assert [len(rank.opens) for rank in ranks] == [0, 1, 0]
+
+
+def test_a_rank_without_dynprof_is_named_and_not_waited_for() -> None:
+    """It never joined, so no patience is spent on it."""
+    with job(Rank(0), Rank(1), world_size=4) as running:
+        made = running.leader.agree(PROPOSAL, everybody)
+        assert running.time.now_s < 1.0
+    assert made.ranks == (0, 1)
+    assert made.left_out == {2: NO_DYNPROF, 3: NO_DYNPROF}
+
+
+def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
+    """After the patience; the next time it is not waited for, until it has come back."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        ranks[2].go_on.clear()
+        made = running.leader.agree(PROPOSAL, everybody)
+        assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
+        before_s = running.time.now_s
+        made = running.leader.agree(PROPOSAL, everybody)
+        assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
+        assert running.time.now_s - before_s < 1.0
+        ranks[2].go_on.set()
+        while running.speaker.away:
+            running.leader.tell(Cancellation(9))
+            running.speaker.listeners()
+        made = running.leader.agree(PROPOSAL, everybody)
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert ranks[2].opens[-1:] == [made.step]
+
+
+def test_a_rank_that_learns_too_late_is_named() -> None:
+    """The others have begun by then; it says so itself."""
+    ranks = [Rank(0), Rank(1)]
+    ranks[1].late = "step 101 has begun already"
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, everybody)
+    assert (made.ranks, made.left_out) == ((0,), {1: "step 101 has begun already"})
+
+
+def test_a_step_that_comes_too_soon_is_refused_by_all() -> None:
+    """With the rank that is past it."""
+    ranks = [Rank(0, 3), Rank(1, 50)]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, everybody, start=20)
+        assert made.reasons == ("step 20 comes too soon to be agreed on: rank 1 is at step 50",)
+        assert running.leader.agree(PROPOSAL, everybody, start=200).step == 200
+    assert [rank.opens for rank in ranks] == [[200], [200]]
+
+
+def test_what_needs_no_agreement_is_told_to_all() -> None:
+    """A cancel, say."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        assert running.leader.tell(Cancellation(7)).keys() == {0, 1, 2}
+    assert [rank.cancelled for rank in ranks] == [[7]] * 3
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_store_holds_little_however_much_is_said(silent: bool) -> None:
+    """Of each rank that is away one message more."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        if silent:
+            ranks[2].go_on.clear()
+        for _ in range(30):
+            running.leader.agree(PROPOSAL, everybody)
+        assert len(running.store.values) <= 3 * KEPT + 3 + 2 * 3
