@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.messages import Opening, Question, Withdrawal
 from dynprof.coordination.participant import answer
-from dynprof.coordination.start_step import start_step
+from dynprof.coordination.start_step import Place, start_step
 from dynprof.plural import listed_ranks
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Leader:
         me: The leader's own rank.
         world_size: How many ranks the job has.
         clock: Returns monotonic seconds.
+        sleep: Waits so many.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class Leader:
         me: Participant,
         world_size: int,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._speaker, self._me, self._world_size = speaker, me, world_size
-        self._clock = clock
+        self._clock, self._sleep = clock, sleep
 
     def agree(
         self, proposal: Proposal, asks: Callable[[int], bool], start: int | None = None
@@ -102,13 +104,11 @@ class Leader:
         began_s: float,
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
-        asked_s = self._clock()
-        where = self._ask(Question(number), SOON_S)
-        left_out |= dict.fromkeys(ready - where.keys(), SILENT)
-        ready &= where.keys()
-        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - asked_s))
+        places, lead_s = self._places(number, ready)
+        left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
+        ready = {place.rank for place in places}
         try:
-            step = start_step([where[rank] for rank in sorted(ready)], lead_s, start)
+            step = start_step(places, lead_s, start)
         except ValueError as error:
             text = f"step {start} comes too soon to be agreed on: {error}"
             return self._withdraw(number, (text,), left_out, began_s)
@@ -117,6 +117,28 @@ class Leader:
         left_out |= {rank: why for rank, why in late.items() if why}
         ranks = tuple(sorted(ready - left_out.keys()))
         return Agreement(number, step, ranks, left_out, (), self._clock() - began_s)
+
+    def _places(self, number: int, ready: set[int]) -> tuple[list[Place], float]:
+        """Ask twice where the ranks are; return it, and how long it takes to tell all of them."""
+        first_s = self._clock()
+        before = self._ask(Question(number), SOON_S)
+        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - first_s))
+        self._sleep(lead_s)
+        again_s = self._clock()
+        now = self._ask(Question(number), SOON_S)
+        lead_s = max(lead_s, LEAD_ROUNDS * (self._clock() - again_s))
+        found = [
+            Place(
+                rank,
+                now[rank].step,
+                max(0, now[rank].step - before[rank].step),
+                again_s - first_s,
+                now[rank].step_s,
+                now[rank].still_s,
+            )
+            for rank in sorted(ready & before.keys() & now.keys())
+        ]
+        return found, lead_s
 
     def _not_there(self, wanted: set[int]) -> dict[int, str]:
         """Return who is asked for and need not be waited for."""

@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Union
+import functools
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
 
-import msgspec
+from pydantic import Field, TypeAdapter, ValidationError
 
 MOST_BYTES = 1 << 20
 """Of one message: a config is small, and what is longer was not written by dynprof."""
 
 
-class _Message(msgspec.Struct, frozen=True, tag_field="is"):
-    """What the leader says to all others, each in its turn.
-
-    Attributes:
-        number: That of the request, counted by the leader.
-    """
-
-    number: int
-
-
-class Proposal(_Message, frozen=True, tag="proposal"):
+@dataclass(frozen=True)
+class Proposal:
     """A config that the leader has accepted: who can serve it, and when?
 
     Attributes:
+        number: That of the request, counted by the leader; so in all messages.
         config: Its text.
         edited_at_s: When it was saved, in seconds since the epoch.
         patience_s: How long a rank may take until it is free for a window.
     """
 
+    number: int
     config: str
     edited_at_s: float
     patience_s: float
+    kind: Literal["proposal"] = "proposal"
 
 
-class Question(_Message, frozen=True, tag="question"):
+@dataclass(frozen=True)
+class Question:
     """Where is each rank now?"""
 
+    number: int
+    kind: Literal["question"] = "question"
 
-class Opening(_Message, frozen=True, tag="opening"):
+
+@dataclass(frozen=True)
+class Opening:
     """All open at this step.
 
     Attributes:
@@ -47,38 +48,54 @@ class Opening(_Message, frozen=True, tag="opening"):
         left_out: Why not, for each rank that was asked for and takes no part.
     """
 
+    number: int
     step: int
     left_out: dict[int, str]
+    kind: Literal["opening"] = "opening"
 
 
-class Withdrawal(_Message, frozen=True, tag="withdrawal"):
+@dataclass(frozen=True)
+class Withdrawal:
     """There will be no window.
 
     Attributes:
         reasons: Why.
     """
 
+    number: int
     reasons: tuple[str, ...]
+    kind: Literal["withdrawal"] = "withdrawal"
 
 
-class Cancellation(_Message, frozen=True, tag="cancellation"):
+@dataclass(frozen=True)
+class Cancellation:
     """Disarm what waits, close what is open."""
 
+    number: int
+    kind: Literal["cancellation"] = "cancellation"
 
-class Rejoin(_Message, frozen=True, tag="rejoin"):
+
+@dataclass(frozen=True)
+class Rejoin:
     """For whoever was away so long that the messages since are gone."""
 
+    kind: Literal["rejoin"] = "rejoin"
 
-class Farewell(_Message, frozen=True, tag="farewell"):
+
+@dataclass(frozen=True)
+class Farewell:
     """The leader leads no more."""
 
+    kind: Literal["farewell"] = "farewell"
 
-Message = Union[  # noqa: UP007 - msgspec reads it on Python 3.10 as well
+
+Message = Union[  # noqa: UP007 - read while it runs, on Python 3.10 too
     Proposal, Question, Opening, Withdrawal, Cancellation, Rejoin, Farewell
 ]
 
 
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True)
+class Reply:
     """What a rank says to a message.
 
     Attributes:
@@ -97,14 +114,15 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     takes_part: bool = False
     step: int = 0
-    step_s: float | None = None
+    step_s: Union[float, None] = None  # noqa: UP007 - as above
     still_s: float = 0.0
     steps_from: str = ""
 
 
-def to_bytes(said: Message | Reply) -> bytes:
+def to_text(said: Message | Reply) -> str:
     """Return a message or a reply as one line of JSON, without its end."""
-    return msgspec.json.encode(said)
+    adapter: TypeAdapter[Any] = _replies() if isinstance(said, Reply) else _messages()
+    return adapter.dump_json(said).decode()
 
 
 def message_of(raw: bytes) -> Message:
@@ -113,7 +131,7 @@ def message_of(raw: bytes) -> Message:
     Raises:
         ValueError: It is none.
     """
-    found: Message = _MESSAGES.decode(_short(raw))
+    found: Message = _messages().validate_json(_short(raw))
     return found
 
 
@@ -121,12 +139,12 @@ def replies_of(raw: bytes) -> list[Reply]:
     """Read replies, one a line; a line that is none counts as nothing.
 
     Raises:
-        ValueError: There is more than any job would say.
+        ValueError: One is longer than any rank would say.
     """
     found: list[Reply] = []
     for line in raw.splitlines():
-        with contextlib.suppress(msgspec.DecodeError):
-            found.append(_REPLIES.decode(_short(line)))
+        with contextlib.suppress(ValidationError):
+            found.append(_replies().validate_json(_short(line)))
     return found
 
 
@@ -136,5 +154,11 @@ def _short(raw: bytes) -> bytes:
     return raw
 
 
-_MESSAGES = msgspec.json.Decoder(Message)
-_REPLIES = msgspec.json.Decoder(Reply)
+@functools.cache
+def _messages() -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+
+
+@functools.cache
+def _replies() -> TypeAdapter[Reply]:
+    return TypeAdapter(Reply)

@@ -19,7 +19,7 @@ from dynprof.coordination.messages import (
     Reply,
     message_of,
     replies_of,
-    to_bytes,
+    to_text,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Speaker:
     def say(self, message: Message) -> int:
         """Say something to all; return its place."""
         place, self._place = self._place, self._place + 1
-        self._store.set(_key(place, "said"), to_bytes(message).decode())
+        self._store.set(_key(place, "said"), to_text(message))
         self._store.set(NEXT, str(self._place))
         self._there.add(place)
         self._tidy()
@@ -149,7 +149,7 @@ class Speaker:
         awaited = {self._awaits[rank] + more for rank in self.away for more in (0, 1)}
         for place in sorted(place for place in self._there if place < self._place - KEPT):
             if place in awaited:
-                self._store.set(_key(place, "said"), to_bytes(Rejoin(number=0)).decode())
+                self._store.set(_key(place, "said"), to_text(Rejoin()))
             else:
                 self._there.discard(place)
                 for what in ("said", "count", "replies"):
@@ -188,12 +188,12 @@ class Listener:
             if not isinstance(message, Rejoin):
                 return message
             if not self._store.check([LEADER]):
-                return Farewell(number=0)
+                return Farewell()
             self._join()
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""
-        self._store.append(_key(self._place, "replies"), to_bytes(said).decode() + "\n")
+        self._store.append(_key(self._place, "replies"), to_text(said) + "\n")
         self._store.add(_key(self._place, "count"), 1)
         self._place += 1
 
@@ -202,7 +202,7 @@ class Listener:
         while True:
             self._place = _next(self._store)
             joined = Reply(rank=self._rank, host=self._host, step=self._place)
-            self._store.append(JOINED, to_bytes(joined).decode() + "\n")
+            self._store.append(JOINED, to_text(joined) + "\n")
             if _next(self._store) <= self._place + KEPT:  # else it may have been removed meanwhile
                 return
 

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dynprof.coordination.messages import Reply
-
 FASTER = 0.5
-"""Steps may take so much of the usual time, and the step is reached by all the same."""
-UNKNOWN_STEPS = 2
-"""Ahead of a rank that does not know yet how long its steps take."""
+"""Steps may take so much of the time that they have just taken."""
+LONG_S = 5.0
+"""Of steps that take longer, the one that runs tells how much time there is in it still."""
 
 
-def start_step(replies: Iterable[Reply], lead_s: float, asked: int | None = None) -> int:
+class Place(NamedTuple):
+    """Where a rank was, a moment ago.
+
+    Attributes:
+        rank: Its number.
+        step: The number of the step that ran.
+        moved: By how many steps it had gone on since it was asked before.
+        apart_s: How long before that was.
+        step_s: How long its steps took of late; None where it does not know.
+        still_s: For how long this one had been running.
+    """
+
+    rank: int
+    step: int
+    moved: int
+    apart_s: float
+    step_s: float | None
+    still_s: float
+
+
+def start_step(places: Iterable[Place], lead_s: float, asked: int | None = None) -> int:
     """Return the first step that no rank begins within the lead.
 
     Args:
-        replies: Where each rank that takes part was a moment ago.
+        places: Of each rank that takes part.
         lead_s: Until all of them know of it.
         asked: The step that the config asks for; None for the first that can be had.
 
@@ -28,23 +46,24 @@ def start_step(replies: Iterable[Reply], lead_s: float, asked: int | None = None
         ValueError: The one that is asked for comes too soon; the text says for whom.
     """
     found = 0
-    for reply in replies:
-        earliest = reply.step + _steps_ahead(reply, lead_s)
+    for place in places:
+        earliest = place.step + _steps_ahead(place, lead_s)
         if asked is not None and asked < earliest:
-            raise ValueError(f"rank {reply.rank} is at step {reply.step}")
+            raise ValueError(f"rank {place.rank} is at step {place.step}")
         found = max(found, earliest)
     return found if asked is None else asked
 
 
-def _steps_ahead(reply: Reply, lead_s: float) -> int:
+def _steps_ahead(place: Place, lead_s: float) -> int:
     """Return how many steps from now one begins that comes after the lead.
 
-    The step that is running may end at any moment; where steps are long, what it has run tells
-    that there is time in it still.
+    What steps took in the last half minute tells little of the next ones: there may have been an
+    evaluation in it. What the rank has done since it was asked before tells more. The step that
+    runs may end at any moment.
     """
-    if reply.step_s is None:
-        return UNKNOWN_STEPS
-    fast_s = max(reply.step_s * FASTER, 1e-6)
-    at_any_moment = 1 + math.ceil(lead_s / fast_s)
-    in_time = math.ceil((lead_s + reply.still_s) / fast_s)
-    return max(1, min(at_any_moment, in_time))
+    seen_s = place.apart_s / (place.moved + 1)
+    fast_s = seen_s * FASTER if place.moved else seen_s
+    ahead = 1 + math.ceil(lead_s / fast_s)
+    usual_s = (place.step_s or 0.0) * FASTER
+    is_long = usual_s >= LONG_S * FASTER and not place.moved
+    return 1 if is_long and place.still_s + lead_s <= usual_s else ahead

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from typing import TYPE_CHECKING
 
-from dynprof.errors import describe
+from dynprof.errors import Problem, describe
 from dynprof.files.layout import free_disk_mb, why_unusable
 from dynprof.plural import counted
 from dynprof.process.clock import local
@@ -17,6 +17,7 @@ from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.session.upkeep import learn_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.config import ProfilerConfig
@@ -63,11 +64,19 @@ class EditHandler:
             edit: What was saved.
             now: Ignore its start step.
         """
+        number = self.enter(edit)
+        self.guarded(number, lambda: self._answer(edit, number, now=now))
+
+    def enter(self, edit: Edit) -> int:
+        """Return the number that an edit has from now on."""
         number = next(self._numbers)
         digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
         self._journal.outcomes.enter(number, digest, edit.edited_at_s)
-        text = f"request {number}"
-        if error := self._wall.attempt(text, lambda: self._answer(edit, number, now=now)):
+        return number
+
+    def guarded(self, number: int, action: Callable[[], object]) -> None:
+        """Do something for an edit; where dynprof fails at it, that is what became of it."""
+        if error := self._wall.attempt(f"request {number}", action):
             self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])
 
     def look(self) -> None:
@@ -85,32 +94,44 @@ class EditHandler:
         number, asked = self._asked or (0, None)
         if asked is None or number != waiting.number:
             return
-        better = asked.planned(number, self._standing(asked.config, asked.edit.file))
+        better = self.plan(number, asked)
         if isinstance(better, Refusal) or better.plan.backend == waiting.plan.backend:
             return
         if self._inbox.exchange(waiting, better):
             self._tell_of(better, f"{_profiler(better)} serves it, which has come since")
 
-    def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
+    def read(self, edit: Edit, *, now: bool = False) -> Asked | Cancel | Refusal:
+        """Return what an edit asks for."""
         if text := why_no_threads():  # since init(), which does nothing on them
-            self._journal.refusal(number, [text])
-            return
+            return Refusal((Problem(text),))
         learn_rank(self._process, self._journal)
-        asked = read_edit(edit, self._cancels, now=now)
-        if isinstance(asked, Cancel):
-            self._cancel(number)
-            return
-        if isinstance(asked, Asked):
-            standing = self._standing(asked.config, edit.file)
-            self._asked = number, asked
-            planned = asked.planned(number, standing)
-            if isinstance(planned, Request):
-                self._arm(planned, standing)
-                return
-            asked = planned
-        self._refuse(number, asked)
+        return read_edit(edit, self._cancels, now=now)
 
-    def _refuse(self, number: int, refusal: Refusal) -> None:
+    def plan(self, number: int, asked: Asked) -> Request | Refusal:
+        """Return the request for a window, or the reasons against it, as things are now."""
+        return asked.planned(number, self._standing(asked.config, asked.edit.file))
+
+    def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
+        asked = self.read(edit, now=now)
+        if isinstance(asked, Cancel):
+            self.cancel(number)
+        elif isinstance(asked, Asked):
+            self.serve(number, asked)
+        else:
+            self.refuse(number, asked)
+
+    def serve(self, number: int, asked: Asked) -> Refusal | None:
+        """Have a window opened for what is asked, or say why not, and return that."""
+        self._asked = number, asked
+        planned = self.plan(number, asked)
+        if isinstance(planned, Refusal):
+            self.refuse(number, planned)
+            return planned
+        self._arm(planned)
+        return None
+
+    def refuse(self, number: int, refusal: Refusal) -> None:
+        """Say why there will be no window."""
         texts = list(map(str, refusal.problems))
         if refusal.asked:
             self._journal.refusal(number, texts)
@@ -129,14 +150,15 @@ class EditHandler:
             prof_dir_problem=layout.why_forbidden(folder, file) or why_unusable(folder),
         )
 
-    def _arm(self, request: Request, standing: Standing) -> None:
+    def _arm(self, request: Request) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         self._tell_of(request, text)
-        if replaced := self._inbox.put(request, standing.free_disk_mb):
+        folder = self._process.layout.capture_dir(request.config.prof_dir)
+        if replaced := self._inbox.put(request, free_disk_mb(folder)):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
 
@@ -153,7 +175,8 @@ class EditHandler:
             return f", once the open window ({asked}) is closed and saved"
         return ", once the capture before it is saved" if self._loop.occupied else ""
 
-    def _cancel(self, number: int) -> None:
+    def cancel(self, number: int) -> None:
+        """Disarm what waits, and have closed what is open."""
         waiting, current = self._inbox.disarm(), self._loop.busy
         if waiting:
             self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")

@@ -27,6 +27,7 @@ from dynprof.journal.status import Status
 from dynprof.requests.edits import GONE, Edit, Reading, read
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
+from dynprof.session.agreements import Agreements
 from dynprof.session.edit_handler import EditHandler
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
@@ -109,6 +110,15 @@ class Session:
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
+        self._agreements = Agreements(
+            process,
+            self.inbox,
+            self._loop,
+            self._journal,
+            self._wall,
+            self._costs,
+            self._edit_handler,
+        )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
         )
@@ -158,6 +168,7 @@ class Session:
         try:
             self._ended.set()
             self._watcher.stop()
+            self._wall.attempt("agreeing with the other ranks", self._agreements.end)
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True
@@ -211,7 +222,7 @@ class Session:
     def take(self, edit: Edit) -> None:
         """Answer an edit."""
         self._loop.admission.forgive()
-        self._edit_handler.take(edit)
+        self._agreements.take(edit)
 
     # calls of the training script
 
@@ -276,3 +287,4 @@ class Session:
         self._upkeep.tick()
         self._wall.attempt("the open window", self._loop.look)
         self._wall.attempt("the waiting request", self._edit_handler.look)
+        self._wall.attempt("agreeing with the other ranks", self._agreements.look)

@@ -27,6 +27,7 @@ phases
 plugin
 config
 requests
+coordination
 companions
 backends
 journal

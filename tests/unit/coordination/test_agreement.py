@@ -86,6 +86,10 @@ class Time:
     def __call__(self) -> float:
         return self.now_s
 
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+
     def sleep(self, seconds: float) -> None:
         """Let time pass, or the others run."""
         if self._all_have_replied():
@@ -101,7 +105,7 @@ class Job:
         self.store, self.ranks, self.time = MemoryStore(), ranks, Time(self._all_have_replied)
         self.speaker = Speaker(self.store, self.time, self.time.sleep)
         size = world_size or len(ranks)
-        self.leader = Leader(self.speaker, ranks[0], size, self.time)
+        self.leader = Leader(self.speaker, ranks[0], size, self.time, self.time.pass_by)
         self.speaker.lead("host:1")
         self.ended = False
         self.threads = [threading.Thread(target=self._follow, args=(r,)) for r in ranks[1:]]
@@ -123,7 +127,7 @@ class Job:
         self.ended = True
         for rank in self.ranks:
             rank.go_on.set()
-        self.speaker.resign(Farewell(0))
+        self.speaker.resign(Farewell())
         self.store.set("dynprof/leader", "for those who wait for one")
         for _ in range(round(patience_s() * 100)):
             alive = [thread for thread in self.threads if thread.is_alive()]
@@ -131,7 +135,7 @@ class Job:
                 return
             alive[0].join(0.01)
             if alive[0].is_alive():
-                self.speaker.say(Farewell(0))
+                self.speaker.say(Farewell())
         raise AssertionError("somebody follows for ever")
 
 

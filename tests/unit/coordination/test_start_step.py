@@ -6,67 +6,91 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.coordination.messages import Reply
-from dynprof.coordination.start_step import FASTER, UNKNOWN_STEPS, start_step
+from dynprof.coordination.start_step import FASTER, Place, start_step
 
-PLACES = st.tuples(
-    st.integers(0, 10_000), st.floats(0.001, 100.0), st.floats(0, 500.0), st.floats(FASTER, 3.0)
+
+class Walk:
+    """A rank that walks on, step by step: the oracle.
+
+    Args:
+        step_s: How long its steps take.
+        phase: How much of one is over as it is asked first, from 0 to 1.
+        apart_s: When it is asked again.
+    """
+
+    def __init__(self, step_s: float, phase: float, apart_s: float) -> None:
+        self.ends_s, self.step, self.step_s = step_s * (1 - phase), 0, step_s
+        while self.ends_s <= apart_s:
+            self.step += 1
+            self.ends_s += step_s
+        self.apart_s = apart_s
+
+    def place(self, rank: int) -> Place:
+        """Return what it says the second time."""
+        still_s = self.apart_s - (self.ends_s - self.step_s)
+        return Place(rank, self.step, self.step, self.apart_s, self.step_s, still_s)
+
+    def begins_s(self, step: int, faster: float) -> float:
+        """Return how long after that a step begins, where it now takes steps that much faster."""
+        pace_s = self.step_s * (faster if self.step else 1.0)
+        return self.ends_s - self.apart_s + (step - self.step - 1) * pace_s
+
+
+WALKS = st.tuples(st.floats(0.001, 200.0), st.floats(0, 0.999))
+
+
+@given(
+    st.lists(WALKS, min_size=1, max_size=20),
+    st.floats(0.01, 2.0),
+    st.floats(0.1, 1.0),
+    st.floats(FASTER, 3.0),
 )
-"""Of a rank: its step, its usual time, for how long this one runs, and how much the next vary."""
-
-
-def reply(rank: int, step: int, step_s: float | None, still_s: float = 0.0) -> Reply:
-    """Return what a rank says of where it is."""
-    return Reply(rank, "host", takes_part=True, step=step, step_s=step_s, still_s=still_s)
-
-
-@given(st.lists(PLACES, min_size=1, max_size=20), st.floats(0.001, 10.0))
 def test_no_rank_begins_it_within_the_lead(
-    places: list[tuple[int, float, float, float]], lead_s: float
+    walks: list[tuple[float, float]], apart_s: float, of_that: float, faster: float
 ) -> None:
-    """Walked step by step: also where each takes the least of what is allowed for."""
-    replies = [
-        reply(rank, step, step_s, still_s) for rank, (step, step_s, still_s, _) in enumerate(places)
-    ]
-    agreed = start_step(replies, lead_s)
-    for step, step_s, still_s, pace in places:
-        if agreed - step > 100_000:
-            continue
-        at_s = max(0.0, step_s * pace - still_s)  # the end of the step that runs, at the earliest
-        for _ in range(agreed - step - 1):
-            at_s += step_s * pace
-        assert at_s >= lead_s * (1 - 1e-9)
-        assert agreed > step
+    """Also where its steps take half of what they took from then on."""
+    lead_s = apart_s * of_that
+    ranks = [Walk(step_s, phase, apart_s) for step_s, phase in walks]
+    agreed = start_step([walk.place(rank) for rank, walk in enumerate(ranks)], lead_s)
+    for walk in ranks:
+        assert agreed > walk.step
+        assert walk.begins_s(agreed, faster) >= lead_s - 1e-9
+
+
+def place(rank: int, step: int, step_s: float, still_s: float = 0.0, moved: int = 0) -> Place:
+    """Return where a rank is that was asked 0.1 s before."""
+    return Place(rank, step, moved, 0.1, step_s, still_s)
 
 
 def test_long_steps_are_not_waited_for_in_vain() -> None:
     """Of a minute each, that began a few seconds ago: the next one will do."""
-    assert start_step([reply(0, 7, 60.0, 5.0), reply(1, 7, 60.0, 6.0)], 0.2) == 8
+    assert start_step([place(0, 7, 60.0, 5.0), place(1, 7, 60.0, 6.0)], 0.1) == 8
+    assert start_step([place(0, 7, 60.0, 55.0)], 0.1) == 9
 
 
 def test_short_steps_are_let_pass() -> None:
     """Of 2 ms each, where all know after 0.1 s: twice as many as usual may pass."""
-    assert start_step([reply(0, 1000, 0.002)], 0.1) == 1100
+    assert start_step([place(0, 1000, 0.002, moved=50)], 0.1) == 1103
+
+
+def test_what_steps_took_before_does_not_count() -> None:
+    """After an evaluation the mean of the last half minute says a second; they take 2 ms."""
+    assert start_step([place(0, 1000, 1.0, moved=50)], 0.1) == 1103
 
 
 def test_a_rank_that_pauses_may_go_on_at_any_moment() -> None:
     """For how long it has stood says nothing of when it will end its step."""
-    assert start_step([reply(0, 50, 0.1, 300.0)], 0.1) == 53
-
-
-def test_a_rank_in_its_first_step() -> None:
-    """Nobody knows how long its steps are."""
-    assert start_step([reply(0, 0, None, 99.0)], 0.1) == UNKNOWN_STEPS
+    assert start_step([place(0, 50, 0.1, 300.0)], 0.1) == 52
 
 
 def test_the_rank_that_is_furthest_decides() -> None:
     """All others reach what it can reach."""
-    assert start_step([reply(0, 3, 1.0), reply(1, 5, 1.0)], 0.1) == 6
+    assert start_step([place(0, 3, 1.0), place(1, 5, 1.0)], 0.1) == 7
 
 
 def test_a_step_that_was_asked_for() -> None:
     """It is taken where all can reach it, and refused with the name of one that cannot."""
-    there = [reply(0, 3, 1.0), reply(4, 5, 1.0)]
+    there = [place(0, 3, 1.0), place(4, 5, 1.0)]
     assert start_step(there, 0.1, 100) == 100
     with pytest.raises(ValueError, match="rank 4 is at step 5"):
         start_step(there, 0.1, 5)

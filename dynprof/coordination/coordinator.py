@@ -1,0 +1,143 @@
+"""Has this process take part in what the ranks of its job agree on, on a thread of its own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dynprof.coordination.follower import Follower
+from dynprof.coordination.job_group import job_group
+from dynprof.coordination.leader import Agreement, Leader
+from dynprof.coordination.messages import Cancellation, Farewell
+from dynprof.coordination.shared_log import Listener, Speaker
+from dynprof.process.threads import own_thread
+
+if TYPE_CHECKING:
+    from dynprof.coordination.job_group import JobGroup
+    from dynprof.coordination.messages import Proposal
+    from dynprof.coordination.participant import Participant
+    from dynprof.wall import Wall
+
+Ask = Callable[[Leader], object]
+
+LEADER = 0
+"""The rank that leads."""
+SWITCH = "DYNPROF_AGREE"
+"""Set to 0, each rank serves what it reads itself."""
+
+
+class Coordinator:
+    """Takes part in the agreements of one process group.
+
+    Args:
+        group: The group.
+        me: This rank.
+        who: What the others are told of the leader: its host and its config.
+        wall: Keeps failures from the thread.
+        say: Is told what happened.
+
+    Attributes:
+        group: The group.
+        failed: Whether its store could not be reached, or is no more.
+    """
+
+    def __init__(
+        self, group: JobGroup, me: Participant, who: str, wall: Wall, say: Callable[[str], None]
+    ) -> None:
+        self.group, self.failed = group, False
+        self._me, self._who, self._wall, self._say = me, who, wall, say
+        self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._follower: Follower | None = None
+        self._thread = own_thread(self._run, "dynprof-agree")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank leads."""
+        return self.group.rank == LEADER and not self.failed
+
+    @property
+    def leader(self) -> str:
+        """Who leads this rank; empty where nobody else does."""
+        return self._follower.leader if self._follower and not self.failed else ""
+
+    def begin(self) -> None:
+        """Begin to lead, or to follow."""
+        self._thread.start()
+
+    def propose(
+        self,
+        proposal: Proposal,
+        asks: Callable[[int], bool],
+        start: int | None,
+        done: Callable[[Agreement], None],
+    ) -> None:
+        """Bring the ranks to agree; a newer proposal waits for its turn.
+
+        Args:
+            proposal: What the operator asks for.
+            asks: Whether it asks for a rank.
+            start: The step that the operator names, if any.
+            done: Is told what came of it, on the thread of this.
+        """
+        self._asks.put(functools.partial(self._agree, proposal, asks, start, done))
+
+    def cancel(self, number: int) -> None:
+        """Have all ranks disarm what waits, and close what is open."""
+        self._asks.put(lambda leader: leader.tell(Cancellation(number)))
+
+    def end(self) -> None:
+        """Take part no more; the leader says so to the others."""
+        self._ended.set()
+        self._asks.put(None)
+        if self.leads and self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        part = self._lead if self.group.rank == LEADER else self._follow
+        self._wall.attempt("agreeing with the other ranks", lambda: self._until_it_fails(part))
+        self.failed = True
+
+    def _until_it_fails(self, part: Callable[[], None]) -> None:
+        """A store that is no more is nothing of dynprof's, and no news where the job ends."""
+        try:
+            part()
+        except (RuntimeError, ValueError) as error:
+            if not self._ended.is_set():
+                self._say(f"the ranks agree no more: {str(error).splitlines()[0]}")
+
+    def _lead(self) -> None:
+        speaker = Speaker(self.group.connect())
+        leader = Leader(speaker, self._me, self.group.world_size)
+        speaker.lead(self._who)
+        while ask := self._asks.get():
+            ask(leader)
+        speaker.resign(Farewell())
+
+    def _agree(
+        self,
+        proposal: Proposal,
+        asks: Callable[[int], bool],
+        start: int | None,
+        done: Callable[[Agreement], None],
+        leader: Leader,
+    ) -> None:
+        made = Agreement(proposal.number, None, reasons=("the other ranks could not be asked",))
+        try:
+            made = leader.agree(proposal, asks, start)
+        finally:
+            done(made)
+
+    def _follow(self) -> None:
+        listener = Listener(self.group.connect(), self.group.rank, self._who)
+        self._follower = Follower(listener, self._me, self._ended.is_set)
+        self._follower.follow()
+
+
+def group_to_agree_in() -> JobGroup | None:
+    """Return the group of this process, unless it is told not to agree."""
+    return None if os.environ.get(SWITCH) == "0" else job_group()

@@ -1,0 +1,51 @@
+"""The job's own process group, and a connection of dynprof's to its key-value store."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dynprof.coordination.shared_log import Store
+
+
+@dataclass(frozen=True)
+class JobGroup:
+    """A process group of several ranks.
+
+    Attributes:
+        rank: This process's.
+        world_size: How many there are.
+        store: Its key-value store, which tells one group from the next.
+    """
+
+    rank: int
+    world_size: int
+    store: Any
+
+    def connect(self) -> Store:
+        """Return a connection of its own: one that waits holds nobody else up.
+
+        Raises:
+            RuntimeError: The store cannot be reached, or is of a kind that cannot serve.
+        """
+        clone = getattr(self.store, "clone", None)
+        extended = getattr(self.store, "has_extended_api", None)
+        if clone is None or extended is None or not extended():
+            kind = type(self.store).__name__
+            raise RuntimeError(f"the job's {kind} knows no second connection, or no append()")
+        store: Store = clone()
+        return store
+
+
+def job_group() -> JobGroup | None:
+    """Return the default group of torch.distributed; None where it has no second rank."""
+    distributed = sys.modules.get("torch.distributed")
+    with contextlib.suppress(AttributeError, ValueError):  # being imported, or initialised
+        if distributed and distributed.is_available() and distributed.is_initialized():
+            store = distributed.distributed_c10d._get_default_store()
+            group = JobGroup(distributed.get_rank(), distributed.get_world_size(), store)
+            return group if group.world_size > 1 else None
+    return None

@@ -1,0 +1,227 @@
+"""Where the ranks of a job agree: what this one proposes, and what it does with proposals."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dynprof.config import parse_config
+from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
+from dynprof.coordination.messages import Proposal, Reply
+from dynprof.errors import ConfigError, Problem
+from dynprof.plural import counted, listed_ranks
+from dynprof.requests.edits import Edit
+from dynprof.requests.plan import Refusal
+from dynprof.requests.request import Asked, Cancel
+
+if TYPE_CHECKING:
+    from dynprof.coordination.leader import Agreement
+    from dynprof.coordination.messages import Opening, Withdrawal
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
+    from dynprof.session.edit_handler import EditHandler
+    from dynprof.wall import Wall
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.loop import Loop
+    from dynprof.windows.this_process import ThisProcess
+
+PATIENCE_S = 30.0
+"""For so long a rank may be busy with the window before, until it holds up all others' no more."""
+LOOK_AGAIN_S = 0.02
+PROPOSED_WITHIN_S = 10.0
+"""What a rank reads that follows is proposed by then, where all read the same file."""
+
+
+class Agreements:
+    """Takes edits on the watcher's thread, and the leader's proposals on another.
+
+    Args:
+        process: This process.
+        inbox: Knows the step.
+        loop: Serves windows.
+        journal: Is told what became of edits.
+        wall: Keeps failures from the threads.
+        costs: Knows how long steps take.
+        edits: Answers what this rank need not agree on.
+    """
+
+    def __init__(
+        self,
+        process: ThisProcess,
+        inbox: Inbox,
+        loop: Loop,
+        journal: Journal,
+        wall: Wall,
+        costs: CostAccount,
+        edits: EditHandler,
+    ) -> None:
+        self._process, self._inbox, self._loop = process, inbox, loop
+        self._journal, self._wall, self._costs, self._edits = journal, wall, costs, edits
+        self._coordinator: Coordinator | None = None
+        self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
+        self._read_here: tuple[str, float] | None = None
+
+    # edits, on the watcher's thread
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit: propose it to the others where this rank leads, leave it where not."""
+        self._look_for_a_group()
+        coordinator = self._coordinator
+        if coordinator is None or coordinator.failed:
+            self._edits.take(edit)
+        elif coordinator.leads:
+            number = self._edits.enter(edit)
+            self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
+        elif leader := coordinator.leader:
+            self._read_here = hashlib.sha256(edit.raw).hexdigest(), time.monotonic()
+            self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
+        else:  # rank 0 has no dynprof
+            self._edits.take(edit)
+
+    def _propose(self, coordinator: Coordinator, number: int, edit: Edit) -> None:
+        asked = self._edits.read(edit)
+        if isinstance(asked, Cancel):
+            coordinator.cancel(number)
+        elif isinstance(asked, Asked):
+            self._pending = number, number, asked
+            config, text = asked.config, edit.raw.decode()
+            coordinator.propose(
+                Proposal(number, text, edit.edited_at_s, PATIENCE_S),
+                config.asked_ranks.__contains__,
+                config.start_step if config.start_step > 0 else None,
+                self._tell_of,
+            )
+        else:
+            self._edits.refuse(number, asked)
+
+    def _tell_of(self, made: Agreement) -> None:
+        took = f"after {made.took_s * 1e3:,.0f} ms"
+        for rank, why in sorted(made.left_out.items()):
+            self._journal.warning(f"request {made.number}: rank {rank} takes no part: {why}")
+        if made.step is not None:
+            ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
+            text = f"{ranks} agreed on step {made.step} {took}"
+            self._journal.info(f"request {made.number}: {text}")
+
+    # once a second, on the journal's thread
+
+    def look(self) -> None:
+        """Take part where a group has come up, and no more where it has gone."""
+        self._look_for_a_group()
+        if self._read_here and time.monotonic() - self._read_here[1] > PROPOSED_WITHIN_S:
+            self._read_here = None
+            leader = self._coordinator.leader if self._coordinator else ""
+            self._journal.warning(
+                f"what was saved here was not proposed by {leader or 'the leader'}; save it there"
+            )
+
+    def _look_for_a_group(self) -> None:
+        group, before = group_to_agree_in(), self._coordinator
+        if before and (group is None or group.store is not before.group.store):
+            before.end()
+            self._coordinator = None
+        if group and self._coordinator is None:
+            layout = self._process.layout
+            who = f"rank {group.rank} on {layout.host} ({layout.config})"
+            self._coordinator = Coordinator(group, self, who, self._wall, self._journal.warning)
+            self._coordinator.begin()
+            ranks = counted(group.world_size, "rank")
+            part = "leads" if self._coordinator.leads else "follows rank 0"
+            self._journal.info(f"{ranks} agree on the steps of windows; this one {part}")
+
+    def end(self) -> None:
+        """Take part no more."""
+        if self._coordinator:
+            self._coordinator.end()
+
+    # what the leader says, on the coordinator's thread
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Say whether this rank takes part and can, once it is free for a window."""
+        number, asked = self._asked_by(proposal)
+        self._pending = None
+        if isinstance(asked, Refusal):
+            return self._refuse(number, asked)
+        planned = self._edits.plan(number, asked)
+        if isinstance(planned, Refusal):
+            return self._refuse(number, planned)
+        self._pending = proposal.number, number, asked
+        return self._reply(self._wait_until_free(proposal.patience_s), takes_part=True)
+
+    def _refuse(self, number: int, refusal: Refusal) -> Reply:
+        self._edits.refuse(number, refusal)
+        return self._reply("; ".join(map(str, refusal.problems)) if refusal.asked else "")
+
+    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+        if self._pending and self._coordinator and self._coordinator.leads:
+            return self._pending[1:]
+        edit = Edit(proposal.config.encode(), proposal.edited_at_s)
+        if self._read_here and self._read_here[0] == hashlib.sha256(edit.raw).hexdigest():
+            self._read_here = None
+        self._loop.admission.forgive()
+        number = self._edits.enter(edit)
+        try:
+            parsed = parse_config(edit.raw)
+        except ConfigError as error:  # another version of dynprof leads
+            return number, Refusal(error.problems)
+        return number, Asked(edit, parsed.config, parsed, now=False)
+
+    def _wait_until_free(self, patience_s: float) -> str:
+        until_s = time.monotonic() + patience_s
+        while self._loop.occupied:
+            if time.monotonic() > until_s:
+                return f"its last window was not closed and saved within {patience_s:g} s"
+            time.sleep(LOOK_AGAIN_S)
+        return ""
+
+    def where(self) -> Reply:
+        """Say at which step this rank is."""
+        return self._reply(takes_part=self._pending is not None)
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Open at that step, or say that it is too late."""
+        pending, self._pending = self._pending, None
+        if pending is None or pending[0] != opening.number:
+            return self._reply()
+        _, number, asked = pending
+        if why := opening.left_out.get(self._rank):
+            text = f"left out by the leader: {why}"
+            self._edits.refuse(number, Refusal((Problem(text),)))
+            return self._reply()
+        config = asked.config.model_copy(update={"start_step": opening.step})
+        refused = self._edits.serve(number, replace(asked, config=config))
+        return self._reply("; ".join(map(str, refused.problems)) if refused else "")
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Forget what was proposed, and say why."""
+        pending, self._pending = self._pending, None
+        if pending and pending[0] == withdrawal.number:
+            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
+            self._edits.refuse(pending[1], Refusal(problems))
+        return self._reply()
+
+    def cancel(self, number: int) -> Reply:
+        """Disarm what waits, close what is open."""
+        if not (self._coordinator and self._coordinator.leads):
+            number = self._edits.enter(Edit(b"", time.time()))
+        self._edits.cancel(number)
+        return self._reply()
+
+    @property
+    def _rank(self) -> int:
+        return self._coordinator.group.rank if self._coordinator else 0
+
+    def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
+        step_ms = self._costs.step_ms()
+        return Reply(
+            rank=self._rank,
+            host=self._process.layout.host,
+            problem=problem,
+            takes_part=takes_part and not problem,
+            step=self._inbox.step,
+            step_s=None if step_ms is None else step_ms / 1e3,
+            still_s=self._costs.still_s(),
+            steps_from=self._inbox.steps_from,
+        )

@@ -1,0 +1,62 @@
+"""What is said comes back as it was; what is none of dynprof's is not taken for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynprof.coordination.messages import (
+    MOST_BYTES,
+    Cancellation,
+    Farewell,
+    Message,
+    Opening,
+    Proposal,
+    Question,
+    Rejoin,
+    Reply,
+    Withdrawal,
+    message_of,
+    replies_of,
+    to_text,
+)
+
+ALL: list[Message] = [
+    Proposal(1, '{"active": "\N{SNOWMAN}\n"}', 1.5, 30.0),
+    Question(2),
+    Opening(3, 700, {7: "it did not answer in time"}),
+    Withdrawal(4, ("rank 3: no room",)),
+    Cancellation(5),
+    Rejoin(),
+    Farewell(),
+]
+
+
+@pytest.mark.parametrize("message", ALL, ids=lambda message: message.kind)
+def test_a_message_comes_back_as_it_was(message: Message) -> None:
+    """Of its own class, in one line."""
+    text = to_text(message)
+    assert "\n" not in text
+    assert message_of(text.encode()) == message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{}", b'{"kind": "opening"}', b'{"kind": "shell", "number": 1}', b"\xff", b"[" * 99],
+)
+def test_what_is_no_message_is_refused(raw: bytes) -> None:
+    """With an error that says so."""
+    with pytest.raises(ValueError, match=r"\S"):
+        message_of(raw)
+
+
+def test_replies_stand_one_a_line() -> None:
+    """A line that is none is left out."""
+    said = [Reply(0, "a", "no\nroom"), Reply(1, "b", takes_part=True, step=7, step_s=0.25)]
+    lines = [to_text(reply) for reply in said]
+    assert replies_of("\n".join([lines[0], "{}", "rubbish", lines[1], ""]).encode()) == said
+
+
+def test_what_is_too_long_is_not_read() -> None:
+    """It would be read by every rank."""
+    with pytest.raises(ValueError, match="none of dynprof's"):
+        message_of(b" " * (MOST_BYTES + 1))
