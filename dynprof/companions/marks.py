@@ -16,7 +16,7 @@ from dynprof.native.library import native_marks
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from dynprof.companions.base import Event, Events
@@ -59,9 +59,9 @@ class MarkTracks(Companion, Sink):
 
     def __init__(self, domains: Domains, sources: Collection[Source] = ()) -> None:
         self._keeps, self._sources = domains, sources
-        self._keeps_all = domains.are_all
         self._moments: list[Any] = []  # message, domain, thread and time of one after the other
         self._note = self._moments.extend
+        self._mark = self._make_marker()
         self._ended: list[tuple[Range, int]] = []
         self._open: list[Range] = []
         self._began_ns = self._ended_ns = 0
@@ -95,9 +95,24 @@ class MarkTracks(Companion, Sink):
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Note a moment."""
-        if self._keeps_all or self._keeps[domain]:
-            # Apart: a tuple for each mark would have garbage looked for, again and again.
-            self._note((message, domain, STACKS.number, time_ns()))
+        self._mark(message, domain)
+
+    def marker(self) -> Callable[[str, str], None]:
+        """Return what notes a moment: a function that has at hand all that it needs."""
+        return self._mark
+
+    def _make_marker(self) -> Callable[[str, str], None]:
+        keeps, note, here, now_ns = self._keeps, self._note, STACKS, time_ns
+
+        # Apart: a tuple for each mark would have garbage looked for, again and again.
+        def mark(message: str, domain: str) -> None:
+            note((message, domain, here.number, now_ns()))
+
+        def mark_if_kept(message: str, domain: str) -> None:
+            if keeps[domain]:
+                mark(message, domain)
+
+        return mark if keeps.are_all else mark_if_kept
 
     def end(self, ended: Range) -> None:
         """Note the end of a range."""

@@ -54,6 +54,10 @@ class Sink:
     def mark(self, message: str, domain: str, stream: object = None) -> None:
         """Note a moment: now."""
 
+    def marker(self) -> Callable[[str, str], None]:
+        """Return what notes a moment without a stream, while this is plugged in."""
+        return self.mark
+
     def begin(self, begun: Range) -> None:
         """Note its begin: now."""
 
@@ -112,7 +116,7 @@ class Sinks:
     def _set(self, sinks: tuple[Sink, ...]) -> None:
         self.on_streams = sinks
         self.all = tuple(sink for sink in sinks if not sink.of_streams)
-        self.marks = tuple(sink.mark for sink in self.all)
+        self.marks = tuple(sink.marker() for sink in self.all)
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
         self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])

@@ -19,7 +19,8 @@ class Inbox:
         due: Whether the next ``step()`` has to look closer; all that an idle one tests.
         free_disk_mb: The last known free MB where the capture of the waiting request would go;
             another thread asks the file system, so that a hung one does not hang the training.
-        on_due: Called by ``step()`` when something is due.
+        on_due: Called by ``step()`` when something is due: :attr:`turn`, or what may spare one.
+        turn: Looks what is due.
         steps_from: Who ends the steps.
         order: Why the open window shall close; empty where it shall not.
         knocked: Whether somebody knocked since the last turn.
@@ -35,14 +36,16 @@ class Inbox:
         "order",
         "step",
         "steps_from",
+        "turn",
     )
 
-    def __init__(self, on_due: Callable[[], None]) -> None:
+    def __init__(self, turn: Callable[[], None]) -> None:
         self.step = 0
         self.due = False
         self.free_disk_mb = float("inf")
         self.steps_from = ""
-        self.on_due = on_due
+        self.turn = turn
+        self.on_due = turn
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None
         self.order = ""

@@ -74,7 +74,7 @@ class Session:
         self._why_watching = watching[1]
         self._stopped = False
         self._ended = threading.Event()
-        self.inbox = Inbox(on_due=self._turn)
+        self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
         self._wall = Wall(self._journal)
@@ -227,8 +227,6 @@ class Session:
     # calls of the training script
 
     def _turn(self) -> None:
-        if self._loop.note_step():
-            return
         if self.inbox.answer():
             self._costs.step_ends()
         self._loop.turn()

@@ -87,11 +87,6 @@ class Loop:
         """The open window, to look at."""
         return self._open
 
-    def note_step(self) -> bool:
-        """Note the step that begins, if the open window needs no more; False where it does."""
-        noted = self._noted
-        return noted is not None and noted.note()
-
     def turn(self, *, a_step_ended: bool = True) -> None:
         """Do what is due at this step boundary.
 
@@ -165,7 +160,10 @@ class Loop:
     def _count_noted(self) -> None:
         if self._noted and self._open:
             self._noted.count()
-        self._noted = None
+        self._note_no_more()
+
+    def _note_no_more(self) -> None:
+        self._noted, self._inbox.on_due = None, self._inbox.turn
 
     def _interrupted(self) -> None:
         with self.turns.take() as mine:
@@ -191,6 +189,7 @@ class Loop:
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
                 self._noted = NotedSteps(self._open, self._inbox, self._clock, self._interrupted)
+                self._inbox.on_due = self._noted.note
 
     def _end_step(self, current: OpenWindow) -> None:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""
@@ -293,7 +292,8 @@ class Loop:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
-        current, self._open, self._noted = self._open, None, None
+        current, self._open = self._open, None
+        self._note_no_more()
         self.admission.note_failure(current.backend.name)
         self._unended.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"

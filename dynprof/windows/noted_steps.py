@@ -59,10 +59,11 @@ class NotedSteps:
         self._counted = False
         self._token = _HERE.noting = object()
 
-    def note(self) -> bool:
-        """Note the step that has just begun; False where it needs a turn.
+    def note(self) -> None:
+        """Note the step that has just begun, or take a turn where it needs one.
 
-        One function, with all in it: where the job has the caches, each call costs microseconds.
+        One function, with all in it, and what ``step()`` itself calls: where the job has the
+        caches, each call costs microseconds.
         """
         inbox, found = self._inbox, None
         try:
@@ -78,7 +79,8 @@ class NotedSteps:
         finally:
             if found is None:
                 self._interrupted()
-        return found
+        if not found:
+            inbox.turn()
 
     def _took_back(self, noted: tuple[int, float, int]) -> bool:
         """Remove what was noted after all had been counted; False where it was counted yet."""

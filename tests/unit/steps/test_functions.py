@@ -76,7 +76,7 @@ class Counted:
     """A source on one function, and how many steps it ended."""
 
     def __init__(self, name: str) -> None:
-        self.inbox = Inbox(on_due=lambda: None)
+        self.inbox = Inbox(lambda: None)
         steps = EndedSteps(self.inbox, lambda _: None)
         self.source = FunctionSteps(Wish("function", "a_trainer", name), steps, lambda _: None)
 
@@ -202,7 +202,7 @@ from dynprof.steps.source import EndedSteps
 from dynprof.steps.wish import Wish
 def handle():
     pass
-inbox = Inbox(on_due=lambda: None)
+inbox = Inbox(lambda: None)
 steps = EndedSteps(inbox, lambda _: None)
 assert not FunctionSteps(Wish("function", {name!r}, "handle"), steps, lambda _: None).look()
 handle()
