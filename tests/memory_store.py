@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import datetime
+    from collections.abc import Iterator
 
 
 class MemoryStore:
@@ -20,7 +21,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.calls = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def set(self, key: str, value: str) -> None:
         """Set a value."""
@@ -40,25 +41,13 @@ class MemoryStore:
         return number
 
     def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
-        self.wait([key])
-        return self.values[key]
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
-        """Wait until all are there."""
-        with self._changed:
-            self.calls += 1
-            in_time = self._changed.wait_for(
-                lambda: self.values.keys() >= set(keys),
-                timeout.total_seconds() if timeout else None,
-            )
-        if not in_time:
-            raise TimeoutError(str(keys))
+        """Return a value; where there is none, torch's would wait, and whoever asks be stuck."""
+        with self._change():
+            return self.values[key]
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all are there."""
-        with self._changed:
-            self.calls += 1
+        with self._change():
             return self.values.keys() >= set(keys)
 
     def delete_key(self, key: str) -> bool:
@@ -66,20 +55,8 @@ class MemoryStore:
         with self._change():
             return self.values.pop(key, None) is not None
 
-    def _change(self) -> _Change:
-        return _Change(self)
-
-
-class _Change:
-    """A change that those who wait hear of."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store, self._changed = store, store._changed
-
-    def __enter__(self) -> None:
-        self._changed.acquire()
-        self._store.calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._changed.notify_all()
-        self._changed.release()
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._lock:
+            self.calls += 1
+            yield

@@ -11,13 +11,13 @@ import typer
 from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
 from dynprof.cli.foretold import foretold
 from dynprof.cli.options import changes, inherited, with_settings
-from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, fail, say
+from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
 from dynprof.cli.request_follower import Follower
 from dynprof.config import RankSet, parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
-from dynprof.journal.status import NOBODY_YET
+from dynprof.journal.status import LEADS, NOBODY_YET
 from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
@@ -103,8 +103,9 @@ def _after_saving(
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     parsed = parse_config(raw)
     config = parsed.config
-    if missing := _missing(before, config):
-        say(f"not there, and not asked: {listed('rank', missing)}", err=True)
+    if followers := _led_elsewhere(before):
+        fail(f"{path} is saved, but {followers}; save it there", UNSERVED)
+    missing = _tell_who_is_missing(before, config)
     if not config.cancel:
         _warn_of_others(before, config)
     watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
@@ -139,6 +140,29 @@ def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
     for text, is_refusal in foretold(parsed, path):
         if not is_refusal:
             say(text, err=True)
+
+
+def _led_elsewhere(before: list[Status]) -> str:
+    """Say who leads the ranks that watch here, where that is none of them."""
+    parts = {status.agreement for status in before}
+    if "" in parts or LEADS in parts:
+        return ""
+    ranks = listed("rank", [status.rank for status in before])
+    return (
+        f"{ranks} {'follow' if len(before) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
+    )
+
+
+def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> list[int]:
+    """Say which ranks are not seen here; return those that nobody asks."""
+    missing = _missing(before, config)
+    if missing and any(status.agreement == LEADS for status in before):
+        text = "rank 0 asks those of which nothing is known here, too"
+        say(f"{text}: {listed('rank', missing)}", err=True)
+        return []
+    if missing:
+        say(f"not there, and not asked: {listed('rank', missing)}", err=True)
+    return missing
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import job_group
-from dynprof.coordination.leader import Agreement, Leader
+from dynprof.coordination.leader import JOIN_S, LOOK_AGAIN_S, Agreement, Leader
 from dynprof.coordination.messages import Cancellation, Farewell
 from dynprof.coordination.shared_log import Listener, Speaker
 from dynprof.process.threads import own_thread
@@ -22,12 +24,18 @@ if TYPE_CHECKING:
     from dynprof.coordination.participant import Participant
     from dynprof.wall import Wall
 
+END_S = 5.0
+"""The end of the process waits so long until this thread is out of torch's store."""
 Ask = Callable[[Leader], object]
 
 LEADER = 0
 """The rank that leads."""
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
+
+
+class _EndedError(Exception):
+    """The session ends amid an agreement."""
 
 
 class Coordinator:
@@ -52,6 +60,7 @@ class Coordinator:
         self._me, self._who, self._wall, self._say = me, who, wall, say
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self._began_s = time.monotonic()
         self._follower: Follower | None = None
         self._thread = own_thread(self._run, "dynprof-agree")
 
@@ -59,6 +68,13 @@ class Coordinator:
     def leads(self) -> bool:
         """Whether this rank leads."""
         return self.group.rank == LEADER and not self.failed
+
+    def wait_for_a_leader(self) -> str:
+        """Return who leads this rank; just after the process group has come up, wait for that."""
+        while not (self.leader or self.failed or time.monotonic() > self._began_s + JOIN_S):
+            if self._ended.wait(LOOK_AGAIN_S):
+                break
+        return self.leader
 
     @property
     def leader(self) -> str:
@@ -94,8 +110,8 @@ class Coordinator:
         """Take part no more; the leader says so to the others."""
         self._ended.set()
         self._asks.put(None)
-        if self.leads and self._thread.is_alive():
-            self._thread.join(timeout=2)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=END_S)
 
     def _run(self) -> None:
         part = self._lead if self.group.rank == LEADER else self._follow
@@ -111,12 +127,17 @@ class Coordinator:
                 self._say(f"the ranks agree no more: {str(error).splitlines()[0]}")
 
     def _lead(self) -> None:
-        speaker = Speaker(self.group.connect())
-        leader = Leader(speaker, self._me, self.group.world_size)
+        speaker = Speaker(self.group.connect(), sleep=self._sleep)
+        leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
-        while ask := self._asks.get():
-            ask(leader)
+        with contextlib.suppress(_EndedError):
+            while ask := self._asks.get():
+                ask(leader)
         speaker.resign(Farewell())
+
+    def _sleep(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            raise _EndedError
 
     def _agree(
         self,
@@ -133,7 +154,9 @@ class Coordinator:
             done(made)
 
     def _follow(self) -> None:
-        listener = Listener(self.group.connect(), self.group.rank, self._who)
+        group = self.group
+        rest = self._ended.wait
+        listener = Listener(group.connect(), group.rank, self._who, group.world_size, rest)
         self._follower = Follower(listener, self._me, self._ended.is_set)
         self._follower.follow()
 

@@ -39,12 +39,10 @@ class Follower:
         """
         while not self._has_ended():
             self.leader = self._listener.find_leader()
-            self._follow_one()
+            if self.leader:
+                self._follow_one()
             self.leader = ""
 
     def _follow_one(self) -> None:
-        while True:
-            message = self._listener.hear()
-            if self._has_ended() or isinstance(message, Farewell):
-                return
+        while not isinstance(message := self._listener.hear(), Farewell):
             self._listener.reply(answer(self._me, message))

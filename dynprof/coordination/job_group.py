@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from dynprof.coordination.shared_log import Store
+
+TIMEOUT = datetime.timedelta(seconds=5)
+"""What is asked of the store is there, or the store is not."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,9 @@ class JobGroup:
         if clone is None or extended is None or not extended():
             kind = type(self.store).__name__
             raise RuntimeError(f"the job's {kind} knows no second connection, or no append()")
-        store: Store = clone()
-        return store
+        store = clone()
+        store.set_timeout(TIMEOUT)
+        return cast("Store", store)
 
 
 def job_group() -> JobGroup | None:

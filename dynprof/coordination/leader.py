@@ -23,6 +23,9 @@ SOON_S = 5.0
 LEAST_LEAD_S = 0.1
 LEAD_ROUNDS = 4
 """The lead is so many times what it has just taken to hear where all are."""
+JOIN_S = 5.0
+"""After its begin the leader waits so long for ranks that do not listen yet."""
+LOOK_AGAIN_S = 0.05
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 
 
@@ -68,6 +71,7 @@ class Leader:
     ) -> None:
         self._speaker, self._me, self._world_size = speaker, me, world_size
         self._clock, self._sleep = clock, sleep
+        self._began_s = clock()
 
     def agree(
         self, proposal: Proposal, asks: Callable[[int], bool], start: int | None = None
@@ -143,7 +147,11 @@ class Leader:
     def _not_there(self, wanted: set[int]) -> dict[int, str]:
         """Return who is asked for and need not be waited for."""
         me = self._me.where().rank
-        absent = wanted - self._speaker.listeners() - {me}
+        while absent := wanted - self._speaker.listeners() - self._speaker.away - {me}:
+            if self._clock() > self._began_s + JOIN_S:
+                break
+            self._sleep(LOOK_AGAIN_S)
+        absent |= (wanted & self._speaker.away) - {me}
         return {
             rank: SILENT if rank in self._speaker.away else NO_DYNPROF for rank in sorted(absent)
         }

@@ -1,14 +1,16 @@
 """What the leader says to all, one message after the other, in the job's key-value store.
 
-Each message has a place, and its replies have it too. Everybody else waits for the place after the
-one that he has replied to; the store answers when it is there, so that nobody asks twice. The
-newest few messages stay. Who is away for longer finds in his next place that he has to join anew;
-these are the only old ones that are kept.
+Each message has a place, and its replies have it too. Everybody else looks at the place after the
+one that he has replied to, seldom while nothing happens and often once something does. The newest
+few messages stay. Who is away for longer finds in his next place that he has to join anew; these
+are the only old ones that are kept.
+
+Nobody waits inside of the store: a thread that did would take the process with it, where it woke as
+the interpreter ends (seen: "terminate called without an active exception").
 """
 
 from __future__ import annotations
 
-import datetime
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
 
 PREFIX = "dynprof"
 LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
-FOR_EVER = datetime.timedelta(days=1000)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
-"""Between two looks at how many have replied."""
+"""Between two looks at how many have replied, or at what comes next."""
+IDLE_S, RANKS_A_SECOND = 0.25, 2000
+"""Between two looks where nothing happens; in large jobs so many ranks look each second."""
 KEPT = 4
 """Newest messages that stay, whoever has replied to them."""
 
@@ -41,16 +44,13 @@ class Store(Protocol):
         """Set a value."""
 
     def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
+        """Return a value; asked for only where it is there."""
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first, and return it."""
 
     def append(self, key: str, value: str) -> None:
         """Append to a value, empty at first."""
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Wait until all are there."""
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all are there."""
@@ -90,7 +90,7 @@ class Speaker:
 
     def resign(self, farewell: Message) -> None:
         """Say that nobody leads any more; waits for no reply."""
-        self._store.delete_key(LEADER)
+        self._store.set(LEADER, "")
         self.say(farewell)
 
     def listeners(self) -> set[int]:
@@ -163,31 +163,46 @@ class Listener:
         store: The job's, on a connection of this thread.
         rank: The one that listens.
         host: Its machine.
+        world_size: How many listen.
+        rest: Waits so many seconds; returns True where all is to end.
     """
 
-    def __init__(self, store: Store, rank: int, host: str) -> None:
+    def __init__(
+        self, store: Store, rank: int, host: str, world_size: int, rest: Callable[[float], bool]
+    ) -> None:
         self._store, self._rank, self._host = store, rank, host
+        self._idle_s, self._rest = max(IDLE_S, world_size / RANKS_A_SECOND), rest
         self._place = 0
 
     def find_leader(self) -> str:
-        """Wait until somebody leads, and begin to listen; return who it is."""
-        self._store.wait([LEADER], FOR_EVER)
-        who = self._store.get(LEADER).decode(errors="replace")
+        """Wait until somebody leads, and begin to listen; return who it is, empty at the end."""
+        while not (who := self._who_leads()):
+            if self._rest(self._idle_s):
+                return ""
         self._join()
         return who
 
+    def _who_leads(self) -> str:
+        there = self._store.check([LEADER])
+        return self._store.get(LEADER).decode(errors="replace") if there else ""
+
     def hear(self) -> Message:
-        """Wait for the next message, and return it.
+        """Wait for the next message, and return it; at the end that is a farewell.
 
         Raises:
             ValueError: It is none of dynprof's.
         """
+        pause_s = FIRST_PAUSE_S
         while True:
-            self._store.wait([_key(self._place, "said")], FOR_EVER)
+            if not self._store.check([_key(self._place, "said")]):
+                if self._rest(pause_s):
+                    return Farewell()
+                pause_s = min(pause_s * 1.5, self._idle_s)
+                continue
             message = message_of(self._store.get(_key(self._place, "said")))
             if not isinstance(message, Rejoin):
                 return message
-            if not self._store.check([LEADER]):
+            if not self._who_leads():
                 return Farewell()
             self._join()
 

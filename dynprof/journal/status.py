@@ -30,6 +30,8 @@ MAX_BYTES = 1 << 20
 
 NOBODY_YET = "nobody yet"
 """How ``steps_from`` begins where no step has ended for long."""
+LEADS = "leads"
+"""The ``agreement`` of a rank that proposes to the others what is saved where it watches."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Status:
         host: Name of the machine.
         pid: Id of the process.
         pid_namespace: Where that id counts; empty where the system does not say.
+        agreement: ``leads`` where it proposes to the other ranks what is saved here, ``follows``
+            and whom where another does; empty where each serves what it reads.
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
         watching: How the config is watched, and why so.
@@ -72,6 +76,7 @@ class Status:
     host: str = ""
     pid: int = 0
     pid_namespace: str = ""
+    agreement: str = ""
     request: int = 0
     progress: tuple[int, int] | None = None
     watching: str = ""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import parse_config
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.messages import Proposal, Reply
+from dynprof.coordination.messages import Proposal, Reply, Withdrawal
 from dynprof.errors import ConfigError, Problem
+from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
@@ -18,7 +19,7 @@ from dynprof.requests.request import Asked, Cancel
 
 if TYPE_CHECKING:
     from dynprof.coordination.leader import Agreement
-    from dynprof.coordination.messages import Opening, Withdrawal
+    from dynprof.coordination.messages import Opening
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.session.edit_handler import EditHandler
@@ -60,8 +61,19 @@ class Agreements:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall, self._costs, self._edits = journal, wall, costs, edits
         self._coordinator: Coordinator | None = None
+        self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
         self._read_here: tuple[str, float] | None = None
+
+    @property
+    def part(self) -> str:
+        """What part it has in agreements, for the status."""
+        coordinator = self._coordinator
+        if coordinator is None or coordinator.failed:
+            return ""
+        if coordinator.leads:
+            return LEADS
+        return f"follows {coordinator.leader}" if coordinator.leader else ""
 
     # edits, on the watcher's thread
 
@@ -69,15 +81,13 @@ class Agreements:
         """Answer an edit: propose it to the others where this rank leads, leave it where not."""
         self._look_for_a_group()
         coordinator = self._coordinator
-        if coordinator is None or coordinator.failed:
-            self._edits.take(edit)
-        elif coordinator.leads:
+        if coordinator and coordinator.leads:
             number = self._edits.enter(edit)
             self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
-        elif leader := coordinator.leader:
+        elif coordinator and (leader := coordinator.wait_for_a_leader()):
             self._read_here = hashlib.sha256(edit.raw).hexdigest(), time.monotonic()
             self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
-        else:  # rank 0 has no dynprof
+        else:  # there is none: rank 0 has no dynprof, or the store is of a kind that cannot serve
             self._edits.take(edit)
 
     def _propose(self, coordinator: Coordinator, number: int, edit: Edit) -> None:
@@ -85,7 +95,7 @@ class Agreements:
         if isinstance(asked, Cancel):
             coordinator.cancel(number)
         elif isinstance(asked, Asked):
-            self._pending = number, number, asked
+            self._proposed[number] = asked
             config, text = asked.config, edit.raw.decode()
             coordinator.propose(
                 Proposal(number, text, edit.edited_at_s, PATIENCE_S),
@@ -97,6 +107,10 @@ class Agreements:
             self._edits.refuse(number, asked)
 
     def _tell_of(self, made: Agreement) -> None:
+        if made.step is None:  # the store may have failed before this rank itself was told
+            if asked := self._proposed.pop(made.number, None):
+                self._pending = made.number, made.number, asked
+            self.withdraw(Withdrawal(made.number, made.reasons))
         took = f"after {made.took_s * 1e3:,.0f} ms"
         for rank, why in sorted(made.left_out.items()):
             self._journal.warning(f"request {made.number}: rank {rank} takes no part: {why}")
@@ -155,8 +169,8 @@ class Agreements:
         return self._reply("; ".join(map(str, refusal.problems)) if refusal.asked else "")
 
     def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
-        if self._pending and self._coordinator and self._coordinator.leads:
-            return self._pending[1:]
+        if asked := self._proposed.pop(proposal.number, None):
+            return proposal.number, asked
         edit = Edit(proposal.config.encode(), proposal.edited_at_s)
         if self._read_here and self._read_here[0] == hashlib.sha256(edit.raw).hexdigest():
             self._read_here = None

@@ -200,6 +200,7 @@ class Session:
             host=self._process.layout.host,
             pid=self._process.layout.pid,
             pid_namespace=pid_namespace(),
+            agreement=self._agreements.part,
             request=request.number if request else 0,
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",

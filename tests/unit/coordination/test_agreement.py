@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.coordination.follower import Follower
-from dynprof.coordination.leader import NO_DYNPROF, SILENT, Leader
+from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader
 from dynprof.coordination.messages import (
     Cancellation,
-    Farewell,
     Opening,
     Proposal,
     Reply,
@@ -107,7 +106,7 @@ class Job:
         size = world_size or len(ranks)
         self.leader = Leader(self.speaker, ranks[0], size, self.time, self.time.pass_by)
         self.speaker.lead("host:1")
-        self.ended = False
+        self.ended = threading.Event()
         self.threads = [threading.Thread(target=self._follow, args=(r,)) for r in ranks[1:]]
         for thread in self.threads:
             thread.start()
@@ -120,23 +119,17 @@ class Job:
         return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
 
     def _follow(self, rank: Rank) -> None:
-        Follower(Listener(self.store, rank.number, "host"), rank, lambda: self.ended).follow()
+        listener = Listener(self.store, rank.number, "host", 1, self.ended.wait)
+        Follower(listener, rank, self.ended.is_set).follow()
 
     def end(self) -> None:
         """Let all go."""
-        self.ended = True
+        self.ended.set()
         for rank in self.ranks:
             rank.go_on.set()
-        self.speaker.resign(Farewell())
-        self.store.set("dynprof/leader", "for those who wait for one")
-        for _ in range(round(patience_s() * 100)):
-            alive = [thread for thread in self.threads if thread.is_alive()]
-            if not alive:
-                return
-            alive[0].join(0.01)
-            if alive[0].is_alive():
-                self.speaker.say(Farewell())
-        raise AssertionError("somebody follows for ever")
+        for thread in self.threads:
+            thread.join(patience_s())
+            assert not thread.is_alive()
 
 
 @contextlib.contextmanager
@@ -186,10 +179,12 @@ def test_only_who_is_asked_for_opens() -> None:
 
 
 def test_a_rank_without_dynprof_is_named_and_not_waited_for() -> None:
-    """It never joined, so no patience is spent on it."""
+    """It is given some seconds to join from the leader's begin on, and none after that."""
     with job(Rank(0), Rank(1), world_size=4) as running:
+        running.leader.agree(PROPOSAL, everybody)
+        assert JOIN_S < running.time.now_s < JOIN_S + 1
         made = running.leader.agree(PROPOSAL, everybody)
-        assert running.time.now_s < 1.0
+        assert running.time.now_s < JOIN_S + 2
     assert made.ranks == (0, 1)
     assert made.left_out == {2: NO_DYNPROF, 3: NO_DYNPROF}
 

@@ -1,0 +1,148 @@
+"""Ranks under torchrun open their windows at one step, wherever the config lies."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from tests.integration.commands import dynprof
+from tests.integration.launching import launched
+from tests.integration.running import wait_for
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynprof.captures.manifest import Manifest
+    from tests.processes import Process
+
+JOB = """
+import os, random, time
+import torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if rank not in {without}:
+    dp.init(f"{directory}")
+dice, flag = random.Random(rank), torch.zeros(1)
+while not flag.item():
+    time.sleep({ms} / 1000 * (1 + dice.random()))
+    flag.fill_(os.path.exists("enough"))
+    dist.all_reduce(flag)
+    dp.step()
+dist.destroy_process_group()
+print("trained")
+"""
+SHARED, APART = "prof_config", "desk_{rank}"
+
+
+@contextlib.contextmanager
+def job(
+    folder: Path,
+    ranks: int,
+    directory: str = SHARED,
+    ms: float = 2.0,
+    without: tuple[int, ...] = (),
+    until: str = "this one leads",
+) -> Iterator[Process]:
+    """Run a job whose ranks agree, and see it end well."""
+    script = JOB.format(directory=directory, ms=ms, without=without)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    with launched(folder, script, *launcher) as process:
+        leader = folder / directory.format(rank=0)
+        wait_for("the first rank", lambda: until in log(leader) or None)
+        yield process
+        (folder / "enough").touch()
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors, errors
+
+
+def log(root: Path) -> str:
+    """Return what all ranks wrote that watch a directory."""
+    return "".join(path.read_text() for path in sorted(root.glob("log/*.log")))
+
+
+def manifests(folder: Path) -> list[Manifest]:
+    """Return those of all saved captures below a folder."""
+    found = [load_manifest(path) for path in folder.rglob("rank_*.info.json")]
+    return [manifest for manifest in found if manifest.cost.save_ms is not None]
+
+
+def steps_of_trace(path: Path) -> set[int]:
+    """Return the steps that torch has marked in a trace: the oracle."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = (re.fullmatch(r"ProfilerStep#(\d+)", event.get("name", "")) for event in events)
+    return {int(name[1]) for name in names if name}
+
+
+@pytest.mark.parametrize("ms", [1.0, 30.0])
+def test_every_window_has_the_same_steps_on_all_ranks(tmp_path: Path, ms: float) -> None:
+    """Seen in the traces, however the ranks come to know of the edit."""
+    with job(tmp_path, 3, ms=ms):
+        for _ in range(3):
+            code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
+            assert code == 0, errors
+            assert len(output.splitlines()) == 3
+    windows = sorted((tmp_path / SHARED).glob("step_*"))
+    assert len(windows) == 3
+    for window in windows:
+        first, last = map(int, re.findall(r"step_(\d+)-(\d+)_", window.name)[0])
+        traces = list(window.glob("*.pt.trace.json.gz"))
+        assert len(traces) == 3
+        assert [steps_of_trace(path) for path in traces] == [set(range(first, last + 1))] * 3
+
+
+def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
+    """Each rank has a directory of its own, as on machines without a shared one."""
+    with job(tmp_path, 3, APART):
+        code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
+        assert code == 0, errors
+        assert "of which nothing is known here, too: ranks 1, 2" in errors
+        wait_for("the others' captures", lambda: len(manifests(tmp_path)) == 3 or None)
+        code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
+        assert code == 4, errors
+        assert "rank 1 follows rank 0 on " in errors
+        assert "desk_0/profiler_config.json); save it there" in errors
+    assert sorted(manifest.rank for manifest in manifests(tmp_path)) == [0, 1, 2]
+    assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
+
+
+def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
+    """A file stands where its captures go; the leader says which rank it is, and why."""
+    (tmp_path / "desk_1").mkdir()
+    (tmp_path / "desk_1" / "captures").touch()
+    with job(tmp_path, 3, APART):
+        arm = ("arm", tmp_path / "desk_0", "--active", 2, "--wait", "--prof-dir", "captures")
+        code, _, errors = dynprof(*arm)
+        assert code != 0
+        assert "rank 1: " in errors
+    assert manifests(tmp_path) == []
+
+
+def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
+    """The others agree without it."""
+    with job(tmp_path, 3, without=(2,)):
+        code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
+        assert code == 0, errors
+        assert len(output.splitlines()) == 2
+        assert "rank 2" in errors
+    assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
+
+
+def test_where_it_is_switched_off_each_serves_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``DYNPROF_AGREE=0``: no rank leads."""
+    monkeypatch.setenv("DYNPROF_AGREE", "0")
+    with job(tmp_path, 2, until="rank 0 of 2"):
+        code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
+        assert code == 0, errors
+    assert "leads" not in log(tmp_path / SHARED)
