@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import job_group
 from dynprof.coordination.leader import JOIN_S, LOOK_AGAIN_S, Agreement, Leader
-from dynprof.coordination.messages import Cancellation, Farewell
+from dynprof.coordination.messages import Farewell
 from dynprof.coordination.shared_log import Listener, Speaker
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
-    from dynprof.coordination.messages import Proposal
+    from dynprof.coordination.messages import Message, Proposal
     from dynprof.coordination.participant import Participant
     from dynprof.wall import Wall
 
@@ -102,9 +102,9 @@ class Coordinator:
         """
         self._asks.put(functools.partial(self._agree, proposal, asks, start, done))
 
-    def cancel(self, number: int) -> None:
-        """Have all ranks disarm what waits, and close what is open."""
-        self._asks.put(lambda leader: leader.tell(Cancellation(number)))
+    def tell(self, message: Message) -> None:
+        """Tell all ranks, this one included, what needs no agreement."""
+        self._asks.put(lambda leader: leader.tell(message))
 
     def end(self) -> None:
         """Take part no more; the leader says so to the others."""

@@ -69,9 +69,16 @@ class Withdrawal:
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Disarm what waits, close what is open."""
+    """Disarm what waits, close what is open.
+
+    Attributes:
+        config: The text that asks for it.
+        edited_at_s: When it was saved, in seconds since the epoch.
+    """
 
     number: int
+    config: str
+    edited_at_s: float
     kind: Literal["cancellation"] = "cancellation"
 
 

@@ -31,7 +31,7 @@ class Participant(Protocol):
     def withdraw(self, withdrawal: Withdrawal) -> Reply:
         """Forget what was proposed."""
 
-    def cancel(self, number: int) -> Reply:
+    def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
 
 
@@ -44,5 +44,5 @@ def answer(participant: Participant, message: Message) -> Reply:
     if isinstance(message, Withdrawal):
         return participant.withdraw(message)
     if isinstance(message, Cancellation):
-        return participant.cancel(message.number)
+        return participant.cancel(message)
     return participant.where()

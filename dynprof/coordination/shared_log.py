@@ -86,6 +86,7 @@ class Speaker:
     def lead(self, who: str) -> None:
         """Say who leads; those who wait for a leader begin to listen."""
         self._store.set(NEXT, str(self._place))
+        self._store.delete_key(JOINED)  # those of a leader before
         self._store.set(LEADER, who)
 
     def resign(self, farewell: Message) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.config import parse_config
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.messages import Proposal, Reply, Withdrawal
+from dynprof.coordination.messages import Cancellation, Proposal, Reply, Withdrawal
 from dynprof.errors import ConfigError, Problem
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
@@ -63,7 +62,8 @@ class Agreements:
         self._coordinator: Coordinator | None = None
         self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
-        self._read_here: tuple[str, float] | None = None
+        self._read_here_s: float | None = None  # and not asked yet who leads
+        self._heard_s = -PROPOSED_WITHIN_S
 
     @property
     def part(self) -> str:
@@ -85,18 +85,18 @@ class Agreements:
             number = self._edits.enter(edit)
             self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
         elif coordinator and (leader := coordinator.wait_for_a_leader()):
-            self._read_here = hashlib.sha256(edit.raw).hexdigest(), time.monotonic()
+            self._read_here_s = time.monotonic()
             self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
         else:  # there is none: rank 0 has no dynprof, or the store is of a kind that cannot serve
             self._edits.take(edit)
 
     def _propose(self, coordinator: Coordinator, number: int, edit: Edit) -> None:
-        asked = self._edits.read(edit)
+        asked, text = self._edits.read(edit), edit.raw.decode(errors="replace")
         if isinstance(asked, Cancel):
-            coordinator.cancel(number)
+            coordinator.tell(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Asked):
             self._proposed[number] = asked
-            config, text = asked.config, edit.raw.decode()
+            config = asked.config
             coordinator.propose(
                 Proposal(number, text, edit.edited_at_s, PATIENCE_S),
                 config.asked_ranks.__contains__,
@@ -105,6 +105,7 @@ class Agreements:
             )
         else:
             self._edits.refuse(number, asked)
+            coordinator.tell(Withdrawal(number, ("it was refused where it was saved",)))
 
     def _tell_of(self, made: Agreement) -> None:
         if made.step is None:  # the store may have failed before this rank itself was told
@@ -124,12 +125,14 @@ class Agreements:
     def look(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
         self._look_for_a_group()
-        if self._read_here and time.monotonic() - self._read_here[1] > PROPOSED_WITHIN_S:
-            self._read_here = None
-            leader = self._coordinator.leader if self._coordinator else ""
-            self._journal.warning(
-                f"what was saved here was not proposed by {leader or 'the leader'}; save it there"
-            )
+        read_s = self._read_here_s
+        if read_s is None or time.monotonic() < read_s + PROPOSED_WITHIN_S:
+            return
+        self._read_here_s = None
+        if self._heard_s < read_s - PROPOSED_WITHIN_S:
+            leader = self.part.removeprefix("follows ") or "who leads"
+            text = f"what was saved here was not proposed by {leader}; save it there"
+            self._journal.warning(text)
 
     def _look_for_a_group(self) -> None:
         group, before = group_to_agree_in(), self._coordinator
@@ -172,8 +175,6 @@ class Agreements:
         if asked := self._proposed.pop(proposal.number, None):
             return proposal.number, asked
         edit = Edit(proposal.config.encode(), proposal.edited_at_s)
-        if self._read_here and self._read_here[0] == hashlib.sha256(edit.raw).hexdigest():
-            self._read_here = None
         self._loop.admission.forgive()
         number = self._edits.enter(edit)
         try:
@@ -216,10 +217,12 @@ class Agreements:
             self._edits.refuse(pending[1], Refusal(problems))
         return self._reply()
 
-    def cancel(self, number: int) -> Reply:
+    def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
+        number = cancellation.number
         if not (self._coordinator and self._coordinator.leads):
-            number = self._edits.enter(Edit(b"", time.time()))
+            raw = cancellation.config.encode()
+            number = self._edits.enter(Edit(raw, cancellation.edited_at_s))
         self._edits.cancel(number)
         return self._reply()
 
@@ -228,6 +231,7 @@ class Agreements:
         return self._coordinator.group.rank if self._coordinator else 0
 
     def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
+        self._heard_s = time.monotonic()
         step_ms = self._costs.step_ms()
         return Reply(
             rank=self._rank,

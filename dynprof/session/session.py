@@ -167,8 +167,8 @@ class Session:
             return
         try:
             self._ended.set()
-            self._watcher.stop()
             self._wall.attempt("agreeing with the other ranks", self._agreements.end)
+            self._watcher.stop()
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 JOB = """
 import os, random, time
 import torch, torch.distributed as dist, dynprof as dp
+from dynprof.session import agreements
+agreements.PROPOSED_WITHIN_S = 1.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 if rank not in {without}:
@@ -111,8 +114,28 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         assert code == 4, errors
         assert "rank 1 follows rank 0 on " in errors
         assert "desk_0/profiler_config.json); save it there" in errors
+        said = "what was saved here was not proposed by rank 0 on "
+        wait_for("the log of rank 1", lambda: said in log(tmp_path / "desk_1") or None)
     assert sorted(manifest.rank for manifest in manifests(tmp_path)) == [0, 1, 2]
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
+
+
+def test_only_who_is_asked_for_records_and_a_cancel_reaches_all(tmp_path: Path) -> None:
+    """Rank 0 leads without taking part; what it refuses or cancels is no news for the others."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 3):
+        code, output, errors = dynprof("arm", root, "--active", 2, "--ranks", "1-2", "--wait")
+        assert code == 0, errors
+        assert sorted(load_manifest(tmp_path / line).rank for line in output.splitlines()) == [1, 2]
+        assert dynprof("arm", root, "--active", 100_000, "--ranks", "all")[0] == 0
+        wait_for("three open windows", lambda: log(root).count("; recording steps") == 5 or None)
+        assert dynprof("cancel", root)[0] == 0
+        wait_for("their captures", lambda: len(manifests(root)) == 5 or None)
+        (root / "profiler_config.json").write_text('{"active": 0}')
+        wait_for("a refusal", lambda: "/active" in log(root) or None)
+        time.sleep(3)  # else it would be said a second later, or two
+    assert log(root).count("cancelled by request") >= 3
+    assert "save it there" not in log(root)
 
 
 def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ class Rank:
         self.withdrawn.append(withdrawal.reasons)
         return self._reply()
 
-    def cancel(self, number: int) -> Reply:
+    def cancel(self, cancellation: Cancellation) -> Reply:
         """Note it."""
-        self.cancelled.append(number)
+        self.cancelled.append(cancellation.number)
         return self._reply()
 
 
@@ -202,7 +202,7 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
         assert running.time.now_s - before_s < 1.0
         ranks[2].go_on.set()
         while running.speaker.away:
-            running.leader.tell(Cancellation(9))
+            running.leader.tell(Cancellation(9, "{}", 0.0))
             running.speaker.listeners()
         made = running.leader.agree(PROPOSAL, everybody)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
@@ -232,7 +232,7 @@ def test_what_needs_no_agreement_is_told_to_all() -> None:
     """A cancel, say."""
     ranks = [Rank(0), Rank(1), Rank(2)]
     with job(*ranks) as running:
-        assert running.leader.tell(Cancellation(7)).keys() == {0, 1, 2}
+        assert running.leader.tell(Cancellation(7, "{}", 0.0)).keys() == {0, 1, 2}
     assert [rank.cancelled for rank in ranks] == [[7]] * 3
 
 

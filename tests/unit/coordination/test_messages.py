@@ -25,7 +25,7 @@ ALL: list[Message] = [
     Question(2),
     Opening(3, 700, {7: "it did not answer in time"}),
     Withdrawal(4, ("rank 3: no room",)),
-    Cancellation(5),
+    Cancellation(5, "{}", 2.5),
     Rejoin(),
     Farewell(),
 ]
