@@ -92,9 +92,14 @@ class Agreements:
 
     def _propose(self, coordinator: Coordinator, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.raw.decode(errors="replace")
+        if isinstance(asked, Asked):
+            asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             coordinator.tell(Cancellation(number, text, edit.edited_at_s))
-        elif isinstance(asked, Asked):
+        elif isinstance(asked, Refusal):
+            self._edits.refuse(number, asked)
+            coordinator.tell(Withdrawal(number, ("it was refused where it was saved",)))
+        else:
             self._proposed[number] = asked
             config = asked.config
             coordinator.propose(
@@ -103,9 +108,13 @@ class Agreements:
                 config.start_step if config.start_step > 0 else None,
                 self._tell_of,
             )
-        else:
-            self._edits.refuse(number, asked)
-            coordinator.tell(Withdrawal(number, ("it was refused where it was saved",)))
+
+    def _forbidden(self, asked: Asked) -> Refusal | None:
+        """Refuse a place that may not be written here: this rank need not be one that records."""
+        layout = self._process.layout
+        if why := layout.why_forbidden(layout.capture_dir(asked.config.prof_dir)):
+            return Refusal(asked.parsed.locate((Problem(f"{why}.", "/prof_dir"),)))
+        return None
 
     def _tell_of(self, made: Agreement) -> None:
         if made.step is None:  # the store may have failed before this rank itself was told

@@ -150,6 +150,20 @@ def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
     assert manifests(tmp_path) == []
 
 
+def test_a_place_that_the_leaders_owner_does_not_allow(tmp_path: Path) -> None:
+    """Also where another rank would record, whose own directory nobody else can change."""
+    with job(tmp_path, 2, APART):
+        (tmp_path / "desk_0").chmod(0o770)
+        place = tmp_path / "elsewhere"
+        asked = {"active": 2, "ranks": [1], "prof_dir": str(place)}
+        (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked))
+        wait_for("a refusal", lambda: "lies outside of" in log(tmp_path / "desk_0") or None)
+        (tmp_path / "desk_0").chmod(0o700)
+        (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked) + "\n")
+        wait_for("a capture", lambda: manifests(place) or None)
+    assert [manifest.rank for manifest in manifests(place)] == [1]
+
+
 def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
     """The others agree without it."""
     with job(tmp_path, 3, without=(2,)):
