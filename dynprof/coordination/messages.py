@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from dynprof.plural import counted
+
 MOST_BYTES = 1 << 20
 """Of one message: a config is small, and what is longer was not written by dynprof."""
 
@@ -157,7 +159,7 @@ def replies_of(raw: bytes) -> list[Reply]:
 
 def _short(raw: bytes) -> bytes:
     if len(raw) > MOST_BYTES:
-        raise ValueError(f"a message of {len(raw)} bytes is none of dynprof's")
+        raise ValueError(f"a message of {counted(len(raw), 'byte')} is none of dynprof's")
     return raw
 
 

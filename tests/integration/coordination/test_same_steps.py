@@ -53,14 +53,14 @@ def job(
     directory: str = SHARED,
     ms: float = 2.0,
     without: tuple[int, ...] = (),
-    until: str = "this one leads",
+    said: str = "agree on the steps",
 ) -> Iterator[Process]:
     """Run a job whose ranks agree, and see it end well."""
     script = JOB.format(directory=directory, ms=ms, without=without)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with launched(folder, script, *launcher) as process:
-        leader = folder / directory.format(rank=0)
-        wait_for("the first rank", lambda: until in log(leader) or None)
+        watching = ranks - len(without)
+        wait_for("the ranks", lambda: everything(folder).count(said) >= watching or None)
         yield process
         (folder / "enough").touch()
         _, errors = process.communicate()
@@ -71,6 +71,11 @@ def job(
 def log(root: Path) -> str:
     """Return what all ranks wrote that watch a directory."""
     return "".join(path.read_text() for path in sorted(root.glob("log/*.log")))
+
+
+def everything(folder: Path) -> str:
+    """Return what all ranks of a job wrote."""
+    return "".join(log(path) for path in folder.iterdir() if path.is_dir())
 
 
 def manifests(folder: Path) -> list[Manifest]:
@@ -179,7 +184,7 @@ def test_where_it_is_switched_off_each_serves_what_it_reads(
 ) -> None:
     """``DYNPROF_AGREE=0``: no rank leads."""
     monkeypatch.setenv("DYNPROF_AGREE", "0")
-    with job(tmp_path, 2, until="rank 0 of 2"):
+    with job(tmp_path, 2, said="; profilers: "):
         code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
         assert code == 0, errors
     assert "leads" not in log(tmp_path / SHARED)
