@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import queue
@@ -115,8 +114,10 @@ class Coordinator:
 
     def _run(self) -> None:
         part = self._lead if self.group.rank == LEADER else self._follow
-        self._wall.attempt("agreeing with the other ranks", lambda: self._until_it_fails(part))
+        doing = "agreeing with the other ranks"
+        self._wall.attempt(doing, lambda: self._until_it_fails(part))
         self.failed = True
+        self._wall.attempt(doing, lambda: self._me.left_alone("the ranks agree no more"))
 
     def _until_it_fails(self, part: Callable[[], None]) -> None:
         """A store that is no more is nothing of dynprof's, and no news where the job ends."""
@@ -130,10 +131,13 @@ class Coordinator:
         speaker = Speaker(self.group.connect(), sleep=self._sleep)
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
-        with contextlib.suppress(_EndedError):
+        try:
             while ask := self._asks.get():
                 ask(leader)
-        speaker.resign(Farewell())
+        except _EndedError:
+            pass
+        finally:  # else the others would go on to listen
+            speaker.resign(Farewell())
 
     def _sleep(self, seconds: float) -> None:
         if self._ended.wait(seconds):

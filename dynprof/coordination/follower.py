@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.messages import Farewell
+from dynprof.coordination.messages import Farewell, Rejoin
 from dynprof.coordination.participant import answer
 
 if TYPE_CHECKING:
@@ -45,4 +45,8 @@ class Follower:
 
     def _follow_one(self) -> None:
         while not isinstance(message := self._listener.hear(), Farewell):
-            self._listener.reply(answer(self._me, message))
+            if isinstance(message, Rejoin):
+                self._me.left_alone("the other ranks went on without it")
+            else:
+                self._listener.reply(answer(self._me, message))
+        self._me.left_alone("the leader leads no more")

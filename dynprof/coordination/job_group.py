@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import resource
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from dynprof.plural import counted
+
 if TYPE_CHECKING:
     from dynprof.coordination.shared_log import Store
 
+FILES_A_RANK, FILES_BESIDE = 3, 200
+"""Open where the store is: a connection of the job's, dynprof's, and one to spare."""
 TIMEOUT = datetime.timedelta(seconds=5)
 """What is asked of the store is there, or the store is not."""
 
@@ -40,9 +45,21 @@ class JobGroup:
         if clone is None or extended is None or not extended():
             kind = type(self.store).__name__
             raise RuntimeError(f"the job's {kind} knows no second connection, or no append()")
+        if too_few := self._open_files_lacking():
+            raise RuntimeError(too_few)
         store = clone()
         store.set_timeout(TIMEOUT)
         return cast("Store", store)
+
+    def _open_files_lacking(self) -> str:
+        """Say why one more connection for each rank may be one too many where the store is."""
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        needed = FILES_A_RANK * self.world_size + FILES_BESIDE
+        if allowed == resource.RLIM_INFINITY or allowed >= needed:
+            return ""
+        ranks = counted(self.world_size, "rank")
+        text = f"{allowed} files may be open here, and a store of {ranks} may need {needed:,}"
+        return f"{text}; allow for that with ulimit -n"
 
 
 def job_group() -> JobGroup | None:

@@ -159,7 +159,7 @@ def replies_of(raw: bytes) -> list[Reply]:
 
 def _short(raw: bytes) -> bytes:
     if len(raw) > MOST_BYTES:
-        raise ValueError(f"a message of {counted(len(raw), 'byte')} is none of dynprof's")
+        raise ValueError(f"longer than any message of dynprof's: {counted(len(raw), 'byte')}")
     return raw
 
 

@@ -34,6 +34,9 @@ class Participant(Protocol):
     def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
 
+    def left_alone(self, why: str) -> None:
+        """Forget what was proposed: nobody will say what becomes of it."""
+
 
 def answer(participant: Participant, message: Message) -> Reply:
     """Have a rank do what it is told, and return what it says to it."""

@@ -190,6 +190,8 @@ class Listener:
     def hear(self) -> Message:
         """Wait for the next message, and return it; at the end that is a farewell.
 
+        One that asks to join anew has been followed, and needs no reply.
+
         Raises:
             ValueError: It is none of dynprof's.
         """
@@ -206,6 +208,7 @@ class Listener:
             if not self._who_leads():
                 return Farewell()
             self._join()
+            return message
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""

@@ -235,6 +235,15 @@ class Agreements:
         self._edits.cancel(number)
         return self._reply()
 
+    def left_alone(self, why: str) -> None:
+        """Refuse what was proposed: nobody will say what becomes of it."""
+        pending, self._pending = self._pending, None
+        waiting = [pending[1]] if pending else []
+        while self._proposed:
+            waiting.append(self._proposed.popitem()[0])
+        for number in waiting:
+            self._edits.refuse(number, Refusal((Problem(f"{why}; save it once more."),)))
+
     @property
     def _rank(self) -> int:
         return self._coordinator.group.rank if self._coordinator else 0

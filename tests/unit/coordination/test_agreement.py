@@ -34,6 +34,7 @@ class Rank:
         opens: The steps at which it was to open.
         withdrawn: Why it was not to.
         cancelled: Numbers of what was cancelled.
+        alone: Why nobody said any more what became of something.
     """
 
     def __init__(self, number: int, step: int = 100, problem: str = "") -> None:
@@ -42,6 +43,7 @@ class Rank:
         self.opens: list[int] = []
         self.withdrawn: list[tuple[str, ...]] = []
         self.cancelled: list[int] = []
+        self.alone: list[str] = []
         self.go_on = threading.Event()
         self.go_on.set()
 
@@ -69,6 +71,10 @@ class Rank:
         """Note why."""
         self.withdrawn.append(withdrawal.reasons)
         return self._reply()
+
+    def left_alone(self, why: str) -> None:
+        """Note why."""
+        self.alone.append(why)
 
     def cancel(self, cancellation: Cancellation) -> Reply:
         """Note it."""
@@ -200,13 +206,16 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
         made = running.leader.agree(PROPOSAL, everybody)
         assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
         assert running.time.now_s - before_s < 1.0
+        assert ranks[2].alone == []
         ranks[2].go_on.set()
         while running.speaker.away:
             running.leader.tell(Cancellation(9, "{}", 0.0))
             running.speaker.listeners()
+        assert ranks[2].alone == ["the other ranks went on without it"]
         made = running.leader.agree(PROPOSAL, everybody)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert ranks[2].opens[-1:] == [made.step]
+    assert ranks[1].alone == ["the leader leads no more"]
 
 
 def test_a_rank_that_learns_too_late_is_named() -> None:
