@@ -49,4 +49,4 @@ class Follower:
                 self._me.left_alone("the other ranks went on without it")
             else:
                 self._listener.reply(answer(self._me, message))
-        self._me.left_alone("the leader leads no more")
+        self._me.left_alone("nobody leads the ranks any more")

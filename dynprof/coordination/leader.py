@@ -23,7 +23,7 @@ SOON_S = 5.0
 LEAST_LEAD_S = 0.1
 LEAD_ROUNDS = 4
 """The lead is so many times what it has just taken to hear where all are."""
-JOIN_S = 5.0
+JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"

@@ -62,7 +62,7 @@ class Agreements:
         self._coordinator: Coordinator | None = None
         self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
-        self._read_here_s: float | None = None  # and not asked yet who leads
+        self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
         self._heard_s = -PROPOSED_WITHIN_S
 
     @property
@@ -85,7 +85,7 @@ class Agreements:
             number = self._edits.enter(edit)
             self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
         elif coordinator and (leader := coordinator.wait_for_a_leader()):
-            self._read_here_s = time.monotonic()
+            self._read_here = edit, time.monotonic()
             self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
         else:  # there is none: rank 0 has no dynprof, or the store is of a kind that cannot serve
             self._edits.take(edit)
@@ -134,14 +134,16 @@ class Agreements:
     def look(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
         self._look_for_a_group()
-        read_s = self._read_here_s
-        if read_s is None or time.monotonic() < read_s + PROPOSED_WITHIN_S:
+        if self._read_here is None:
             return
-        self._read_here_s = None
+        edit, read_s = self._read_here
+        if time.monotonic() < read_s + PROPOSED_WITHIN_S:
+            return
+        self._read_here = None
         if self._heard_s < read_s - PROPOSED_WITHIN_S:
             leader = self.part.removeprefix("follows ") or "who leads"
-            text = f"what was saved here was not proposed by {leader}; save it there"
-            self._journal.warning(text)
+            text = f"what was saved here was not proposed by {leader}; save it there."
+            self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
 
     def _look_for_a_group(self) -> None:
         group, before = group_to_agree_in(), self._coordinator
@@ -241,6 +243,7 @@ class Agreements:
         waiting = [pending[1]] if pending else []
         while self._proposed:
             waiting.append(self._proposed.popitem()[0])
+        self._journal.info(why + ("" if waiting else "; nothing was under way"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it once more."),)))
 

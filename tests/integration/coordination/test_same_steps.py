@@ -40,6 +40,9 @@ while not flag.item():
     flag.fill_(os.path.exists("enough"))
     dist.all_reduce(flag)
     dp.step()
+    if rank == 0 and os.path.exists("leave"):
+        os.remove("leave")
+        dp.shutdown()
 dist.destroy_process_group()
 print("trained")
 """
@@ -115,6 +118,8 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         assert code == 0, errors
         assert "of which nothing is known here, too: ranks 1, 2" in errors
         wait_for("the others' captures", lambda: len(manifests(tmp_path)) == 3 or None)
+        (status,) = (tmp_path / "desk_1" / "status").glob("rank_1.json")
+        wait_for("its leader", lambda: "follows rank 0" in status.read_text() or None)
         code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
         assert code == 4, errors
         assert "rank 1 follows rank 0 on " in errors
@@ -177,6 +182,21 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
         assert len(output.splitlines()) == 2
         assert "rank 2" in errors
     assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
+
+
+def test_where_the_leader_leaves_each_serves_what_it_reads(tmp_path: Path) -> None:
+    """Rank 0 trains on without dynprof; an edit where another rank watches is that rank's own."""
+    with job(tmp_path, 2, APART):
+        (status,) = (tmp_path / "desk_1" / "status").glob("rank_1.json")
+        wait_for("its leader", lambda: "follows rank 0" in status.read_text() or None)
+        (tmp_path / "leave").touch()
+        wait_for("the farewell", lambda: not (tmp_path / "leave").exists() or None)
+        own = "nobody leads the ranks any more"
+        wait_for("it to be heard", lambda: own in log(tmp_path / "desk_1") or None)
+        code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
+        assert code == 5, errors  # rank 0 is missing
+    (manifest,) = manifests(tmp_path)
+    assert (manifest.rank, manifest.complete) == (1, True)
 
 
 def test_where_it_is_switched_off_each_serves_what_it_reads(

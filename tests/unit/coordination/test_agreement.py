@@ -215,7 +215,7 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
         made = running.leader.agree(PROPOSAL, everybody)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert ranks[2].opens[-1:] == [made.step]
-    assert ranks[1].alone == ["the leader leads no more"]
+    assert ranks[1].alone == ["nobody leads the ranks any more"]
 
 
 def test_a_rank_that_learns_too_late_is_named() -> None:
