@@ -117,6 +117,8 @@ class Coordinator:
         doing = "agreeing with the other ranks"
         self._wall.attempt(doing, lambda: self._until_it_fails(part))
         self.failed = True
+        if self._ended.is_set():
+            return
         self._wall.attempt(doing, lambda: self._me.left_alone("the ranks agree no more"))
 
     def _until_it_fails(self, part: Callable[[], None]) -> None:

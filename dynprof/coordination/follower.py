@@ -49,4 +49,5 @@ class Follower:
                 self._me.left_alone("the other ranks went on without it")
             else:
                 self._listener.reply(answer(self._me, message))
-        self._me.left_alone("nobody leads the ranks any more")
+        if not self._has_ended():
+            self._me.left_alone("nobody leads the ranks any more")

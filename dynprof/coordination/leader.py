@@ -114,7 +114,7 @@ class Leader:
         try:
             step = start_step(places, lead_s, start)
         except ValueError as error:
-            text = f"step {start} comes too soon to be agreed on: {error}"
+            text = f"step {start} has begun already: {error}"
             return self._withdraw(number, (text,), left_out, began_s)
         said = self._ask(Opening(number, step, left_out), SOON_S)
         late = {rank: said[rank].problem if rank in said else SILENT for rank in ready}

@@ -43,14 +43,13 @@ def start_step(places: Iterable[Place], lead_s: float, asked: int | None = None)
         asked: The step that the config asks for; None for the first that can be had.
 
     Raises:
-        ValueError: The one that is asked for comes too soon; the text says for whom.
+        ValueError: The one that is asked for has begun already; the text says for whom.
     """
     found = 0
     for place in places:
-        earliest = place.step + _steps_ahead(place, lead_s)
-        if asked is not None and asked < earliest:
+        if asked is not None and asked <= place.step:
             raise ValueError(f"rank {place.rank} is at step {place.step}")
-        found = max(found, earliest)
+        found = max(found, place.step + _steps_ahead(place, lead_s))
     return found if asked is None else asked
 
 

@@ -193,6 +193,7 @@ def test_where_the_leader_leaves_each_serves_what_it_reads(tmp_path: Path) -> No
         wait_for("the farewell", lambda: not (tmp_path / "leave").exists() or None)
         own = "nobody leads the ranks any more"
         wait_for("it to be heard", lambda: own in log(tmp_path / "desk_1") or None)
+        wait_for("its status", lambda: "follows" not in status.read_text() or None)
         code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
         assert code == 5, errors  # rank 0 is missing
     (manifest,) = manifests(tmp_path)

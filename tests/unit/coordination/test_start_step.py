@@ -89,8 +89,9 @@ def test_the_rank_that_is_furthest_decides() -> None:
 
 
 def test_a_step_that_was_asked_for() -> None:
-    """It is taken where all can reach it, and refused with the name of one that cannot."""
+    """It is taken where nobody has begun it, and refused with the name of one that has."""
     there = [place(0, 3, 1.0), place(4, 5, 1.0)]
     assert start_step(there, 0.1, 100) == 100
+    assert start_step(there, 9.9, 6) == 6
     with pytest.raises(ValueError, match="rank 4 is at step 5"):
         start_step(there, 0.1, 5)
