@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import job_group
-from dynprof.coordination.leader import JOIN_S, LOOK_AGAIN_S, Agreement, Leader
+from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
 from dynprof.coordination.messages import Farewell
 from dynprof.coordination.shared_log import Listener, Speaker
 from dynprof.process.threads import own_thread
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
 Ask = Callable[[Leader], object]
-
-LEADER = 0
-"""The rank that leads."""
+"""What the leader's thread is to do."""
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
 
@@ -160,9 +158,8 @@ class Coordinator:
             done(made)
 
     def _follow(self) -> None:
-        group = self.group
-        rest = self._ended.wait
-        listener = Listener(group.connect(), group.rank, self._who, group.world_size, rest)
+        group, rest = self.group, self._ended.wait
+        listener = Listener(group.connect(), group.rank, group.world_size, rest)
         self._follower = Follower(listener, self._me, self._ended.is_set)
         self._follower.follow()
 

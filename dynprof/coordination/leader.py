@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dynprof.coordination.participant import Participant
     from dynprof.coordination.shared_log import Speaker
 
+LEADER = 0
+"""The rank that leads."""
 SOON_S = 5.0
 """A rank that is free answers within that time, or is away."""
 LEAST_LEAD_S = 0.1
@@ -146,12 +148,12 @@ class Leader:
 
     def _not_there(self, wanted: set[int]) -> dict[int, str]:
         """Return who is asked for and need not be waited for."""
-        me = self._me.where().rank
-        while absent := wanted - self._speaker.listeners() - self._speaker.away - {me}:
+        others = wanted - {LEADER}
+        while absent := others - self._speaker.listeners() - self._speaker.away:
             if self._clock() > self._began_s + JOIN_S:
                 break
             self._sleep(LOOK_AGAIN_S)
-        absent |= (wanted & self._speaker.away) - {me}
+        absent |= others & self._speaker.away
         return {
             rank: SILENT if rank in self._speaker.away else NO_DYNPROF for rank in sorted(absent)
         }

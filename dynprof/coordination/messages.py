@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dynprof.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_BYTES = 1 << 20
 """Of one message: a config is small, and what is longer was not written by dynprof."""
@@ -109,29 +112,40 @@ class Reply:
 
     Attributes:
         rank: Its number.
-        host: Its machine.
         problem: Why it cannot do what was asked of it; empty where it can.
         takes_part: Whether it is to record.
         step: The number of the step that is running.
         step_s: How long its steps take, in seconds; None where it does not know yet.
         still_s: For how long this one has been running.
-        steps_from: Who ends its steps.
     """
 
     rank: int
-    host: str
     problem: str = ""
     takes_part: bool = False
     step: int = 0
     step_s: Union[float, None] = None  # noqa: UP007 - as above
     still_s: float = 0.0
-    steps_from: str = ""
 
 
-def to_text(said: Message | Reply) -> str:
-    """Return a message or a reply as one line of JSON, without its end."""
-    adapter: TypeAdapter[Any] = _replies() if isinstance(said, Reply) else _messages()
-    return adapter.dump_json(said).decode()
+@dataclass(frozen=True)
+class Joined:
+    """What a rank says once as it begins to listen.
+
+    Attributes:
+        rank: Its number.
+        place: That of the first message that it listens for.
+    """
+
+    rank: int
+    place: int
+
+
+Line = TypeVar("Line", Reply, Joined)
+
+
+def to_text(said: Message | Reply | Joined) -> str:
+    """Return what is said as one line of JSON, without its end."""
+    return _adapter(type(said)).dump_json(said).decode()
 
 
 def message_of(raw: bytes) -> Message:
@@ -140,20 +154,20 @@ def message_of(raw: bytes) -> Message:
     Raises:
         ValueError: It is none.
     """
-    found: Message = _messages().validate_json(_short(raw))
+    found: Message = _adapter(_ANY).validate_json(_short(raw))
     return found
 
 
-def replies_of(raw: bytes) -> list[Reply]:
-    """Read replies, one a line; a line that is none counts as nothing.
+def lines_of(kind: type[Line], raw: bytes) -> list[Line]:
+    """Read what ranks say, one a line; a line that is nothing of that kind counts as nothing.
 
     Raises:
         ValueError: One is longer than any rank would say.
     """
-    found: list[Reply] = []
+    found: list[Line] = []
     for line in raw.splitlines():
         with contextlib.suppress(ValidationError):
-            found.append(_replies().validate_json(_short(line)))
+            found.append(_adapter(kind).validate_json(_short(line)))
     return found
 
 
@@ -163,11 +177,7 @@ def _short(raw: bytes) -> bytes:
     return raw
 
 
-@functools.cache
-def _messages() -> TypeAdapter[Any]:
-    return TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+_ANY = Annotated[Message, Field(discriminator="kind")]
 
 
-@functools.cache
-def _replies() -> TypeAdapter[Reply]:
-    return TypeAdapter(Reply)
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)

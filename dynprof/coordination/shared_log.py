@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from dynprof.coordination.messages import (
     Farewell,
+    Joined,
     Message,
     Rejoin,
     Reply,
+    lines_of,
     message_of,
-    replies_of,
     to_text,
 )
 
@@ -97,9 +98,9 @@ class Speaker:
     def listeners(self) -> set[int]:
         """Return the ranks that listen and are not away."""
         if self._store.check([JOINED]):
-            for one in replies_of(self._store.get(JOINED)):
-                if one.step > self._awaits.get(one.rank, -1):
-                    self._awaits[one.rank] = one.step
+            for one in lines_of(Joined, self._store.get(JOINED)):
+                if one.place > self._awaits.get(one.rank, -1):
+                    self._awaits[one.rank] = one.place
         for place in sorted(self._there) if self.away else ():
             self._note(place, self._read(place))
         self.away = {rank for rank in self.away if self._awaits[rank] < self._place}
@@ -142,7 +143,7 @@ class Speaker:
     def _read(self, place: int) -> dict[int, Reply]:
         if not self._store.check([_key(place, "replies")]):
             return {}
-        return {one.rank: one for one in replies_of(self._store.get(_key(place, "replies")))}
+        return {one.rank: one for one in lines_of(Reply, self._store.get(_key(place, "replies")))}
 
     def _tidy(self) -> None:
         """Remove what is old; who still waits for it is told to join anew."""
@@ -163,15 +164,14 @@ class Listener:
     Args:
         store: The job's, on a connection of this thread.
         rank: The one that listens.
-        host: Its machine.
         world_size: How many listen.
         rest: Waits so many seconds; returns True where all is to end.
     """
 
     def __init__(
-        self, store: Store, rank: int, host: str, world_size: int, rest: Callable[[float], bool]
+        self, store: Store, rank: int, world_size: int, rest: Callable[[float], bool]
     ) -> None:
-        self._store, self._rank, self._host = store, rank, host
+        self._store, self._rank = store, rank
         self._idle_s, self._rest = max(IDLE_S, world_size / RANKS_A_SECOND), rest
         self._place = 0
 
@@ -195,20 +195,17 @@ class Listener:
         Raises:
             ValueError: It is none of dynprof's.
         """
-        pause_s = FIRST_PAUSE_S
-        while True:
-            if not self._store.check([_key(self._place, "said")]):
-                if self._rest(pause_s):
-                    return Farewell()
-                pause_s = min(pause_s * 1.5, self._idle_s)
-                continue
-            message = message_of(self._store.get(_key(self._place, "said")))
-            if not isinstance(message, Rejoin):
-                return message
+        key, pause_s = _key(self._place, "said"), FIRST_PAUSE_S
+        while not self._store.check([key]):
+            if self._rest(pause_s):
+                return Farewell()
+            pause_s = min(pause_s * 1.5, self._idle_s)
+        message = message_of(self._store.get(key))
+        if isinstance(message, Rejoin):
             if not self._who_leads():
                 return Farewell()
             self._join()
-            return message
+        return message
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""
@@ -220,8 +217,7 @@ class Listener:
         """Begin with the next message that will be said."""
         while True:
             self._place = _next(self._store)
-            joined = Reply(rank=self._rank, host=self._host, step=self._place)
-            self._store.append(JOINED, to_text(joined) + "\n")
+            self._store.append(JOINED, to_text(Joined(self._rank, self._place)) + "\n")
             if _next(self._store) <= self._place + KEPT:  # else it may have been removed meanwhile
                 return
 

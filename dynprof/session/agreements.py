@@ -256,11 +256,9 @@ class Agreements:
         step_ms = self._costs.step_ms()
         return Reply(
             rank=self._rank,
-            host=self._process.layout.host,
             problem=problem,
             takes_part=takes_part and not problem,
             step=self._inbox.step,
             step_s=None if step_ms is None else step_ms / 1e3,
             still_s=self._costs.still_s(),
-            steps_from=self._inbox.steps_from,
         )

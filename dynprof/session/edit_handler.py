@@ -123,11 +123,12 @@ class EditHandler:
     def serve(self, number: int, asked: Asked) -> Refusal | None:
         """Have a window opened for what is asked, or say why not, and return that."""
         self._asked = number, asked
-        planned = self.plan(number, asked)
+        standing = self._standing(asked.config, asked.edit.file)
+        planned = asked.planned(number, standing)
         if isinstance(planned, Refusal):
             self.refuse(number, planned)
             return planned
-        self._arm(planned)
+        self._arm(planned, standing)
         return None
 
     def refuse(self, number: int, refusal: Refusal) -> None:
@@ -150,15 +151,14 @@ class EditHandler:
             prof_dir_problem=layout.why_forbidden(folder, file) or why_unusable(folder),
         )
 
-    def _arm(self, request: Request) -> None:
+    def _arm(self, request: Request, standing: Standing) -> None:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         self._tell_of(request, text)
-        folder = self._process.layout.capture_dir(request.config.prof_dir)
-        if replaced := self._inbox.put(request, free_disk_mb(folder)):
+        if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
 

@@ -50,7 +50,7 @@ class Rank:
     def _reply(self, problem: str = "") -> Reply:
         assert self.go_on.wait(patience_s())
         part = self.takes_part and not problem
-        return Reply(self.number, "host", problem, part, self.step, 1.0)
+        return Reply(self.number, problem, part, self.step, 1.0)
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
@@ -125,7 +125,7 @@ class Job:
         return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
 
     def _follow(self, rank: Rank) -> None:
-        listener = Listener(self.store, rank.number, "host", 1, self.ended.wait)
+        listener = Listener(self.store, rank.number, 1, self.ended.wait)
         Follower(listener, rank, self.ended.is_set).follow()
 
     def end(self) -> None:

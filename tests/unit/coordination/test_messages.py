@@ -15,8 +15,8 @@ from dynprof.coordination.messages import (
     Rejoin,
     Reply,
     Withdrawal,
+    lines_of,
     message_of,
-    replies_of,
     to_text,
 )
 
@@ -51,9 +51,9 @@ def test_what_is_no_message_is_refused(raw: bytes) -> None:
 
 def test_replies_stand_one_a_line() -> None:
     """A line that is none is left out."""
-    said = [Reply(0, "a", "no\nroom"), Reply(1, "b", takes_part=True, step=7, step_s=0.25)]
+    said = [Reply(0, "no\nroom"), Reply(1, takes_part=True, step=7, step_s=0.25)]
     lines = [to_text(reply) for reply in said]
-    assert replies_of("\n".join([lines[0], "{}", "rubbish", lines[1], ""]).encode()) == said
+    assert lines_of(Reply, "\n".join([lines[0], "{}", "rubbish", lines[1], ""]).encode()) == said
 
 
 def test_what_is_too_long_is_not_read() -> None:
