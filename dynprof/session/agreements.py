@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ class Agreements:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall, self._costs, self._edits = journal, wall, costs, edits
         self._coordinator: Coordinator | None = None
+        self._looking = threading.Lock()
         self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
         self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
@@ -146,6 +148,10 @@ class Agreements:
             self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
 
     def _look_for_a_group(self) -> None:
+        with self._looking:  # the watcher's thread does as well as the journal's
+            self._begin_or_end()
+
+    def _begin_or_end(self) -> None:
         group, before = group_to_agree_in(), self._coordinator
         if before and (group is None or group.store is not before.group.store):
             before.end()
