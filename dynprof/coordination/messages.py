@@ -65,10 +65,12 @@ class Withdrawal:
 
     Attributes:
         reasons: Why.
+        config: The text that was refused where it was saved; None where none was.
     """
 
     number: int
     reasons: tuple[str, ...]
+    config: Union[str, None] = None  # noqa: UP007 - as below
     kind: Literal["withdrawal"] = "withdrawal"
 
 

@@ -36,6 +36,11 @@ class Edit:
     problems: tuple[Problem, ...] = ()
     file: Path | None = None
 
+    @property
+    def text(self) -> str:
+        """What was saved, as text; bytes that are none are replaced."""
+        return self.raw.decode(errors="replace")
+
 
 Reading = Source | ConfigError
 """What lies in the place of the file: its content, or why there is none."""

@@ -65,7 +65,7 @@ class Agreements:
         self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
         self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
-        self._heard_s = -PROPOSED_WITHIN_S
+        self._heard = "", -PROPOSED_WITHIN_S  # the last config that the leader spoke of, and when
 
     @property
     def part(self) -> str:
@@ -93,14 +93,15 @@ class Agreements:
             self._edits.take(edit)
 
     def _propose(self, coordinator: Coordinator, number: int, edit: Edit) -> None:
-        asked, text = self._edits.read(edit), edit.raw.decode(errors="replace")
+        asked, text = self._edits.read(edit), edit.text
         if isinstance(asked, Asked):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             coordinator.tell(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
-            coordinator.tell(Withdrawal(number, ("it was refused where it was saved",)))
+            reasons = ("it was refused where it was saved",)
+            coordinator.tell(Withdrawal(number, reasons, text))
         else:
             self._proposed[number] = asked
             config = asked.config
@@ -142,7 +143,8 @@ class Agreements:
         if time.monotonic() < read_s + PROPOSED_WITHIN_S:
             return
         self._read_here = None
-        if self._heard_s < read_s - PROPOSED_WITHIN_S:
+        text, heard_s = self._heard
+        if text != edit.text or heard_s < read_s - PROPOSED_WITHIN_S:
             leader = self.part.removeprefix("follows ") or "who leads"
             text = f"what was saved here was not proposed by {leader}; save it there."
             self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
@@ -175,7 +177,7 @@ class Agreements:
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether this rank takes part and can, once it is free for a window."""
         number, asked = self._asked_by(proposal)
-        self._pending = None
+        self._pending, self._heard = None, (proposal.config, time.monotonic())
         if isinstance(asked, Refusal):
             return self._refuse(number, asked)
         planned = self._edits.plan(number, asked)
@@ -229,6 +231,8 @@ class Agreements:
     def withdraw(self, withdrawal: Withdrawal) -> Reply:
         """Forget what was proposed, and say why."""
         pending, self._pending = self._pending, None
+        if withdrawal.config is not None:
+            self._heard = withdrawal.config, time.monotonic()
         if pending and pending[0] == withdrawal.number:
             problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
             self._edits.refuse(pending[1], Refusal(problems))
@@ -236,7 +240,7 @@ class Agreements:
 
     def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
-        number = cancellation.number
+        number, self._heard = cancellation.number, (cancellation.config, time.monotonic())
         if not (self._coordinator and self._coordinator.leads):
             raw = cancellation.config.encode()
             number = self._edits.enter(Edit(raw, cancellation.edited_at_s))
@@ -258,7 +262,6 @@ class Agreements:
         return self._coordinator.group.rank if self._coordinator else 0
 
     def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
-        self._heard_s = time.monotonic()
         step_ms = self._costs.step_ms()
         return Reply(
             rank=self._rank,
