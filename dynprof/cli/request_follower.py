@@ -11,13 +11,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dynprof.cli.config_directory import LIVE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
+from dynprof.cli.whole_job import is_over, tell_of_all
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
 from dynprof.journal.journal import printable
-from dynprof.journal.status import HEARTBEAT_S, Status
+from dynprof.journal.status import HEARTBEAT_S, LEADS, JobStatus, Status
 
 POLL_S = 0.1
 ANSWER_S = 3 * HEARTBEAT_S
 """A live rank that has not taken notice of a save after so long does not answer."""
+LED = ("waiting", "open", "saving", "saved", "failed", "not asked")
+"""What may become of a request where the rank leads that goes on elsewhere."""
 GOOD = ("saved", "cancel", "not asked")
 
 
@@ -57,12 +60,29 @@ class Follower:
                 bar.update(task, description=printable(words), completed=share)
                 patient = timeout_s is not None
                 over = all(self._is_over(*pair, patient) for pair in zip(found, said, strict=True))
+                over = over and self._is_over_everywhere(newest)
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
                 if over or late:
                     break
                 time.sleep(POLL_S)
         ranks = [status.rank for status in asked]
-        return max(map(self._tell, ranks, found, said), default=0)
+        codes = [*map(self._tell, ranks, found, said)]
+        if led := self._led(newest):
+            codes.append(tell_of_all(self._directory, *led))
+        return max(codes, default=0)
+
+    def _led(self, newest: dict[tuple[int, str, int], Status]) -> tuple[JobStatus, int] | None:
+        """Return what the rank that leads knows, and its number of the request, if it has both."""
+        for status in newest.values():
+            answer = self._answer(status) if status.agreement == LEADS else None
+            if status.job and answer and health(status) in LIVE:
+                return (status.job, answer.number) if answer.outcome in LED else None
+        return None
+
+    def _is_over_everywhere(self, newest: dict[tuple[int, str, int], Status]) -> bool:
+        """Return whether it is over on the ranks that are not to be seen from here, too."""
+        led = self._led(newest)
+        return led is None or is_over(*led)
 
     def _answer(self, status: Status | None) -> Answer | None:
         if status is None:

@@ -14,17 +14,20 @@ from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import job_group
 from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
 from dynprof.coordination.messages import Farewell
-from dynprof.coordination.shared_log import Listener, Speaker
+from dynprof.coordination.shared_log import RANKS_A_SECOND, Listener, Speaker
+from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
     from dynprof.coordination.messages import Message, Proposal
-    from dynprof.coordination.participant import Participant
+    from dynprof.coordination.participant import Participant, RollKeeper
     from dynprof.wall import Wall
 
 END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
+WATCHED_S, UNWATCHED_S = 1.0, 10.0
+"""Between two calls of the roll: while ranks are on their way with a window, and while none is."""
 Ask = Callable[[Leader], object]
 """What the leader's thread is to do."""
 SWITCH = "DYNPROF_AGREE"
@@ -44,6 +47,7 @@ class Coordinator:
         who: What the others are told of the leader: its host and its config.
         wall: Keeps failures from the thread.
         say: Is told what happened.
+        keeper: Learns where the others are, on the rank that leads.
 
     Attributes:
         group: The group.
@@ -51,10 +55,17 @@ class Coordinator:
     """
 
     def __init__(
-        self, group: JobGroup, me: Participant, who: str, wall: Wall, say: Callable[[str], None]
+        self,
+        group: JobGroup,
+        me: Participant,
+        who: str,
+        wall: Wall,
+        say: Callable[[str], None],
+        keeper: RollKeeper,
     ) -> None:
         self.group, self.failed = group, False
         self._me, self._who, self._wall, self._say = me, who, wall, say
+        self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._began_s = time.monotonic()
@@ -132,12 +143,24 @@ class Coordinator:
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
         try:
-            while ask := self._asks.get():
+            while ask := self._next_ask():
                 ask(leader)
         except _EndedError:
             pass
         finally:  # else the others would go on to listen
             speaker.resign(Farewell())
+
+    def _next_ask(self) -> Ask | None:
+        """Wait for what to do next; where there is nothing, call the roll."""
+        pause_s = WATCHED_S if self._keeper.waits else UNWATCHED_S
+        try:
+            return next_of(self._asks, pause_s + self.group.world_size / RANKS_A_SECOND)
+        except queue.Empty:
+            return self._call_the_roll
+
+    def _call_the_roll(self, leader: Leader) -> None:
+        number = self._keeper.number
+        self._keeper.hear(number, leader.roll_call(number))
 
     def _sleep(self, seconds: float) -> None:
         if self._ended.wait(seconds):

@@ -101,6 +101,14 @@ class Leader:
         """Tell all, this rank included, what needs no agreement; return what they say."""
         return self._ask(message, SOON_S)
 
+    def roll_call(self, number: int) -> dict[int, Reply]:
+        """Ask all ranks where they are; who does not say so in time is missing.
+
+        Args:
+            number: The request of which they are to say what became of it.
+        """
+        return self._ask(Question(number), SOON_S)
+
     def _settle(
         self,
         number: int,

@@ -38,7 +38,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Question:
-    """Where is each rank now?"""
+    """Where is each rank now, and what became of that request there?"""
 
     number: int
     kind: Literal["question"] = "question"
@@ -119,6 +119,10 @@ class Reply:
         step: The number of the step that is running.
         step_s: How long its steps take, in seconds; None where it does not know yet.
         still_s: For how long this one has been running.
+        host: Its machine.
+        state: That of its status.
+        outcome: What became of the request on it so far; empty where it was not asked of it.
+        capture: The manifest of that, on its machine; empty where there is none.
     """
 
     rank: int
@@ -127,6 +131,10 @@ class Reply:
     step: int = 0
     step_s: Union[float, None] = None  # noqa: UP007 - as above
     still_s: float = 0.0
+    host: str = ""
+    state: str = ""
+    outcome: str = ""
+    capture: str = ""
 
 
 @dataclass(frozen=True)

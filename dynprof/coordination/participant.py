@@ -9,10 +9,13 @@ from dynprof.coordination.messages import (
     Message,
     Opening,
     Proposal,
+    Question,
     Withdrawal,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dynprof.coordination.messages import Reply
 
 
@@ -22,8 +25,8 @@ class Participant(Protocol):
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it takes part and can, once it is free for a window."""
 
-    def where(self) -> Reply:
-        """Say at which step it is."""
+    def where(self, number: int) -> Reply:
+        """Say at which step it is, and what became of a request."""
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
@@ -48,4 +51,19 @@ def answer(participant: Participant, message: Message) -> Reply:
         return participant.withdraw(message)
     if isinstance(message, Cancellation):
         return participant.cancel(message)
-    return participant.where()
+    return participant.where(message.number if isinstance(message, Question) else 0)
+
+
+class RollKeeper(Protocol):
+    """Where the leader's rank learns of the others; called on the leader's thread."""
+
+    @property
+    def number(self) -> int:
+        """The newest request that was proposed; 0 for none."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether ranks are on their way with it."""
+
+    def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
+        """Learn where the ranks are, and what became of a request there, by rank."""

@@ -144,6 +144,11 @@ class Layout:
         """Return the trace's file name, in the form that TensorBoard's plugin splits."""
         return f"{self._process}.{int(created_s * 1e3)}.{suffix}"
 
+    @staticmethod
+    def window_record(folder: Path) -> Path:
+        """Return what the rank that leads writes about a window of all ranks."""
+        return folder / INFO_DIR / "window.json"
+
     def manifest(self, folder: Path, copy: int = 1) -> Path:
         """Return this rank's manifest in a window's folder.
 

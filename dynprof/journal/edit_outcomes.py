@@ -61,6 +61,10 @@ class EditOutcomes:
         with self._lock:
             return tuple(self._answers.values())
 
+    def answer(self, number: int) -> Answer | None:
+        """Return what became of one edit; None where it is forgotten."""
+        return self._answers.get(number)
+
     def enter(self, number: int, sha256: str, edited_at: float) -> None:
         """Note a new edit."""
         with self._lock:

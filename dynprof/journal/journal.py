@@ -24,6 +24,7 @@ from dynprof.files.regular import descriptor_of, descriptor_of_own
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
+from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Journal:
     def _write_lines(self, patience_s: float) -> bool:
         """Write lines until there are none for ``patience_s``; False once the journal stops."""
         with contextlib.suppress(queue.Empty):
-            record = self._next_line(patience_s)
+            record = next_of(self._lines, patience_s)
             while record is not None:
                 if isinstance(record, Layout):
                     self._move(record)
@@ -156,17 +157,6 @@ class Journal:
                 record = self._lines.get_nowait()
             return False
         return True
-
-    def _next_line(self, patience_s: float) -> logging.LogRecord | Layout | None:
-        """Wait for a line, but never as the first look at a new queue.
-
-        CPython 3.10 takes the free lock of a queue that was never empty before for an item, and
-        then waits for what is left of the time: for ever, where a fraction of a microsecond is
-        overdrawn.
-        """
-        with contextlib.suppress(queue.Empty):
-            return self._lines.get_nowait()
-        return self._lines.get(timeout=patience_s)
 
     def _open(self) -> None:
         self._handler = _LogFile(self._layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
@@ -35,6 +35,35 @@ LEADS = "leads"
 
 
 @dataclass(frozen=True)
+class JobStatus:
+    """All ranks of a job, as the one that leads has last heard of them.
+
+    Attributes:
+        ranks: How many there are.
+        states: How many are in each state; ``missing`` are those that do not answer.
+        request: Number of the newest request that was proposed to them; 0 for none.
+        asked: How many were asked to record.
+        saved: How many have saved it.
+        pending: How many are on their way to that; None before they have agreed.
+        stragglers: What is to be said of some of the ranks that hold the others up, or are missing.
+        problems: Why none opens; empty where they do, or have not agreed yet.
+        record: The record of the window, relative to the config's directory; empty for none.
+        heard_at: When, in seconds since the epoch.
+    """
+
+    ranks: int
+    states: dict[str, int]
+    request: int = 0
+    asked: int = 0
+    saved: int = 0
+    pending: int | None = 0
+    stragglers: dict[int, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    record: str = ""
+    heard_at: float = 0.0
+
+
+@dataclass(frozen=True)
 class Status:
     """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.
 
@@ -50,6 +79,7 @@ class Status:
         pid_namespace: Where that id counts; empty where the system does not say.
         agreement: ``leads`` where it proposes to the other ranks what is saved here, ``follows``
             and whom where another does; empty where each serves what it reads.
+        job: All ranks, where it leads them; None elsewhere.
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
         watching: How the config is watched, and why so.
@@ -77,6 +107,7 @@ class Status:
     pid: int = 0
     pid_namespace: str = ""
     agreement: str = ""
+    job: JobStatus | None = None
     request: int = 0
     progress: tuple[int, int] | None = None
     watching: str = ""

@@ -16,11 +16,15 @@ from dynprof.plural import counted, listed_ranks
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked, Cancel
+from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.coordination.leader import Agreement
     from dynprof.coordination.messages import Opening
     from dynprof.journal.journal import Journal
+    from dynprof.journal.status import JobStatus
     from dynprof.requests.inbox import Inbox
     from dynprof.session.edit_handler import EditHandler
     from dynprof.wall import Wall
@@ -46,6 +50,7 @@ class Agreements:
         wall: Keeps failures from the threads.
         costs: Knows how long steps take.
         edits: Answers what this rank need not agree on.
+        state: Returns the state of this rank, as in the status.
     """
 
     def __init__(
@@ -57,12 +62,16 @@ class Agreements:
         wall: Wall,
         costs: CostAccount,
         edits: EditHandler,
+        state: Callable[[], str],
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall, self._costs, self._edits = journal, wall, costs, edits
+        self._state = state
         self._coordinator: Coordinator | None = None
+        self._windows: JobWindows | None = None
         self._looking = threading.Lock()
         self._proposed: dict[int, Asked] = {}  # by this rank, where it leads
+        self._answering = 0, 0  # the leader's number of the newest proposal, and its own
         self._pending: tuple[int, int, Asked] | None = None  # the leader's number, and its own
         self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
         self._heard = "", -PROPOSED_WITHIN_S  # the last config that the leader spoke of, and when
@@ -76,6 +85,14 @@ class Agreements:
         if coordinator.leads:
             return LEADS
         return f"follows {coordinator.leader}" if coordinator.leader else ""
+
+    @property
+    def job(self) -> JobStatus | None:
+        """All ranks, where this one leads; for the status."""
+        coordinator = self._coordinator
+        return (
+            self._windows.status() if self._windows and coordinator and coordinator.leads else None
+        )
 
     # edits, on the watcher's thread
 
@@ -104,6 +121,8 @@ class Agreements:
             coordinator.tell(Withdrawal(number, reasons, text))
         else:
             self._proposed[number] = asked
+            if self._windows:
+                self._windows.begin(number, asked)
             config = asked.config
             coordinator.propose(
                 Proposal(number, text, edit.edited_at_s, PATIENCE_S),
@@ -131,6 +150,8 @@ class Agreements:
             ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
             text = f"{ranks} agreed on step {made.step} {took}"
             self._journal.info(f"request {made.number}: {text}")
+        if self._windows:
+            self._windows.settle(made)
 
     # once a second, on the journal's thread
 
@@ -161,7 +182,10 @@ class Agreements:
         if group and self._coordinator is None:
             layout = self._process.layout
             who = f"rank {group.rank} on {layout.host} ({layout.config})"
-            self._coordinator = Coordinator(group, self, who, self._wall, self._journal.warning)
+            self._windows = JobWindows(self._process, group.world_size, who)
+            self._coordinator = Coordinator(
+                group, self, who, self._wall, self._journal.warning, self._windows
+            )
             self._coordinator.begin()
             ranks = counted(group.world_size, "rank")
             part = "leads" if self._coordinator.leads else "follows rank 0"
@@ -177,6 +201,7 @@ class Agreements:
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether this rank takes part and can, once it is free for a window."""
         number, asked = self._asked_by(proposal)
+        self._answering = proposal.number, number
         self._pending, self._heard = None, (proposal.config, time.monotonic())
         if isinstance(asked, Refusal):
             return self._refuse(number, asked)
@@ -210,9 +235,15 @@ class Agreements:
             time.sleep(LOOK_AGAIN_S)
         return ""
 
-    def where(self) -> Reply:
-        """Say at which step this rank is."""
-        return self._reply(takes_part=self._pending is not None)
+    def where(self, number: int) -> Reply:
+        """Say at which step this rank is, and what became of a request."""
+        theirs, own = self._answering
+        answer = self._journal.outcomes.answer(own) if number == theirs else None
+        reply = self._reply(takes_part=self._pending is not None)
+        if answer is None:
+            return reply
+        capture = str(self._process.layout.root / answer.capture) if answer.capture else ""
+        return replace(reply, outcome=answer.outcome, capture=capture)
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
@@ -270,4 +301,6 @@ class Agreements:
             step=self._inbox.step,
             step_s=None if step_ms is None else step_ms / 1e3,
             still_s=self._costs.still_s(),
+            host=self._process.layout.host,
+            state=self._state(),
         )

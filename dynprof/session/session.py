@@ -118,6 +118,7 @@ class Session:
             self._wall,
             self._costs,
             self._edit_handler,
+            self._state,
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
@@ -180,19 +181,10 @@ class Session:
 
     def status(self) -> Status:
         """Return where this process stands."""
-        current, waiting = self._loop.open_window, self.inbox.waiting
-        state = "idle"
-        if self._stopped:
-            state = "stopped"
-        elif current:
-            state = current.window.state
-        elif self._exporter.busy:
-            state = "saving"
-        elif waiting:
-            state = "waiting"
-        request = current.request if current else waiting
+        current = self._loop.open_window
+        request = current.request if current else self.inbox.waiting
         return Status(
-            state=state,
+            state=self._state(),
             step=self.inbox.step,
             steps_from=self.inbox.steps_from,
             rank=self._process.rank.number,
@@ -201,6 +193,7 @@ class Session:
             pid=self._process.layout.pid,
             pid_namespace=pid_namespace(),
             agreement=self._agreements.part,
+            job=self._agreements.job,
             request=request.number if request else 0,
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",
@@ -213,6 +206,15 @@ class Session:
             edits=self._journal.outcomes.answers,
             **self._journal.remembered,
         )
+
+    def _state(self) -> str:
+        if self._stopped:
+            return "stopped"
+        if current := self._loop.open_window:
+            return current.window.state
+        if self._exporter.busy:
+            return "saving"
+        return "waiting" if self.inbox.waiting else "idle"
 
     def note(self, text: str) -> None:
         """Write a line into the log."""

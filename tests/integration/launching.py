@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
 from dynprof.journal.status import Status, load_status
+from tests import warm_interpreter
 from tests.integration.running import wait_for
+from tests.pace import patience_s
 from tests.processes import Process, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -52,3 +55,34 @@ def launched(folder: Path, script: str, *launcher: str) -> Iterator[Process]:
         stdout=subprocess.DEVNULL,
     ) as process:
         yield process
+
+
+def end_well(running: Sequence[Process], patience: float = 1) -> str:
+    """Wait until all of them have ended, each well; return their errors.
+
+    Args:
+        running: The processes.
+        patience: How many times as long as usual it may take.
+    """
+    said = []
+    for process in running:
+        _, errors = process.communicate(timeout=patience * patience_s())
+        assert process.returncode == 0, errors
+        said.append(errors)
+    return "".join(said)
+
+
+@contextlib.contextmanager
+def ranks(folder: Path, script: str, count: int) -> Iterator[list[Process]]:
+    """Run a script as each of the ranks of a job that have no launcher, and end them all."""
+    path = folder / "job.py"
+    path.write_text(script)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env = {**os.environ, **job, "OMP_NUM_THREADS": "1"}
+    with contextlib.ExitStack() as all_of_them:
+        yield [
+            all_of_them.enter_context(warm_interpreter.start(path, {**env, "RANK": str(rank)}))
+            for rank in range(count)
+        ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests import processes, warm_interpreter
+from tests import warm_interpreter
+from tests.integration.launching import end_well, ranks
 from tests.integration.running import DESCENT, read_trace, steps_in
 from tests.pace import patience_s
 
@@ -131,19 +131,15 @@ dist.destroy_process_group()
 """
 
 
-def run(folder: Path, script: str, *launcher: str, **env: str) -> str:
+def run(folder: Path, script: str, **env: str) -> str:
     """Run a script to its end; return what it printed."""
     folder.mkdir()
     job = folder / "job.py"
     job.write_text(WINDOWS + textwrap.dedent(script))
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     clean = {**clean, "OMP_NUM_THREADS": "1", **env}
-    if launcher:
-        process = processes.start([sys.executable, *launcher, job], cwd=folder, env=clean)
-    else:
-        process = warm_interpreter.start(job, clean)
-    # Compilers, and four ranks on two processors.
-    output, errors = process.communicate(timeout=3 * patience_s())
+    process = warm_interpreter.start(job, clean)
+    output, errors = process.communicate(timeout=3 * patience_s())  # compilers
     assert process.returncode == 0, errors
     return output
 
@@ -187,15 +183,14 @@ def test_compiled_steps(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_four_ranks_close_together(tmp_path: Path) -> None:
-    """Four processes under torchrun, joined by gloo in every step, each with its own windows."""
-    options = ["--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    job = tmp_path / "job"
-    run(job, RANKS, "-m", "torch.distributed.run", *options)
+    """Four processes, joined by gloo in every step, each with its own windows."""
+    with ranks(tmp_path, WINDOWS + RANKS, 4) as running:
+        end_well(running, patience=3)  # on two processors
     for rank in range(4):
         losses, expected = (
-            (job / f"{name}_{rank}.txt").read_text() for name in ("with", "without")
+            (tmp_path / f"{name}_{rank}.txt").read_text() for name in ("with", "without")
         )
         assert (losses, len(losses.splitlines())) == (expected, 100)
-    captures = whole_captures(job)
+    captures = whole_captures(tmp_path)
     assert {manifest.rank for manifest in captures} == {0, 1, 2, 3}
     assert {manifest.world_size for manifest in captures} == {4}

@@ -14,6 +14,7 @@ from dynprof.analysis.runs.one_trace import analyse_trace
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.analysis.traces import recorded, rows
+from tests.integration.launching import end_well, ranks
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 from tests.pace import slowness
 from tests.processes import DYNPROF, run, start
@@ -112,29 +113,23 @@ RANKS = """
 import time, torch
 from dynprof.profiler import profile, schedule, tensorboard_trace_handler
 
-def train(rank, size):
-    store = torch.distributed.FileStore("store", size)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    handler = tensorboard_trace_handler("log", analyse_flag=False)
-    steps = schedule(wait=0, warmup=1, active=6, repeat=1)
-    with profile(schedule=steps, on_trace_ready=handler) as prof:
-        for _ in range(7):
-            time.sleep(LATE_S * (rank == 1))
-            torch.distributed.all_reduce(torch.ones(1000))
-            prof.step()
-    torch.distributed.destroy_process_group()
-
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, args=(3,), nprocs=3)
+torch.distributed.init_process_group("gloo")
+handler = tensorboard_trace_handler("log", analyse_flag=False)
+steps = schedule(wait=0, warmup=1, active=6, repeat=1)
+with profile(schedule=steps, on_trace_ready=handler) as prof:
+    for _ in range(7):
+        time.sleep(LATE_S * (torch.distributed.get_rank() == 1))
+        torch.distributed.all_reduce(torch.ones(1000))
+        prof.step()
+torch.distributed.destroy_process_group()
 """
 
 
 def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
     """Three processes reduce over gloo, one of them is slow: it is named, and each has its rows."""
     late_s = 0.2 * slowness()  # far more than threads of a busy machine scatter
-    (tmp_path / "job.py").write_text(RANKS.replace("LATE_S", str(late_s)))
-    done = run([sys.executable, "job.py"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    with ranks(tmp_path, RANKS.replace("LATE_S", str(late_s)), 3) as running:
+        end_well(running)
     done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rank 1 comes last to 6 of 6 collectives" in done.stderr

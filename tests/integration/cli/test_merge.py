@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import dynprof
-from tests.integration.launching import launched, when
+from tests.integration.launching import end_well, ranks, when
 from tests.integration.perfetto import asked, needs_browser, opened
 
 JOB = """
@@ -42,11 +42,9 @@ WHERE p.name = 'steps of all ranks' GROUP BY 1 ORDER BY 1
 
 @pytest.fixture
 def captured(tmp_path: Path) -> Path:
-    """Give a folder with a window of two ranks under torchrun."""
+    """Give a folder with a window of two ranks."""
     pytest.importorskip("torch", reason="torch is not installed")
-    launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d",
-                "--rdzv_endpoint=127.0.0.1:0")  # fmt: skip
-    with launched(tmp_path, JOB, *launcher) as process:
+    with ranks(tmp_path, JOB, 2) as running:
         there = when(tmp_path, "both ranks", lambda now: len(now) == 2)
         for lead in (300, 1000, 5000):  # a machine may be so busy that 300 steps pass meanwhile
             first = max(status.step for status in there.values()) + lead
@@ -56,7 +54,7 @@ def captured(tmp_path: Path) -> Path:
                 break
         assert code == 0, errors
         (tmp_path / "enough").touch()
-        assert process.wait() == 0
+        end_well(running)
     return tmp_path / "prof_config"
 
 

@@ -1,4 +1,4 @@
-"""Ranks under torchrun open their windows at one step, wherever the config lies."""
+"""The ranks of a job open their windows at one step, wherever the config lies."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import gzip
 import json
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.captures.window_record import load_window_record
 from tests.integration.commands import dynprof
-from tests.integration.launching import launched
+from tests.integration.launching import end_well, launched, ranks
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
-    from tests.processes import Process
+    from dynprof.captures.window_record import WindowRecord
 
 JOB = """
 import os, random, time
@@ -52,23 +53,26 @@ SHARED, APART = "prof_config", "desk_{rank}"
 @contextlib.contextmanager
 def job(
     folder: Path,
-    ranks: int,
+    count: int,
     directory: str = SHARED,
     ms: float = 2.0,
     without: tuple[int, ...] = (),
     said: str = "agree on the steps",
-) -> Iterator[Process]:
-    """Run a job whose ranks agree, and see it end well."""
+    *launcher: str,
+) -> Iterator[None]:
+    """Run a job whose ranks agree, and see it end well; begun by a launcher, if any."""
     script = JOB.format(directory=directory, ms=ms, without=without)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    with launched(folder, script, *launcher) as process:
-        watching = ranks - len(without)
+    with contextlib.ExitStack() as stack:
+        if launcher:
+            command = [*launcher, f"--nproc-per-node={count}"]
+            running = [stack.enter_context(launched(folder, script, *command))]
+        else:
+            running = stack.enter_context(ranks(folder, script, count))
+        watching = count - len(without)
         wait_for("the ranks", lambda: everything(folder).count(said) >= watching or None)
-        yield process
+        yield
         (folder / "enough").touch()
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert "Traceback" not in errors, errors
+        assert "Traceback" not in end_well(running)
 
 
 def log(root: Path) -> str:
@@ -87,6 +91,12 @@ def manifests(folder: Path) -> list[Manifest]:
     return [manifest for manifest in found if manifest.cost.save_ms is not None]
 
 
+def the_record(root: Path) -> WindowRecord:
+    """Return that of the only window below a directory."""
+    (path,) = root.glob("step_*/info/window.json")
+    return load_window_record(path)
+
+
 def steps_of_trace(path: Path) -> set[int]:
     """Return the steps that torch has marked in a trace: the oracle."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
@@ -94,10 +104,15 @@ def steps_of_trace(path: Path) -> set[int]:
     return {int(name[1]) for name in names if name}
 
 
-@pytest.mark.parametrize("ms", [1.0, 30.0])
-def test_every_window_has_the_same_steps_on_all_ranks(tmp_path: Path, ms: float) -> None:
+TORCHRUN = "-m", "torch.distributed.run", "--standalone"
+
+
+@pytest.mark.parametrize(("ms", "launcher"), [(1.0, ()), (30.0, TORCHRUN)])
+def test_every_window_has_the_same_steps_on_all_ranks(
+    tmp_path: Path, ms: float, launcher: tuple[str, ...]
+) -> None:
     """Seen in the traces, however the ranks come to know of the edit."""
-    with job(tmp_path, 3, ms=ms):
+    with job(tmp_path, 3, SHARED, ms, (), "agree on the steps", *launcher):
         for _ in range(3):
             code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
             assert code == 0, errors
@@ -117,7 +132,11 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
         assert code == 0, errors
         assert "of which nothing is known here, too: ranks 1, 2" in errors
-        wait_for("the others' captures", lambda: len(manifests(tmp_path)) == 3 or None)
+        assert "3 of 3 ranks saved it: " in errors
+        assert len(manifests(tmp_path)) == 3  # arm has waited for all of them
+        record = the_record(tmp_path / "desk_0")
+        assert (record.asked, record.missing, record.complete) == ((0, 1, 2), {}, True)
+        assert {load_manifest(Path(one.capture)).rank for one in record.ranks.values()} == {0, 1, 2}
         (status,) = (tmp_path / "desk_1" / "status").glob("rank_1.json")
         wait_for("its leader", lambda: "follows rank 0" in status.read_text() or None)
         code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
@@ -178,9 +197,16 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
     """The others agree without it."""
     with job(tmp_path, 3, without=(2,)):
         code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
-        assert code == 0, errors
+        assert code == 5, errors
         assert len(output.splitlines()) == 2
-        assert "rank 2" in errors
+        assert "2 of 3 ranks saved it: " in errors
+        assert "rank 2: it does not run dynprof" in errors
+        code, output, errors = dynprof("status", tmp_path / SHARED)
+        assert "rank 0 leads 3 ranks: 2 idle, 1 missing" in output, errors
+        assert "request 1: 2 of 3 ranks saved" in output
+    record = the_record(tmp_path / SHARED)
+    assert (set(record.ranks), record.complete) == ({0, 1}, False)
+    assert record.missing == {2: "it does not run dynprof"}
     assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
 
 

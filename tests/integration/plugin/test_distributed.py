@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import processes
+from tests.integration.launching import end_well, ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 import dynprof.mstx as mstx
 
-kind = sys.argv[1]
+kind = "KIND"
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -70,11 +68,8 @@ os._exit(0)  # gloo's threads are not waited for
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_model_that_is_spread_over_processes(tmp_path: Path, kind: str) -> None:
     """Trains to the very weights it would; each phase is once a step, each save one phase."""
-    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
-    options = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "job.py", kind]
-    done = processes.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr
+    with ranks(tmp_path, textwrap.dedent(JOB).replace("KIND", kind), 2) as running:
+        end_well(running)
     for rank in (0, 1):
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert told["marked"] == told["plain"]

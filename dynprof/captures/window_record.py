@@ -1,0 +1,83 @@
+"""The record of a window of several ranks: who was asked, who took part, and what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dynprof.captures.manifest import MAX_BYTES, RequestRecord
+from dynprof.errors import CaptureError
+from dynprof.files.layout import write_atomic
+from dynprof.files.regular import read_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RankRecord(_Record):
+    """What became of a window on one rank.
+
+    Attributes:
+        host: Its machine.
+        outcome: As in the status: ``saved``, ``failed``, or on its way.
+        capture: The manifest of its capture, on that machine; empty where there is none.
+    """
+
+    host: str
+    outcome: str
+    capture: str = ""
+
+
+class WindowRecord(_Record):
+    """What ``window.json`` holds, written by the rank that leads.
+
+    Attributes:
+        dynprof: Version of dynprof that wrote it.
+        leader: Who leads: its rank, machine and config.
+        world_size: Number of ranks.
+        request: What the window was opened for.
+        first: The first step recorded, counted by the leader.
+        last: The last step.
+        asked: The ranks that were asked for.
+        ranks: What became of it on each that takes part.
+        missing: Why not, for each that was asked for and does not take part, or no more.
+        agreed_ms: From the proposal until all had been told the step, in milliseconds.
+        complete: Whether all that were asked for have saved it.
+    """
+
+    dynprof: str
+    leader: str
+    world_size: int
+    request: RequestRecord
+    first: int
+    last: int
+    asked: tuple[int, ...]
+    ranks: dict[int, RankRecord]
+    missing: dict[int, str]
+    agreed_ms: float
+    complete: bool
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+
+
+def load_window_record(path: Path) -> WindowRecord:
+    """Read a window's record.
+
+    Raises:
+        CaptureError: The file is not there or no such record.
+    """
+    try:
+        return WindowRecord.model_validate_json(read_regular(path, MAX_BYTES, follow_symlinks=True))
+    except (OSError, ValidationError) as error:
+        raise CaptureError(f"{path} is not the record of a window: {error}") from None

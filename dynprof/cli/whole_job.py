@@ -1,0 +1,61 @@
+"""What the rank that leads knows of all ranks, in words."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from dynprof.cli.outcome import LOST, UNSERVED, say
+from dynprof.plural import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.journal.status import JobStatus, Status
+
+BAR = 20
+"""Cells."""
+
+
+def job_lines(leader: Status) -> list[tuple[str, str]]:
+    """Return what is to be said of all ranks, lines with their styles."""
+    job = leader.job
+    if job is None:
+        return []
+    states = ", ".join(f"{count} {state}" for state, count in job.states.items())
+    age = f", heard {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
+    leads = f"rank {leader.rank} leads {counted(job.ranks, 'rank')}"
+    found = [(f"{leads}: {states or 'not heard of yet'}{age}", "")]
+    if job.request:
+        found.append((f"request {job.request}: {_window(job)}", ""))
+    missing = [(f"rank {rank}: {why}", "yellow") for rank, why in job.stragglers.items()]
+    return [*found, *((problem, "yellow") for problem in job.problems), *missing]
+
+
+def _window(job: JobStatus) -> str:
+    if job.pending is None:
+        return "the ranks are asked"
+    if job.problems:
+        return "no rank opens"
+    full = round(BAR * job.saved / job.asked) if job.asked else 0
+    bar = "\N{FULL BLOCK}" * full + "\N{LIGHT SHADE}" * (BAR - full)
+    return f"{job.saved:,} of {counted(job.asked, 'rank')} saved {bar}"
+
+
+def is_over(job: JobStatus, request: int) -> bool:
+    """Return whether nothing more comes of a request on any rank."""
+    return job.request > request or (job.request == request and job.pending == 0)
+
+
+def tell_of_all(directory: Path, job: JobStatus, request: int) -> int:
+    """Say how a request ended on all ranks; return the exit code that this means."""
+    if job.request != request:
+        return 0  # a later one took its place, which has been said
+    if job.problems:
+        say("\n".join(job.problems), err=True)
+        return UNSERVED
+    where = f": {directory / job.record}" if job.record else ""
+    say(f"{job.saved:,} of {counted(job.asked, 'rank')} saved it{where}", err=True)
+    for rank, why in job.stragglers.items():
+        say(f"rank {rank}: {why}", err=True)
+    return 0 if job.saved == job.asked else LOST

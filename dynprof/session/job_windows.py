@@ -1,0 +1,206 @@
+"""What the rank that leads knows of all ranks: where each is, and what became of a window there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dynprof.captures.manifest import RequestRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.files.layout import window_dir_name
+from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.journal.status import JobStatus
+from dynprof.process.clock import iso
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dynprof.coordination.leader import Agreement
+    from dynprof.coordination.messages import Reply
+    from dynprof.requests.request import Asked
+    from dynprof.windows.this_process import ThisProcess
+
+NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began anew"
+NAMED = 16
+"""So many ranks the status names; the record of the window has all."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known at one moment; other threads read it while the next is made.
+
+    Attributes:
+        number: The newest request that was proposed.
+        asked: What it asks for.
+        made: What came of that; None while the ranks have not agreed.
+        replies: What the ranks said last, by rank.
+        told_of: The request of which they told.
+        heard_at: When, in seconds since the epoch.
+    """
+
+    number: int = 0
+    asked: Asked | None = None
+    made: Agreement | None = None
+    replies: Mapping[int, Reply] = field(default_factory=dict)
+    told_of: int = 0
+    heard_at: float = 0.0
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that were to open."""
+        return self.made.ranks if self.made else ()
+
+    @property
+    def agreed(self) -> tuple[int, Agreement, Asked] | None:
+        """The step at which they were to open, if they agreed, and on what."""
+        made, asked = self.made, self.asked
+        return (made.step, made, asked) if made and asked and made.step is not None else None
+
+    @property
+    def pending(self) -> list[int]:
+        """Those that are on their way."""
+        return [rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY]
+
+    def outcome(self, rank: int) -> str:
+        """Return what became of it on a rank that was to open; empty where nobody can tell."""
+        if self.told_of != self.number:
+            return "waiting"
+        return self.replies[rank].outcome if rank in self.replies else ""
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Why a rank takes no part, or no more."""
+        found = dict(self.made.left_out) if self.made else {}
+        for rank in self.ranks:
+            if not self.outcome(rank):
+                found[rank] = FORGOTTEN if rank in self.replies else NO_ANSWER
+        return found
+
+    @property
+    def stragglers(self) -> dict[int, str]:
+        """Who is missing, and who is not done where most are."""
+        found, pending = self.missing, self.pending
+        if self.told_of == self.number and len(pending) * 2 <= len(self.ranks):
+            found |= {rank: f"still {self.replies[rank].state}" for rank in pending}
+        return dict(sorted(found.items())[:NAMED])
+
+
+class JobWindows:
+    """Keeps the newest window of all ranks, and writes its record.
+
+    Args:
+        process: This process.
+        world_size: How many ranks there are.
+        leader: Who leads: its rank, machine and config.
+    """
+
+    def __init__(self, process: ThisProcess, world_size: int, leader: str) -> None:
+        self._layout, self._clock = process.layout, process.clock
+        self._world_size, self._leader = world_size, leader
+        self._known = _Known()
+        self._written: WindowRecord | None = None
+
+    @property
+    def number(self) -> int:
+        """The newest request that was proposed; 0 for none."""
+        return self._known.number
+
+    @property
+    def waits(self) -> bool:
+        """Whether ranks are on their way with the newest window."""
+        return bool(self._known.pending)
+
+    def begin(self, number: int, asked: Asked) -> None:
+        """Take a request that is proposed to all ranks."""
+        self._known = replace(self._known, number=number, asked=asked, made=None)
+
+    def settle(self, made: Agreement) -> None:
+        """Take what came of a proposal.
+
+        Raises:
+            OSError: The record cannot be written; so in ``hear()``.
+        """
+        if made.number == self.number:
+            self._known = replace(self._known, made=made)
+            self._write()
+
+    def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
+        """Learn where the ranks are, and what became of a request there, by rank."""
+        heard_at = self._clock.wall_s()
+        self._known = replace(self._known, replies=replies, told_of=number, heard_at=heard_at)
+        self._write()
+
+    def status(self) -> JobStatus:
+        """Return what the status says of it."""
+        known = self._known
+        states = Counter(one.state for one in known.replies.values())
+        states["missing"] = self._world_size - len(known.replies) if known.replies else 0
+        path = self._path(known)
+        return JobStatus(
+            ranks=self._world_size,
+            states={state: count for state, count in sorted(states.items()) if count},
+            request=known.number,
+            asked=len({*known.ranks, *known.missing}),
+            saved=sum(known.outcome(rank) == "saved" for rank in known.ranks),
+            pending=len(known.pending) if known.made or not known.number else None,
+            stragglers=known.stragglers,
+            problems=known.made.reasons if known.made else (),
+            record=os.path.relpath(path, self._layout.root) if path else "",
+            heard_at=known.heard_at,
+        )
+
+    def _path(self, known: _Known) -> Path | None:
+        if known.agreed is None:
+            return None
+        step, _, asked = known.agreed
+        config, first = asked.config, step + asked.config.warmup
+        name = window_dir_name(first, first + config.active - 1, asked.edit.edited_at_s)
+        return self._layout.window_record(self._layout.capture_dir(config.prof_dir) / name)
+
+    def _write(self) -> None:
+        """Write the record, where it says anything new."""
+        known = self._known
+        path = self._path(known)
+        if path is None or known.agreed is None:
+            return
+        record = self._record(known, *known.agreed)
+        if record != self._written:
+            self._layout.make_dir(path.parent)
+            record.save(path)
+            self._written = record
+
+    def _record(self, known: _Known, step: int, made: Agreement, asked: Asked) -> WindowRecord:
+        config, first, missing = asked.config, step + asked.config.warmup, known.missing
+        ranks = {rank: _rank(known, rank) for rank in made.ranks if rank not in missing}
+        return WindowRecord(
+            dynprof=__version__,
+            leader=self._leader,
+            world_size=self._world_size,
+            request=RequestRecord(
+                number=known.number,
+                edited_at=iso(asked.edit.edited_at_s),
+                sha256=hashlib.sha256(asked.edit.raw).hexdigest(),
+                config=config.to_json(),
+            ),
+            first=first,
+            last=first + config.active - 1,
+            asked=tuple(sorted({*made.ranks, *made.left_out})),
+            ranks=ranks,
+            missing=dict(sorted(missing.items())),
+            agreed_ms=round(made.took_s * 1e3, 3),
+            complete=not missing and all(one.outcome == "saved" for one in ranks.values()),
+        )
+
+
+def _rank(known: _Known, rank: int) -> RankRecord:
+    reply = known.replies.get(rank) if known.told_of == known.number else None
+    return RankRecord(
+        host=reply.host if reply else "",
+        outcome=known.outcome(rank),
+        capture=reply.capture if reply else "",
+    )

@@ -1,0 +1,101 @@
+"""What the leader knows of a window on all ranks, and what it writes down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.window_record import load_window_record
+from dynprof.config import parse_config
+from dynprof.coordination.leader import Agreement
+from dynprof.coordination.messages import Reply
+from dynprof.errors import CaptureError
+from dynprof.files.layout import Layout
+from dynprof.process.rank import Rank
+from dynprof.requests.edits import Edit
+from dynprof.requests.request import Asked
+from dynprof.session.job_windows import FORGOTTEN, NO_ANSWER, JobWindows
+from dynprof.testing import FakeClock
+from dynprof.windows.this_process import ThisProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RAW = b'{"active": 3, "warmup": 2}'
+
+
+def windows(root: Path) -> JobWindows:
+    """Return those of a job of five ranks, of which 0 to 2 agreed on step 7, and 3 on nothing."""
+    process = ThisProcess(Layout(root, 0, "host", 42), Rank(0, 5, "test"), (), clock=FakeClock())
+    made = JobWindows(process, 5, "rank 0 on host")
+    parsed = parse_config(RAW)
+    made.begin(4, Asked(Edit(RAW, 0.0), parsed.config, parsed, now=False))
+    assert made.status().pending is None
+    made.settle(Agreement(4, 7, (0, 1, 2), {3: "it does not run dynprof"}, (), 0.25))
+    return made
+
+
+def said(rank: int, outcome: str, state: str = "idle") -> Reply:
+    """Return what a rank says."""
+    return Reply(rank, host=f"h{rank}", outcome=outcome, state=state, capture=f"/c{rank}")
+
+
+def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
+    """Steps are counted from the end of the warm-up, as the folder's name is."""
+    assert windows(tmp_path).waits
+    path = tmp_path / "step_9-11_19700101T000000Z" / "info" / "window.json"
+    record = load_window_record(path)
+    assert (record.first, record.last, record.agreed_ms) == (9, 11, 250.0)
+    assert (record.asked, record.world_size) == ((0, 1, 2, 3), 5)
+    assert {rank: one.outcome for rank, one in record.ranks.items()} == dict.fromkeys(
+        range(3), "waiting"
+    )
+    assert (record.missing, record.complete) == ({3: "it does not run dynprof"}, False)
+
+
+def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
+    """What was said of an earlier request does not count; who is still at it is named last."""
+    known = windows(tmp_path)
+    known.hear(3, {rank: said(rank, "saved") for rank in range(3)})
+    assert (known.waits, known.status().saved, known.status().pending) == (True, 0, 3)
+    known.hear(4, {0: said(0, "saved"), 1: said(1, "open", "recording"), 2: said(2, "saved")})
+    status = known.status()
+    assert (status.saved, status.pending, status.asked) == (2, 1, 4)
+    assert status.states == {"idle": 2, "missing": 2, "recording": 1}
+    assert status.stragglers == {1: "still recording", 3: "it does not run dynprof"}
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    assert not known.waits
+    record = load_window_record(tmp_path / status.record)
+    assert [(one.host, one.capture) for one in record.ranks.values()] == [
+        ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
+    ]  # fmt: skip
+
+
+def test_a_rank_that_is_gone_is_missing(tmp_path: Path) -> None:
+    """It does not answer, or it has begun anew and knows of nothing; nobody waits for it."""
+    known = windows(tmp_path)
+    known.hear(4, {0: said(0, "saved"), 1: said(1, "")})
+    assert not known.waits
+    expected = {1: FORGOTTEN, 2: NO_ANSWER, 3: "it does not run dynprof"}
+    assert known.status().stragglers == expected
+    record = load_window_record(tmp_path / known.status().record)
+    assert (set(record.ranks), record.missing, record.complete) == ({0}, expected, False)
+
+
+def test_where_no_rank_opens_there_is_no_record(tmp_path: Path) -> None:
+    """The status says why."""
+    known = windows(tmp_path)
+    known.begin(5, known._known.asked)  # type: ignore[arg-type]
+    known.settle(Agreement(5, None, (), {}, ("rank 1: no room",)))
+    status = known.status()
+    assert (status.problems, status.record, status.pending) == (("rank 1: no room",), "", 0)
+    assert len(list(tmp_path.rglob("window.json"))) == 1
+
+
+def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
+    """With its name."""
+    path = tmp_path / "window.json"
+    path.write_text("{}")
+    with pytest.raises(CaptureError, match=r"window\.json is not the record of a window"):
+        load_window_record(path)
