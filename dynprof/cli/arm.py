@@ -108,7 +108,7 @@ def _after_saving(
     missing = _tell_who_is_missing(before, config)
     if not config.cancel:
         _warn_of_others(before, config)
-    watching = [s for s in before if config.cancel or s.rank in config.asked_ranks]
+    watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
     if not watching:
         there = listed("rank", [status.rank for status in before])
         text = f"{path} is saved, but asks for none that is there ({there})"
@@ -205,7 +205,7 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
         noun = "rank" if sum(last - first + 1 for first, last in beyond) == 1 else "ranks"
         say(f"{text}, and no {noun} {RankSet(beyond)}", err=True)
     for status in before:
-        if status.rank not in config.asked_ranks:
+        if not config.asked_ranks.may_ask(status.rank):
             continue
         for answer in status.edits:
             if text := _in_the_way(status, answer):

@@ -39,7 +39,10 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         free_disk_mb=free_disk_mb(folder),
         prof_dir_problem=layout.why_forbidden(folder) or why_unusable(folder),
     )
-    outcome = plan(parsed.config, standing)
+    config = parsed.config
+    if config.asked_ranks.chosen and status.agreement:  # it may be this one
+        config = config.model_copy(update={"ranks": [status.rank]})
+    outcome = plan(config, standing)
     refused = isinstance(outcome, Refusal)
     for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
         (located,) = parsed.locate([problem])
@@ -48,5 +51,5 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
     """Return the latest status beside the config of a rank that it asks for."""
-    asked = [status for status in statuses(directory) if status.rank in config.asked_ranks]
+    asked = [status for status in statuses(directory) if config.asked_ranks.may_ask(status.rank)]
     return max(asked, key=lambda status: status.heartbeat, default=None)

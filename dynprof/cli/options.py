@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dynprof.cli.help_panels import BRIEFS, PANELS
-from dynprof.config import ExperimentalConfig, Limits, ProfilerConfig
+from dynprof.config import AgreementConfig, ExperimentalConfig, Limits, ProfilerConfig
 
 if typing.TYPE_CHECKING:
     from pydantic import BaseModel
@@ -23,6 +23,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "": ProfilerConfig,
     "experimental_config": ExperimentalConfig,
     "limits": Limits,
+    "agreement": AgreementConfig,
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """What the help shows for a value."""
@@ -41,6 +42,7 @@ class Setting:
         help: What it means, in few words.
         panel: Under which title the help shows it; None: first.
         may_be_one: Whether the file may hold one value in the place of a list.
+        may_be_number: Whether it may hold a number in the place of words.
     """
 
     section: str
@@ -49,6 +51,7 @@ class Setting:
     help: str
     panel: str | None
     may_be_one: bool
+    may_be_number: bool
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -100,6 +103,8 @@ class Setting:
             parts = [part.strip() for several in given for part in several.split(",")]
             found = [int(part) if part.isdigit() else part for part in parts]
             return found[0] if self.may_be_one and len(found) == 1 else found
+        if self.may_be_number and given.removeprefix("-").isdecimal():
+            return int(given)
         return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -114,7 +119,9 @@ def settings() -> Iterator[Setting]:
         for key in keys:
             section, field = fields[key]
             words = BRIEFS.get(key) or field.description or ""
-            yield Setting(section, key, _kind(field), words, panel, _names_one(field))
+            kind = _kind(field)
+            number = kind is str and int in map(_plain, _parts(field.annotation))
+            yield Setting(section, key, kind, words, panel, _names_one(field), number)
 
 
 def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:

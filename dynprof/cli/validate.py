@@ -49,12 +49,16 @@ def validate(
     there = live(path.parent)
     if not there:
         say(nobody(path.parent))
-    elif not parsed.config.cancel and not any(s.rank in parsed.config.asked_ranks for s in there):
+    elif not parsed.config.cancel and not any(
+        map(parsed.config.asked_ranks.may_ask, (s.rank for s in there))
+    ):
         say(f"none that is there is asked ({listed('rank', [s.rank for s in there])})")
 
 
 def _wish(config: ProfilerConfig) -> str:
-    start = f"from step {config.start_step}" if config.start_step > 0 else "from the next step"
+    start = f"from step {config.named_step}" if config.named_step else "from the next step"
+    if config.multiple > 1:
+        start = f"from the {config.start_step}"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
     wish = f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
     if not config.cancel:

@@ -6,6 +6,7 @@ nothing of this process. Others use the names below, ``model``, ``experimental``
 ``file_reading`` and ``starter_files``.
 """
 
+from dynprof.config.agreement import AgreementConfig
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.file_reading import Source, read_source
 from dynprof.config.model import Limits, ProfilerConfig
@@ -14,6 +15,7 @@ from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
 
 __all__ = [
+    "AgreementConfig",
     "ExperimentalConfig",
     "Limits",
     "Parsed",

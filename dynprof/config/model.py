@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from dynprof.config.agreement import AgreementConfig
 from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import RankSet
@@ -20,7 +21,12 @@ from dynprof.errors import Problem
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
 RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
-RANKS_PATTERN = r"^(all|[0-9]{1,7}( *- *[0-9]{1,7})?( *, *[0-9]{1,7}( *- *[0-9]{1,7})?)*)$"
+_RANKS = (
+    "([0-9]{1,7}( *- *[0-9]{1,7})?|every [1-9][0-9]{0,6}(st|nd|rd|th)|one per host|slowest|median)"
+)
+RANKS_PATTERN = f"^(all|{_RANKS}(( *, *| and ){_RANKS})*)$"
+_RANKS_EXAMPLES: list[Any] = ["all", "0-3,8", "every 64th"]
+MULTIPLE = "next multiple of "
 PATH_PATTERN = r"""^[^\x00-\x1f\x7f"\\]+$"""
 """Without quotes and backslashes: torch writes the path into the trace as it is."""
 MAX_STEPS = 2**53 - 1
@@ -160,12 +166,16 @@ class ProfilerConfig(Section):
         SAME,
     ] = 0
     start_step: Annotated[
-        int,
+        Annotated[int, Field(ge=-1, le=MAX_STEPS)]
+        | Annotated[
+            str,
+            Field(pattern=f"^{MULTIPLE}[1-9][0-9]{{0,14}}$", examples=[f"{MULTIPLE}100"]),
+        ],
         Field(
-            ge=-1,
-            le=MAX_STEPS,
             description="The step at which the window opens (its warm-up, if any, comes first); "
-            "0 or -1: the next step.",
+            f'0 or -1: the next step; "{MULTIPLE}100": the next one that 100 divides, where ranks '
+            "that cannot agree shall meet.",
+            examples=[0, 5000, f"{MULTIPLE}100"],
         ),
         SAME,
     ] = 0
@@ -178,13 +188,14 @@ class ProfilerConfig(Section):
         SAME,
     ] = "auto"
     ranks: Annotated[
-        Annotated[str, Field(pattern=RANKS_PATTERN, max_length=65_536, examples=["all", "0-3,8"])]
+        Annotated[str, Field(pattern=RANKS_PATTERN, max_length=65_536, examples=_RANKS_EXAMPLES)]
         | Annotated[list[RankNumber], Field(min_length=1)]
         | None,
         Field(
-            description='Which ranks record: "all", numbers and intervals such as "0-3,8", or a '
-            "list.",
-            examples=["all", "0-3,8", [0, 8]],
+            description='Which ranks record: "all", numbers and intervals such as "0-3,8", "every '
+            '64th", or a list; where ranks agree also "one per host", "slowest" and "median" by '
+            "the time of their steps.",
+            examples=["all", "0-3,8", "every 64th", "one per host", "slowest and median", [0, 8]],
         ),
         SAME,
     ] = None
@@ -208,6 +219,11 @@ class ProfilerConfig(Section):
     limits: Annotated[Limits, Field(description="When to close early or not to open."), SAME] = (
         Limits()
     )
+    agreement: Annotated[
+        AgreementConfig,
+        Field(description="How the ranks of a process group agree on a window."),
+        SAME,
+    ] = AgreementConfig()
     metadata: Annotated[
         dict[str, JsonValue],
         Field(description="Anything you want to find again beside and inside the trace."),
@@ -247,6 +263,17 @@ class ProfilerConfig(Section):
     def experimental(self) -> ExperimentalConfig:
         """The experimental settings, defaults where the file has null."""
         return self.experimental_config or ExperimentalConfig()
+
+    @property
+    def named_step(self) -> int | None:
+        """The step that is named; None where the next one will do, or a multiple."""
+        return self.start_step if isinstance(self.start_step, int) and self.start_step > 0 else None
+
+    @property
+    def multiple(self) -> int:
+        """What is to divide the step at which the window opens."""
+        asked = self.start_step
+        return int(asked.removeprefix(MULTIPLE)) if isinstance(asked, str) else 1
 
     @property
     def asked_ranks(self) -> RankSet:

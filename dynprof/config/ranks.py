@@ -1,19 +1,33 @@
-"""Which ranks a config asks for: ``"all"``, ``"0-3,8"`` or ``[0, 1, 8]``."""
+"""Which ranks a config asks for: ``"all"``, ``"0-3,8"``, ``"every 64th"`` or ``[0, 1, 8]``."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CHOSEN = ("one per host", "slowest", "median")
+"""What only ranks that agree can tell."""
+_EVERY = re.compile(r"every ([0-9]+)(?:st|nd|rd|th)")
+_ALL = ((0, 1 << 62),)
+
 
 @dataclass(frozen=True)
 class RankSet:
-    """Ranks as closed intervals, so that ``"0-99999"`` costs as little as ``"0"``."""
+    """Ranks as closed intervals, so that ``"0-99999"`` costs as little as ``"0"``.
 
-    intervals: tuple[tuple[int, int], ...]
+    Attributes:
+        intervals: The first and the last of each.
+        every: Of each number, also the ranks that it divides.
+        chosen: What is to be chosen among the ranks that are there, of :data:`CHOSEN`.
+    """
+
+    intervals: tuple[tuple[int, int], ...] = ()
+    every: tuple[int, ...] = ()
+    chosen: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, ranks: str | Iterable[int]) -> RankSet:
@@ -23,18 +37,28 @@ class RankSet:
             ValueError: An interval runs backwards.
         """
         if ranks == "all":
-            return cls(((0, 1 << 62),))
+            return cls(_ALL)
         if not isinstance(ranks, str):
             return cls(tuple((rank, rank) for rank in sorted(set(ranks))))
-        return cls(tuple(map(_interval, ranks.split(","))))
+        parts = [part.strip() for part in re.split(",| and ", ranks)]
+        every = [int(found[1]) for part in parts if (found := _EVERY.fullmatch(part))]
+        chosen = [part for part in parts if part in CHOSEN]
+        spans = [part for part in parts if part not in CHOSEN and not _EVERY.fullmatch(part)]
+        return cls(tuple(map(_interval, spans)), tuple(every), tuple(chosen))
 
     def __contains__(self, rank: int) -> bool:
-        return any(low <= rank <= high for low, high in self.intervals)
+        spans = any(low <= rank <= high for low, high in self.intervals)
+        return spans or any(rank % number == 0 for number in self.every)
+
+    def may_ask(self, rank: int) -> bool:
+        """Return whether it asks for a rank, or may choose it."""
+        return bool(self.chosen) or rank in self
 
     def __str__(self) -> str:
-        if self.intervals == ((0, 1 << 62),):
+        if self.intervals == _ALL:
             return "all"
-        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in self.intervals) or "none"
+        spans = [str(a) if a == b else f"{a}-{b}" for a, b in self.intervals]
+        return ",".join([*spans, *map(_every, self.every), *self.chosen]) or "none"
 
 
 def _interval(text: str) -> tuple[int, int]:
@@ -43,3 +67,8 @@ def _interval(text: str) -> tuple[int, int]:
     if last < first:
         raise ValueError(f'"{text.strip()}" runs backwards; write "{last}-{first}"')
     return first, last
+
+
+def _every(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"every {number}{'th' if 10 < number % 100 < 14 else ending}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from dynprof.config.agreement import AgreementConfig
 from dynprof.config.effects import SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.model import Limits, ProfilerConfig
@@ -39,6 +40,7 @@ def settings_markdown() -> str:
         _table("The file", ProfilerConfig, config_schema()),
         _table("`experimental_config`", ExperimentalConfig, _definition("ExperimentalConfig")),
         _table("`limits`", Limits, _definition("Limits")),
+        _table("`agreement`", AgreementConfig, _definition("AgreementConfig")),
     ]
     return "\n".join(parts)
 

@@ -20,6 +20,7 @@ from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
+    from dynprof.coordination.leader import Terms
     from dynprof.coordination.messages import Message, Proposal
     from dynprof.coordination.participant import Participant, RollKeeper
     from dynprof.wall import Wall
@@ -93,22 +94,15 @@ class Coordinator:
         """Begin to lead, or to follow."""
         self._thread.start()
 
-    def propose(
-        self,
-        proposal: Proposal,
-        asks: Callable[[int], bool],
-        start: int | None,
-        done: Callable[[Agreement], None],
-    ) -> None:
+    def propose(self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None]) -> None:
         """Bring the ranks to agree; a newer proposal waits for its turn.
 
         Args:
             proposal: What the operator asks for.
-            asks: Whether it asks for a rank.
-            start: The step that the operator names, if any.
+            terms: What that asks of the ranks together.
             done: Is told what came of it, on the thread of this.
         """
-        self._asks.put(functools.partial(self._agree, proposal, asks, start, done))
+        self._asks.put(functools.partial(self._agree, proposal, terms, done))
 
     def tell(self, message: Message) -> None:
         """Tell all ranks, this one included, what needs no agreement."""
@@ -167,16 +161,11 @@ class Coordinator:
             raise _EndedError
 
     def _agree(
-        self,
-        proposal: Proposal,
-        asks: Callable[[int], bool],
-        start: int | None,
-        done: Callable[[Agreement], None],
-        leader: Leader,
+        self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader
     ) -> None:
         made = Agreement(proposal.number, None, reasons=("the other ranks could not be asked",))
         try:
-            made = leader.agree(proposal, asks, start)
+            made = leader.agree(proposal, terms)
         finally:
             done(made)
 

@@ -34,6 +34,14 @@ class JobGroup:
     world_size: int
     store: Any
 
+    def collectives(self) -> int | None:
+        """Return how many this process has begun; None where torch does not say."""
+        distributed: Any = sys.modules.get("torch.distributed")
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+            group = distributed.distributed_c10d._get_default_group()
+            return int(group._get_sequence_number_for_group())
+        return None
+
     def connect(self) -> Store:
         """Return a connection of its own: one that waits holds nobody else up.
 

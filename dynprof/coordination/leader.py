@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.messages import Opening, Question, Withdrawal
+from dynprof.coordination.choice import chosen_ranks, common_profiler, why_unlike
+from dynprof.coordination.messages import Mark, Opening, Question, Withdrawal
 from dynprof.coordination.participant import answer
 from dynprof.coordination.start_step import Place, start_step
+from dynprof.coordination.step_numbers import ahead
 from dynprof.plural import listed_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from dynprof.config import RankSet
     from dynprof.coordination.messages import Message, Proposal, Reply
     from dynprof.coordination.participant import Participant
     from dynprof.coordination.shared_log import Speaker
@@ -31,6 +34,30 @@ LOOK_AGAIN_S = 0.05
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 
 
+MARKS = 2
+"""Newest that are kept of each rank."""
+FAR = 5
+"""Ranks that march together are not so many steps apart, for all that messages take."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an operator asks of the ranks together.
+
+    Attributes:
+        ranks: Those that shall record.
+        start: The step that he names; None where he leaves that to the ranks.
+        multiple: What is to divide the step.
+        downgrade: Where one cannot serve it, or with less than others: whether all are to record
+            what each of them can; else none does.
+    """
+
+    ranks: RankSet
+    start: int | None = None
+    multiple: int = 1
+    downgrade: bool = False
+
+
 @dataclass(frozen=True)
 class Agreement:
     """What came of a proposal.
@@ -42,6 +69,8 @@ class Agreement:
         left_out: Who was asked for and does not, and why.
         reasons: Why nobody opens; empty where they do.
         took_s: From the proposal until all had been told.
+        renumbered: By how many each rank's numbers of steps were changed to the leader's.
+        remarks: What else is to be said.
     """
 
     number: int
@@ -50,6 +79,12 @@ class Agreement:
     left_out: Mapping[int, str] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     took_s: float = 0.0
+    renumbered: Mapping[int, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+class _NoWindowError(Exception):
+    """There will be none; the reasons are its arguments."""
 
 
 class Leader:
@@ -74,28 +109,53 @@ class Leader:
         self._speaker, self._me, self._world_size = speaker, me, world_size
         self._clock, self._sleep = clock, sleep
         self._began_s = clock()
+        self._marks: dict[int, tuple[Mark, ...]] = {}
 
-    def agree(
-        self, proposal: Proposal, asks: Callable[[int], bool], start: int | None = None
-    ) -> Agreement:
+    def agree(self, proposal: Proposal, terms: Terms) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
 
         Args:
             proposal: What that is.
-            asks: Whether it asks for a rank.
-            start: The step that the operator names; None where he leaves that to the ranks.
+            terms: What it asks of the ranks together.
         """
-        began_s = self._clock()
-        wanted = {rank for rank in range(self._world_size) if asks(rank)}
-        left_out = self._not_there(wanted)
+        began_s, number = self._clock(), proposal.number
+        left_out: dict[int, str] = {}
+        try:
+            proposal, wanted = self._choose(proposal, terms.ranks)
+            left_out |= self._not_there(wanted)
+            replies = self._all_can(proposal, downgrade=terms.downgrade)
+            left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
+            ready = {rank for rank, one in replies.items() if one.takes_part}
+            made = self._settle(number, ready, left_out, terms)
+        except _NoWindowError as error:
+            reasons: tuple[str, ...] = error.args
+            self._ask(Withdrawal(number, reasons), SOON_S)
+            made = Agreement(number, None, (), left_out, reasons)
+        return replace(made, took_s=self._clock() - began_s)
+
+    def _choose(self, proposal: Proposal, asked: RankSet) -> tuple[Proposal, set[int]]:
+        """Return the proposal with the ranks by their numbers, and who they are."""
+        if asked.chosen:
+            try:
+                asked = chosen_ranks(asked, self.roll_call(proposal.number))
+            except ValueError as error:
+                raise _NoWindowError(str(error)) from None
+            proposal = replace(proposal, ranks=str(asked))
+        return proposal, {rank for rank in range(self._world_size) if rank in asked}
+
+    def _all_can(self, proposal: Proposal, *, downgrade: bool) -> dict[int, Reply]:
+        """Propose it, and less where that is wanted; return the replies where nobody is unable."""
         replies = self._ask(proposal, proposal.patience_s)
-        left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
-        if unable := {rank: one.problem for rank, one in replies.items() if one.problem}:
-            return self._withdraw(proposal.number, _why_not(unable), left_out, began_s)
-        ready = {rank for rank, one in replies.items() if one.takes_part}
-        if not ready:
-            return self._withdraw(proposal.number, ("no rank takes part",), left_out, began_s)
-        return self._settle(proposal.number, ready, left_out, start, began_s)
+        unable = _unable(replies)
+        if unable and downgrade:
+            of_each = [one.usable for one in replies.values() if one.takes_part or one.problem]
+            if profiler := common_profiler(of_each):
+                less = replace(proposal, profiler=profiler)
+                replies = self._ask(less, proposal.patience_s)
+                unable = _unable(replies)
+        if unable:
+            raise _NoWindowError(*_why_not(unable))
+        return replies
 
     def tell(self, message: Message) -> dict[int, Reply]:
         """Tell all, this rank included, what needs no agreement; return what they say."""
@@ -110,27 +170,29 @@ class Leader:
         return self._ask(Question(number), SOON_S)
 
     def _settle(
-        self,
-        number: int,
-        ready: set[int],
-        left_out: dict[int, str],
-        start: int | None,
-        began_s: float,
+        self, number: int, ready: set[int], left_out: dict[int, str], terms: Terms
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
+        if not ready:
+            raise _NoWindowError("no rank takes part")
         places, lead_s = self._places(number, ready)
         left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
         ready = {place.rank for place in places}
+        sure = ahead(self._marks, LEADER)
+        renumber = {rank: -by for rank, by in sure.items() if by}
+        places = [place.renumbered(renumber.get(place.rank, 0)) for place in places]
         try:
-            step = start_step(places, lead_s, start)
+            step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
-            text = f"step {start} has begun already: {error}"
-            return self._withdraw(number, (text,), left_out, began_s)
-        said = self._ask(Opening(number, step, left_out), SOON_S)
+            raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
+        said = self._ask(Opening(number, step, left_out, renumber), SOON_S)
+        if renumber:
+            self._marks.clear()
         late = {rank: said[rank].problem if rank in said else SILENT for rank in ready}
         left_out |= {rank: why for rank, why in late.items() if why}
         ranks = tuple(sorted(ready - left_out.keys()))
-        return Agreement(number, step, ranks, left_out, (), self._clock() - began_s)
+        remarks = tuple(_renumbered(renumber)) + tuple(_far_apart(places, sure))
+        return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
 
     def _places(self, number: int, ready: set[int]) -> tuple[list[Place], float]:
         """Ask twice where the ranks are; return it, and how long it takes to tell all of them."""
@@ -169,13 +231,40 @@ class Leader:
     def _ask(self, message: Message, patience_s: float) -> dict[int, Reply]:
         place = self._speaker.say(message)
         mine = answer(self._me, message)
-        return {**self._speaker.replies(place, patience_s), mine.rank: mine}
+        replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
+        for rank, one in replies.items():
+            self._note(rank, one.mark)
+        return replies
 
-    def _withdraw(
-        self, number: int, reasons: tuple[str, ...], left_out: dict[int, str], began_s: float
-    ) -> Agreement:
-        self._ask(Withdrawal(number, reasons), SOON_S)
-        return Agreement(number, None, (), left_out, reasons, self._clock() - began_s)
+    def _note(self, rank: int, mark: Mark | None) -> None:
+        """Keep the newest marks of a rank; where it counts anew, those from then on."""
+        before = self._marks.get(rank, ())
+        if mark is None or mark in before:
+            return
+        if before and mark.step <= before[-1].step:
+            before = ()
+        self._marks[rank] = (*before, mark)[-MARKS:]
+
+
+def _unable(replies: Mapping[int, Reply]) -> dict[int, str]:
+    """Say why each rank cannot that cannot, or how what they would record differs."""
+    problems = {rank: one.problem for rank, one in replies.items() if one.problem}
+    return problems or why_unlike(replies)
+
+
+def _renumbered(renumber: Mapping[int, int]) -> Iterator[str]:
+    for rank, by in sorted(renumber.items()):
+        yield f"rank {rank} counted its steps otherwise; they are numbered as here now, {by:+,}"
+
+
+def _far_apart(places: list[Place], sure: Mapping[int, int]) -> Iterator[str]:
+    """Say which ranks are elsewhere by their numbers, where nothing tells whether they march so."""
+    steps = [place.step for place in places]
+    for place in places:
+        by = place.step - steps[0]
+        if place.rank not in sure and abs(by) > FAR + 2 * place.moved:
+            text = f"rank {place.rank} is at step {place.step:,} where rank {places[0].rank} is at"
+            yield f"{text} {steps[0]:,}: each opens at that number of its own"
 
 
 def _why_not(unable: Mapping[int, str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -19,6 +19,35 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Profiler:
+    """What a rank records with.
+
+    Attributes:
+        backend: Its name.
+        activities: What it watches.
+    """
+
+    backend: str
+    activities: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.backend} ({', '.join(self.activities)})"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a rank was in the collectives of its process group as a step had ended.
+
+    Attributes:
+        step: The number of the next.
+        collectives: How many the group had begun, the same on all ranks.
+    """
+
+    step: int
+    collectives: int
+
+
+@dataclass(frozen=True)
 class Proposal:
     """A config that the leader has accepted: who can serve it, and when?
 
@@ -27,12 +56,16 @@ class Proposal:
         config: Its text.
         edited_at_s: When it was saved, in seconds since the epoch.
         patience_s: How long a rank may take until it is free for a window.
+        ranks: Those that were chosen; empty where the config names them.
+        profiler: What all of them can record with; None where each takes what it has.
     """
 
     number: int
     config: str
     edited_at_s: float
     patience_s: float
+    ranks: str = ""
+    profiler: Union[Profiler, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
     kind: Literal["proposal"] = "proposal"
 
 
@@ -51,11 +84,14 @@ class Opening:
     Attributes:
         step: The step.
         left_out: Why not, for each rank that was asked for and takes no part.
+        renumber: By how many each rank's number of a step is to change, where it is not the
+            leader's.
     """
 
     number: int
     step: int
     left_out: dict[int, str]
+    renumber: dict[int, int] = field(default_factory=dict)
     kind: Literal["opening"] = "opening"
 
 
@@ -70,7 +106,7 @@ class Withdrawal:
 
     number: int
     reasons: tuple[str, ...]
-    config: Union[str, None] = None  # noqa: UP007 - as below
+    config: Union[str, None] = None  # noqa: UP007 - as above
     kind: Literal["withdrawal"] = "withdrawal"
 
 
@@ -123,6 +159,9 @@ class Reply:
         state: That of its status.
         outcome: What became of the request on it so far; empty where it was not asked of it.
         capture: The manifest of that, on its machine; empty where there is none.
+        would: What it would record the proposal with; None where it takes no part.
+        usable: All that it could record with.
+        mark: The newest; None where none is known.
     """
 
     rank: int
@@ -135,6 +174,9 @@ class Reply:
     state: str = ""
     outcome: str = ""
     capture: str = ""
+    would: Union[Profiler, None] = None  # noqa: UP007 - as above
+    usable: tuple[Profiler, ...] = ()
+    mark: Union[Mark, None] = None  # noqa: UP007 - as above
 
 
 @dataclass(frozen=True)
@@ -155,7 +197,8 @@ Line = TypeVar("Line", Reply, Joined)
 
 def to_text(said: Message | Reply | Joined) -> str:
     """Return what is said as one line of JSON, without its end."""
-    return _adapter(type(said)).dump_json(said).decode()
+    short = isinstance(said, Reply)  # of which there are many, and half of it is not known mostly
+    return _adapter(type(said)).dump_json(said, exclude_defaults=short).decode()
 
 
 def message_of(raw: bytes) -> Message:

@@ -33,14 +33,21 @@ class Place(NamedTuple):
     step_s: float | None
     still_s: float
 
+    def renumbered(self, by: int) -> Place:
+        """Return it with another number of its step."""
+        return self._replace(step=self.step + by)
 
-def start_step(places: Iterable[Place], lead_s: float, asked: int | None = None) -> int:
+
+def start_step(
+    places: Iterable[Place], lead_s: float, asked: int | None = None, multiple: int = 1
+) -> int:
     """Return the first step that no rank begins within the lead.
 
     Args:
         places: Of each rank that takes part.
         lead_s: Until all of them know of it.
         asked: The step that the config asks for; None for the first that can be had.
+        multiple: What is to divide that one.
 
     Raises:
         ValueError: The one that is asked for has begun already; the text says for whom.
@@ -50,7 +57,7 @@ def start_step(places: Iterable[Place], lead_s: float, asked: int | None = None)
         if asked is not None and asked <= place.step:
             raise ValueError(f"rank {place.rank} is at step {place.step}")
         found = max(found, place.step + _steps_ahead(place, lead_s))
-    return found if asked is None else asked
+    return -(-found // multiple) * multiple if asked is None else asked
 
 
 def _steps_ahead(place: Place, lead_s: float) -> int:

@@ -24,6 +24,7 @@ class Inbox:
         steps_from: Who ends the steps.
         order: Why the open window shall close; empty where it shall not.
         knocked: Whether somebody knocked since the last turn.
+        renumber_by: By how many the number of the step is to change at the next turn.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class Inbox:
         "knocked",
         "on_due",
         "order",
+        "renumber_by",
         "step",
         "steps_from",
         "turn",
@@ -50,6 +52,7 @@ class Inbox:
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False
+        self.renumber_by = 0
 
     @property
     def waiting(self) -> Request | None:
@@ -87,6 +90,23 @@ class Inbox:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
             self.knocked = self.due = True
+
+    def renumber(self, by: int) -> None:
+        """Have the next turn change the number of the step that is running by so many."""
+        with self._lock:
+            self.renumber_by += by
+            self.knocked = self.due = True
+
+    def take_renumbering(self) -> int:
+        """Return by how many to change it, once."""
+        with self._lock:
+            by, self.renumber_by = self.renumber_by, 0
+        return by
+
+    @property
+    def numbered(self) -> int:
+        """The number of the step that is running, as it will be after the next turn."""
+        return self.step + self.renumber_by
 
     def answer(self) -> bool:
         """Return whether somebody knocked since the last time."""

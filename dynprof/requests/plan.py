@@ -103,9 +103,8 @@ def plan(
         standing: Where the process stands.
         script: Given where the script asks itself.
     """
-    if standing.rank not in config.asked_ranks:
-        text = f"rank {standing.rank} is not asked for, only {config.asked_ranks}."
-        return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+    if unasked := _unasked(config, standing.rank):
+        return unasked
     capable = _choose(config, standing.capabilities)
     if isinstance(capable, Problem):
         return Refusal((capable,))
@@ -117,7 +116,7 @@ def plan(
         config=config,
         backend=capable.backend,
         activities=activities,
-        start_step=config.start_step if config.start_step > 0 else None,
+        start_step=_start(config, standing.step),
         remarks=(
             *dropped,
             *_without_effect(config, capable.backend),
@@ -128,12 +127,31 @@ def plan(
     )
 
 
+def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:
+    """Return the refusal of a config that asks others, or of which this rank cannot know."""
+    asked = config.asked_ranks
+    if asked.chosen:
+        text = f'"{asked.chosen[0]}" is chosen among ranks that agree, and this one is by itself; '
+        return Refusal((Problem(f'{text}write numbers, or "all".', "/ranks"),))
+    if rank in asked:
+        return None
+    text = f"rank {rank} is not asked for, only {asked}."
+    return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+
+
+def _start(config: ProfilerConfig, step: int) -> int | None:
+    """Return the step at which the window opens; None for the next one."""
+    if config.multiple > 1:
+        return (step // config.multiple + 1) * config.multiple
+    return config.named_step
+
+
 def past_start(config: ProfilerConfig, step: int) -> Problem | None:
     """Return the problem of a start step that can no longer be waited for."""
-    if config.start_step <= 0 or config.start_step > step:
+    if config.named_step is None or config.named_step > step:
         return None
     text = (
-        f"step {config.start_step} has begun already, the job is at step {step}; "
+        f"step {config.named_step} has begun already, the job is at step {step}; "
         "write a later step, or 0 for the next one."
     )
     return Problem(text, "/start_step")

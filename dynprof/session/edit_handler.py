@@ -144,7 +144,7 @@ class EditHandler:
         layout = self._process.layout
         folder = layout.capture_dir(config.prof_dir)
         return Standing(
-            step=self._inbox.step,
+            step=self._inbox.numbered,
             rank=self._process.rank.number,
             capabilities=self._process.capabilities(),
             free_disk_mb=free_disk_mb(folder),

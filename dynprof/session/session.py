@@ -29,6 +29,7 @@ from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.session.agreements import Agreements
 from dynprof.session.edit_handler import EditHandler
+from dynprof.session.participation import Participation
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
 from dynprof.session.upkeep import Upkeep
@@ -110,15 +111,17 @@ class Session:
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
-        self._agreements = Agreements(
+        self._member = Participation(
             process,
             self.inbox,
             self._loop,
             self._journal,
-            self._wall,
             self._costs,
             self._edit_handler,
             self._state,
+        )
+        self._agreements = Agreements(
+            process, self._journal, self._wall, self._edit_handler, self._member
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
@@ -231,8 +234,15 @@ class Session:
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._costs.step_ends()
+            self._answer_knock()
         self._loop.turn()
+
+    def _answer_knock(self) -> None:
+        self._costs.step_ends()
+        if by := self.inbox.take_renumbering():
+            text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
+            self._renumber_steps(self.inbox.step + by, text)
+        self._member.step_ended()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""

@@ -27,20 +27,26 @@ if TYPE_CHECKING:
     from dynprof.captures.window_record import WindowRecord
 
 JOB = """
-import os, random, time
+import itertools, os, random, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.session import agreements
 agreements.PROPOSED_WITHIN_S = 1.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-if rank not in {without}:
+begin = {late} if rank == 1 else 0
+if rank not in {without} and not begin:
     dp.init(f"{directory}")
 dice, flag = random.Random(rank), torch.zeros(1)
-while not flag.item():
-    time.sleep({ms} / 1000 * (1 + dice.random()))
-    flag.fill_(os.path.exists("enough"))
-    dist.all_reduce(flag)
+for number in itertools.count():
+    if begin and number == begin:
+        dp.init(f"{directory}")
+    with torch.profiler.record_function(f"Iteration#{{number}}"):
+        time.sleep({ms} / 1000 * (1 + dice.random()))
+        flag.fill_(os.path.exists("enough"))
+        dist.all_reduce(flag)
     dp.step()
+    if flag.item():
+        break
     if rank == 0 and os.path.exists("leave"):
         os.remove("leave")
         dp.shutdown()
@@ -59,9 +65,10 @@ def job(
     without: tuple[int, ...] = (),
     said: str = "agree on the steps",
     *launcher: str,
+    late: int = 0,
 ) -> Iterator[None]:
     """Run a job whose ranks agree, and see it end well; begun by a launcher, if any."""
-    script = JOB.format(directory=directory, ms=ms, without=without)
+    script = JOB.format(directory=directory, ms=ms, without=without, late=late)
     with contextlib.ExitStack() as stack:
         if launcher:
             command = [*launcher, f"--nproc-per-node={count}"]
@@ -97,10 +104,10 @@ def the_record(root: Path) -> WindowRecord:
     return load_window_record(path)
 
 
-def steps_of_trace(path: Path) -> set[int]:
-    """Return the steps that torch has marked in a trace: the oracle."""
+def numbers_in_trace(path: Path, what: str = "ProfilerStep") -> set[int]:
+    """Return the steps that torch has marked in a trace, or the script itself: the oracle."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    names = (re.fullmatch(r"ProfilerStep#(\d+)", event.get("name", "")) for event in events)
+    names = (re.fullmatch(rf"{what}#(\d+)", event.get("name", "")) for event in events)
     return {int(name[1]) for name in names if name}
 
 
@@ -123,7 +130,9 @@ def test_every_window_has_the_same_steps_on_all_ranks(
         first, last = map(int, re.findall(r"step_(\d+)-(\d+)_", window.name)[0])
         traces = list(window.glob("*.pt.trace.json.gz"))
         assert len(traces) == 3
-        assert [steps_of_trace(path) for path in traces] == [set(range(first, last + 1))] * 3
+        assert [numbers_in_trace(path) for path in traces] == [set(range(first, last + 1))] * 3
+        (iterations,) = {frozenset(numbers_in_trace(path, "Iteration")) for path in traces}
+        assert len(iterations) == 3
 
 
 def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
@@ -224,6 +233,24 @@ def test_where_the_leader_leaves_each_serves_what_it_reads(tmp_path: Path) -> No
         assert code == 5, errors  # rank 0 is missing
     (manifest,) = manifests(tmp_path)
     assert (manifest.rank, manifest.complete) == (1, True)
+
+
+def test_ranks_that_count_otherwise_meet_all_the_same(tmp_path: Path) -> None:
+    """One of them was not there from the first step on; it takes the leader's numbers."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 3, late=70):
+        for _ in range(2):
+            code, output, errors = dynprof("arm", root, "--active", 3, "--wait")
+            assert code == 0, errors
+            assert len({Path(line).parents[1] for line in output.splitlines()}) == 1
+    assert "rank 1 counted its steps otherwise; they are numbered as here now, +70" in log(root)
+    assert log(root).count("steps are numbered as those of rank 0 from now on, +70") == 1
+    for window in root.glob("step_*"):
+        first, last = map(int, re.findall(r"step_(\d+)-(\d+)_", window.name)[0])
+        traces = list(window.glob("*.pt.trace.json.gz"))
+        assert [numbers_in_trace(path) for path in traces] == [set(range(first, last + 1))] * 3
+        (iterations,) = {frozenset(numbers_in_trace(path, "Iteration")) for path in traces}
+        assert len(iterations) == 3
 
 
 def test_where_it_is_switched_off_each_serves_what_it_reads(

@@ -67,7 +67,7 @@ def test_the_help_of_arm_is_read_at_a_glance() -> None:
     lines = shown("arm", 80)
     assert len(lines) <= 75
     titles = re.findall(r"╭─ ([\w ]+) ─", "\n".join(lines))
-    assert titles[:3] == ["Arguments", "Options", "Limits"]
+    assert titles[:3] == ["Arguments", "Options", "Limits and agreement"]
     assert titles[-1] == "Ascend NPU"
     first = lines[next(n for n, line in enumerate(lines) if "─ Options" in line) :]
     names = re.findall(r"│ (--[\w-]+)", "\n".join(first))

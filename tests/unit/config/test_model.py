@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dynprof.config import ProfilerConfig, config_schema, parse_config, template_text
+from dynprof.config import ProfilerConfig, RankSet, config_schema, parse_config, template_text
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.model import Limits
 from dynprof.errors import ConfigError
@@ -106,6 +106,8 @@ def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
         ({"ranks": [2, 5]}, [2, 5], [0, 3]),
         ({"is_rank": True, "rank_list": [1]}, [1], [0]),
         ({"is_rank": False, "rank_list": [1]}, [0, 1], []),
+        ({"ranks": "every 64th"}, [0, 64, 6400], [1, 63, 65]),
+        ({"ranks": "1, every 3rd and 10-11"}, [0, 1, 3, 9, 10, 11], [2, 4, 8]),
         ({"ranks": "0-9999999"}, [0, 9_999_999], [10_000_000]),
     ],
 )
@@ -198,3 +200,32 @@ def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
     schema = SCHEMA if section is ProfilerConfig else SCHEMA["$defs"][name]
     assert all(member["description"] for member in schema["properties"].values())
     assert set(effects(section)) == set(section.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chosen", "shown"),
+    [
+        ("one per host", ("one per host",), "one per host"),
+        ("slowest and median", ("slowest", "median"), "slowest,median"),
+        ("0-3, every 22nd,median", ("median",), "0-3,every 22nd,median"),
+        ("every 12th", (), "every 12th"),
+    ],
+)
+def test_ranks_that_only_those_who_agree_can_tell(
+    ranks: str, chosen: tuple[str, ...], shown: str
+) -> None:
+    """Each may be one of them; what is shown can be written again."""
+    asked = parse_config(json.dumps({"ranks": ranks}).encode()).config.asked_ranks
+    assert (asked.chosen, str(asked)) == (chosen, shown)
+    assert asked.may_ask(5) == bool(chosen)
+    assert RankSet.parse(shown) == asked
+
+
+@pytest.mark.parametrize(
+    ("start_step", "named", "multiple"),
+    [(0, None, 1), (-1, None, 1), (7, 7, 1), ("next multiple of 100", None, 100)],
+)
+def test_where_a_window_starts(start_step: int | str, named: int | None, multiple: int) -> None:
+    """By its number, or by what divides it."""
+    config = parse_config(json.dumps({"start_step": start_step}).encode()).config
+    assert (config.named_step, config.multiple) == (named, multiple)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
-from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader
+from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader, Terms
 from dynprof.coordination.messages import (
     Cancellation,
+    Mark,
     Opening,
+    Profiler,
     Proposal,
     Reply,
     Withdrawal,
@@ -24,6 +28,7 @@ from tests.pace import patience_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+TORCH, GPU = Profiler("torch", ("CPU",)), Profiler("torch", ("CPU", "CUDA"))
 PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
 
 
@@ -40,6 +45,11 @@ class Rank:
     def __init__(self, number: int, step: int = 100, problem: str = "") -> None:
         self.number, self.step, self.problem = number, step, problem
         self.takes_part, self.late = True, ""
+        self.host, self.step_s = "a", 1.0
+        self.usable: tuple[Profiler, ...] = (TORCH,)
+        self.marks: list[Mark] = []
+        self.proposed: list[Proposal] = []
+        self.renumbered = 0
         self.opens: list[int] = []
         self.withdrawn: list[tuple[str, ...]] = []
         self.cancelled: list[int] = []
@@ -50,12 +60,17 @@ class Rank:
     def _reply(self, problem: str = "") -> Reply:
         assert self.go_on.wait(patience_s())
         part = self.takes_part and not problem
-        return Reply(self.number, problem, part, self.step, 1.0)
+        mark = self.marks.pop(0) if self.marks else None
+        return Reply(self.number, problem, part, self.step, self.step_s, host=self.host, mark=mark)
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
-        assert proposal == PROPOSAL
-        return self._reply(self.problem)
+        assert (proposal.number, proposal.config) == (PROPOSAL.number, PROPOSAL.config)
+        self.proposed.append(proposal)
+        if proposal.ranks:
+            self.takes_part = self.number in RankSet.parse(proposal.ranks)
+        would = proposal.profiler or self.usable[0]
+        return replace(self._reply(self.problem), would=would, usable=self.usable)
 
     def where(self, number: int) -> Reply:
         """Say where it is."""
@@ -64,6 +79,7 @@ class Rank:
 
     def open_at(self, opening: Opening) -> Reply:
         """Note the step."""
+        self.renumbered += opening.renumber.get(self.number, 0)
         if self.number not in opening.left_out and self.takes_part and not self.late:
             self.opens.append(opening.step)
         return self._reply(self.late)
@@ -149,16 +165,14 @@ def job(*ranks: Rank, world_size: int | None = None) -> Iterator[Job]:
         running.end()
 
 
-def everybody(_: int) -> bool:
-    """Ask for all."""
-    return True
+ALL = Terms(RankSet.parse("all"))
 
 
 def test_all_open_at_one_step() -> None:
     """The step lies ahead of each of them, also of the one that is furthest."""
     ranks = [Rank(0, 7), Rank(1, 9), Rank(2, 8)]
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
     assert made.step is not None
     assert made.step > 9
     assert [rank.opens for rank in ranks] == [[made.step]] * 3
@@ -169,7 +183,7 @@ def test_one_that_cannot_keeps_all_from_it() -> None:
     """Nobody opens; each reason is said once, with the ranks that have it."""
     ranks = [Rank(0), Rank(1, problem="no room"), Rank(2, problem="no room"), Rank(3)]
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
     assert (made.step, made.reasons) == (None, ("ranks 1 to 2: no room",))
     assert [rank.opens for rank in ranks] == [[]] * 4
     assert [rank.withdrawn for rank in ranks] == [[("ranks 1 to 2: no room",)]] * 4
@@ -180,7 +194,7 @@ def test_only_who_is_asked_for_opens() -> None:
     ranks = [Rank(0), Rank(1), Rank(2)]
     ranks[0].takes_part = ranks[2].takes_part = False
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, lambda rank: rank == 1)
+        made = running.leader.agree(PROPOSAL, Terms(RankSet.parse("1")))
     assert (made.ranks, made.left_out) == ((1,), {})
     assert [len(rank.opens) for rank in ranks] == [0, 1, 0]
 
@@ -188,9 +202,9 @@ def test_only_who_is_asked_for_opens() -> None:
 def test_a_rank_without_dynprof_is_named_and_not_waited_for() -> None:
     """It is given some seconds to join from the leader's begin on, and none after that."""
     with job(Rank(0), Rank(1), world_size=4) as running:
-        running.leader.agree(PROPOSAL, everybody)
+        running.leader.agree(PROPOSAL, ALL)
         assert JOIN_S < running.time.now_s < JOIN_S + 1
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
         assert running.time.now_s < JOIN_S + 2
     assert made.ranks == (0, 1)
     assert made.left_out == {2: NO_DYNPROF, 3: NO_DYNPROF}
@@ -201,10 +215,10 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
     ranks = [Rank(0), Rank(1), Rank(2)]
     with job(*ranks) as running:
         ranks[2].go_on.clear()
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
         assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
         before_s = running.time.now_s
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
         assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
         assert running.time.now_s - before_s < 1.0
         assert ranks[2].alone == []
@@ -213,7 +227,7 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
             running.leader.tell(Cancellation(9, "{}", 0.0))
             running.speaker.listeners()
         assert ranks[2].alone == ["the other ranks went on without it"]
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert ranks[2].opens[-1:] == [made.step]
 
@@ -223,7 +237,7 @@ def test_a_rank_that_learns_too_late_is_named() -> None:
     ranks = [Rank(0), Rank(1)]
     ranks[1].late = "step 101 has begun already"
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, everybody)
+        made = running.leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0,), {1: "step 101 has begun already"})
 
 
@@ -231,9 +245,9 @@ def test_a_step_that_comes_too_soon_is_refused_by_all() -> None:
     """With the rank that is past it."""
     ranks = [Rank(0, 3), Rank(1, 50)]
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, everybody, start=20)
+        made = running.leader.agree(PROPOSAL, replace(ALL, start=20))
         assert made.reasons == ("step 20 has begun already: rank 1 is at step 50",)
-        assert running.leader.agree(PROPOSAL, everybody, start=200).step == 200
+        assert running.leader.agree(PROPOSAL, replace(ALL, start=200)).step == 200
     assert [rank.opens for rank in ranks] == [[200], [200]]
 
 
@@ -253,5 +267,107 @@ def test_the_store_holds_little_however_much_is_said(silent: bool) -> None:
         if silent:
             ranks[2].go_on.clear()
         for _ in range(30):
-            running.leader.agree(PROPOSAL, everybody)
+            running.leader.agree(PROPOSAL, ALL)
         assert len(running.store.values) <= 3 * KEPT + 3 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("one per host", {0, 2}),
+        ("slowest", {3}),
+        ("median", {1}),
+        ("slowest and median, 2", {1, 2, 3}),
+        ("every 2nd", {0, 2}),
+        ("every 3rd, one per host", {0, 2, 3}),
+    ],
+)
+def test_ranks_are_chosen_among_those_that_are_there(asked: str, expected: set[int]) -> None:
+    """By their hosts, and by how long their steps take."""
+    ranks = [Rank(0), Rank(1), Rank(2), Rank(3)]
+    for rank, (host, step_s) in zip(ranks, [("a", 1), ("a", 2), ("b", 3), ("b", 4)], strict=True):
+        rank.host, rank.step_s = host, step_s
+        rank.takes_part = rank.number in expected
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, Terms(RankSet.parse(asked)))
+    assert (set(made.ranks), made.left_out) == (expected, {})
+
+
+def test_the_slowest_of_ranks_that_know_no_pace_is_none() -> None:
+    """All say so, and what to do."""
+    ranks = [Rank(0), Rank(1)]
+    ranks[0].step_s = ranks[1].step_s = None  # type: ignore[assignment]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, Terms(RankSet.parse("slowest")))
+    assert made.step is None
+    assert "no rank knows yet how long its steps take" in made.reasons[0]
+    assert [rank.withdrawn for rank in ranks] == [[made.reasons]] * 2
+
+
+def test_what_some_can_only_serve_with_less_is_refused_by_all() -> None:
+    """Each kind is named, with the ranks that have it."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    ranks[0].usable = (GPU,)
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert made.reasons == (
+        "rank 0: it would record with torch (CPU, CUDA)",
+        "ranks 1 to 2: it would record with torch (CPU)",
+    )
+    assert [rank.opens for rank in ranks] == [[]] * 3
+
+
+def test_where_asked_all_record_what_each_of_them_can() -> None:
+    """What the first prefers is looked for on all others."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    ranks[0].usable = (Profiler("npu", ("NPU",)), GPU)
+    ranks[1].problem = ""
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, replace(ALL, downgrade=True))
+    assert made.ranks == (0, 1, 2)
+    assert [rank.proposed[-1].profiler for rank in ranks] == [TORCH] * 3
+
+
+def test_where_nothing_is_common_to_all_nothing_is_recorded() -> None:
+    """Also where less would do."""
+    ranks = [Rank(0), Rank(1)]
+    ranks[0].usable = (Profiler("npu", ("NPU",)),)
+    with job(*ranks) as running:
+        assert running.leader.agree(PROPOSAL, replace(ALL, downgrade=True)).step is None
+
+
+def test_a_step_that_a_number_divides() -> None:
+    """The first that all can reach."""
+    ranks = [Rank(0, 90), Rank(1, 99)]
+    with job(*ranks) as running:
+        assert running.leader.agree(PROPOSAL, replace(ALL, multiple=100)).step == 200
+    ranks = [Rank(0, 90), Rank(1, 91)]
+    with job(*ranks) as running:
+        assert running.leader.agree(PROPOSAL, replace(ALL, multiple=100)).step == 100
+
+
+def test_ranks_that_count_otherwise_take_the_leaders_numbers() -> None:
+    """Where the collectives of the group tell by how much; then the step is one for all."""
+    ranks = [Rank(0, 1000), Rank(1, 40)]
+    ranks[0].marks = [Mark(998, 2990), Mark(999, 2993), Mark(1000, 2996)]
+    ranks[1].marks = [Mark(38, 2990), Mark(39, 2993), Mark(40, 2996)]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert made.step is not None
+    assert made.step > 1000
+    assert [rank.opens for rank in ranks] == [[made.step]] * 2
+    assert ([rank.renumbered for rank in ranks], made.renumbered) == ([0, 960], {1: 960})
+    assert made.remarks == (
+        "rank 1 counted its steps otherwise; they are numbered as here now, +960",
+    )
+
+
+def test_where_nothing_tells_by_how_much_it_is_said() -> None:
+    """Each opens at that number of its own."""
+    ranks = [Rank(0, 1000), Rank(1, 40)]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert made.renumbered == {}
+    assert made.remarks == (
+        "rank 1 is at step 40 where rank 0 is at 1,000: each opens at that number of its own",
+    )

@@ -8,8 +8,10 @@ from dynprof.coordination.messages import (
     MOST_BYTES,
     Cancellation,
     Farewell,
+    Mark,
     Message,
     Opening,
+    Profiler,
     Proposal,
     Question,
     Rejoin,
@@ -23,7 +25,8 @@ from dynprof.coordination.messages import (
 ALL: list[Message] = [
     Proposal(1, '{"active": "\N{SNOWMAN}\n"}', 1.5, 30.0),
     Question(2),
-    Opening(3, 700, {7: "it did not answer in time"}),
+    Opening(3, 700, {7: "it did not answer in time"}, {2: -40}),
+    Proposal(6, "{}", 1.5, 30.0, "0,8", Profiler("torch", ("CPU",))),
     Withdrawal(4, ("rank 3: no room",)),
     Cancellation(5, "{}", 2.5),
     Rejoin(),
@@ -51,7 +54,11 @@ def test_what_is_no_message_is_refused(raw: bytes) -> None:
 
 def test_replies_stand_one_a_line() -> None:
     """A line that is none is left out."""
-    said = [Reply(0, "no\nroom"), Reply(1, takes_part=True, step=7, step_s=0.25)]
+    usable = (Profiler("torch", ("CPU", "CUDA")), Profiler("python", ("CPU",)))
+    said = [
+        Reply(0, "no\nroom"),
+        Reply(1, takes_part=True, step=7, step_s=0.25, usable=usable, mark=Mark(7, 21)),
+    ]
     lines = [to_text(reply) for reply in said]
     assert lines_of(Reply, "\n".join([lines[0], "{}", "rubbish", lines[1], ""]).encode()) == said
 

@@ -113,6 +113,20 @@ def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
     assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
 
 
+@pytest.mark.parametrize(("step", "start"), [(0, 100), (99, 100), (100, 200), (101, 200)])
+def test_the_next_multiple(step: int, start: int) -> None:
+    """Ranks that cannot agree meet there; one that has begun already is no next one."""
+    assert accepted(step=step, start_step="next multiple of 100").start_step == start
+
+
+def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
+    """With what to write instead."""
+    assert refused(ranks="one per host") == [
+        '/ranks: "one per host" is chosen among ranks that agree, and this one is by itself; '
+        'write numbers, or "all".'
+    ]
+
+
 @pytest.mark.parametrize("start_step", [0, -1])
 def test_the_next_step(start_step: int) -> None:
     """0 and -1 mean the next step."""

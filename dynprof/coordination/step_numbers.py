@@ -1,0 +1,51 @@
+"""By how much ranks that march together count their steps differently; pure.
+
+The collectives of a process group are the same on all ranks, and torch counts them. Two ranks that
+have begun as many stand at the same place of the training, whatever number each has for its step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dynprof.coordination.messages import Mark
+
+
+def ahead(marks: Mapping[int, Sequence[Mark]], leader: int) -> dict[int, int]:
+    """Return by how many steps a rank's numbers are ahead of the leader's, where that is sure.
+
+    It is where each step takes as many collectives, on both, and all marks say the same.
+
+    Args:
+        marks: Of each rank, at different steps, the oldest first.
+        leader: Whose numbers count.
+    """
+    a_step = _collectives_a_step(marks.get(leader, ()))
+    found = {}
+    for rank, of_rank in marks.items():
+        if not a_step or _collectives_a_step(of_rank) != a_step:
+            continue
+        apart = {
+            (mine.step - its.step, *divmod(mine.collectives - its.collectives, a_step))
+            for mine in of_rank
+            for its in marks[leader]
+        }
+        differences = {counted - marched for counted, marched, rest in apart if not rest}
+        if len(differences) == 1 and not any(rest for *_, rest in apart):
+            found[rank] = differences.pop()
+    return found
+
+
+def _collectives_a_step(marks: Sequence[Mark]) -> int:
+    """Return how many collectives a step takes; 0 where that is not known, or varies."""
+    found = {
+        divmod(later.collectives - earlier.collectives, later.step - earlier.step)
+        for earlier, later in itertools.pairwise(marks)
+        if later.step > earlier.step
+    }
+    quotient, rest = found.pop() if len(found) == 1 else (0, 0)
+    return quotient if not rest else 0

@@ -1,0 +1,232 @@
+"""What this rank does with what the leader of its job says, itself included."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dynprof.config import parse_config
+from dynprof.coordination.messages import Mark, Profiler, Reply
+from dynprof.errors import ConfigError, Problem
+from dynprof.requests.edits import Edit
+from dynprof.requests.plan import Refusal
+from dynprof.requests.request import Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.config import ProfilerConfig
+    from dynprof.coordination.job_group import JobGroup
+    from dynprof.coordination.messages import Cancellation, Opening, Proposal, Withdrawal
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
+    from dynprof.session.edit_handler import EditHandler
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.loop import Loop
+    from dynprof.windows.this_process import ThisProcess
+
+LOOK_AGAIN_S = 0.02
+
+
+class Proposed(NamedTuple):
+    """The newest proposal.
+
+    Attributes:
+        leaders: Its number, counted by the leader.
+        own: Its number here.
+        asked: What it asks for; None where that cannot be had.
+    """
+
+    leaders: int
+    own: int
+    asked: Asked | None
+
+
+class Participation:
+    """Does and answers, on the coordinator's thread.
+
+    Args:
+        process: This process.
+        inbox: Knows the step.
+        loop: Serves windows.
+        journal: Is told what became of edits.
+        costs: Knows how long steps take.
+        edits: Answers what this rank need not agree on.
+        state: Returns the state of this rank, as in the status.
+
+    Attributes:
+        group: That of which it is a rank.
+        heard: The last config that the leader spoke of, and when.
+    """
+
+    def __init__(
+        self,
+        process: ThisProcess,
+        inbox: Inbox,
+        loop: Loop,
+        journal: Journal,
+        costs: CostAccount,
+        edits: EditHandler,
+        state: Callable[[], str],
+    ) -> None:
+        self._process, self._inbox, self._loop = process, inbox, loop
+        self._journal, self._costs, self._edits = journal, costs, edits
+        self._state = state
+        self.group: JobGroup | None = None
+        self.heard = "", float("-inf")
+        self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
+        self._newest = Proposed(0, 0, None)
+        self._pending = False
+        self._mark: Mark | None = None
+
+    def propose(self, number: int, asked: Asked) -> None:
+        """Know what this rank is about to propose itself."""
+        self._own[number] = asked
+
+    def step_ended(self) -> None:
+        """Note where the group stands; on the thread that trains, amid two steps."""
+        if self.group and (collectives := self.group.collectives()) is not None:
+            self._mark = Mark(self._inbox.step, collectives)
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Say whether this rank takes part and can, once it is free for a window."""
+        number, asked = self._asked_by(proposal)
+        self.heard = proposal.config, time.monotonic()
+        self._newest, self._pending = Proposed(proposal.number, number, None), False
+        if isinstance(asked, Refusal):
+            return self._refuse(number, asked)
+        self._newest = Proposed(proposal.number, number, asked)
+        usable = [one for one in self._process.capabilities() if not one.missing]
+        could = tuple(Profiler(one.backend, one.activities) for one in usable)
+        planned = self._edits.plan(number, asked)
+        if isinstance(planned, Refusal):
+            return replace(self._refuse(number, planned), usable=could)
+        self._pending = True
+        reply = self._reply(self._wait_until_free(proposal.patience_s), takes_part=True)
+        would = Profiler(planned.plan.backend, planned.plan.activities)
+        return replace(reply, would=would, usable=could)
+
+    def _refuse(self, number: int, refusal: Refusal) -> Reply:
+        self._edits.refuse(number, refusal)
+        return self._reply("; ".join(map(str, refusal.problems)) if refusal.asked else "")
+
+    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+        """Return the number here of what is proposed, and what it asks for."""
+        if own := self._own.pop(proposal.number, None):
+            return proposal.number, _narrowed(own, proposal)
+        known = self._newest if self._newest.leaders == proposal.number else None
+        if known and known.asked:  # it is proposed once more, with less
+            return known.own, _narrowed(known.asked, proposal)
+        edit = Edit(proposal.config.encode(), proposal.edited_at_s)
+        self._loop.admission.forgive()
+        number = known.own if known else self._edits.enter(edit)
+        try:
+            parsed = parse_config(edit.raw)
+        except ConfigError as error:  # another version of dynprof leads
+            return number, Refusal(error.problems)
+        return number, _narrowed(Asked(edit, parsed.config, parsed, now=False), proposal)
+
+    def _wait_until_free(self, patience_s: float) -> str:
+        until_s = time.monotonic() + patience_s
+        while self._loop.occupied:
+            if time.monotonic() > until_s:
+                return f"its last window was not closed and saved within {patience_s:g} s"
+            time.sleep(LOOK_AGAIN_S)
+        return ""
+
+    def where(self, number: int) -> Reply:
+        """Say at which step this rank is, and what became of a request."""
+        newest = self._newest
+        answer = self._journal.outcomes.answer(newest.own) if number == newest.leaders else None
+        reply = self._reply(takes_part=self._pending)
+        if answer is None:
+            return reply
+        capture = str(self._process.layout.root / answer.capture) if answer.capture else ""
+        return replace(reply, outcome=answer.outcome, capture=capture)
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Open at that step, or say that it is too late."""
+        rank = self.group.rank if self.group else 0
+        if by := opening.renumber.get(rank, 0):
+            self._inbox.renumber(by)
+        _, number, asked = self._newest
+        if not self._take_pending(opening.number) or asked is None:
+            return self._reply()
+        if why := opening.left_out.get(rank):
+            self._edits.refuse(number, Refusal((Problem(f"left out by the leader: {why}"),)))
+            return self._reply()
+        config = asked.config.model_copy(update={"start_step": opening.step})
+        refused = self._edits.serve(number, replace(asked, config=config))
+        return self._reply("; ".join(map(str, refused.problems)) if refused else "")
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Forget what was proposed, and say why."""
+        if withdrawal.config is not None:
+            self.heard = withdrawal.config, time.monotonic()
+        if self._take_pending(withdrawal.number):
+            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
+            self._edits.refuse(self._newest.own, Refusal(problems))
+        return self._reply()
+
+    def cancel(self, cancellation: Cancellation) -> Reply:
+        """Disarm what waits, close what is open."""
+        self.heard = cancellation.config, time.monotonic()
+        number = cancellation.number
+        if self.group and self.group.rank:
+            raw = cancellation.config.encode()
+            number = self._edits.enter(Edit(raw, cancellation.edited_at_s))
+        self._edits.cancel(number)
+        return self._reply()
+
+    def left_alone(self, why: str) -> None:
+        """Refuse what was proposed: nobody will say what becomes of it."""
+        waiting = [self._newest.own] if self._take_pending(self._newest.leaders) else []
+        while self._own:
+            waiting.append(self._own.popitem()[0])
+        self._journal.info(why + ("" if waiting else "; nothing was under way"))
+        for number in waiting:
+            self._edits.refuse(number, Refusal((Problem(f"{why}; save it once more."),)))
+
+    def unasked(self, number: int) -> None:
+        """Know that the others could not be asked, before this rank was."""
+        if asked := self._own.pop(number, None):
+            self._newest, self._pending = Proposed(number, number, asked), True
+
+    def _take_pending(self, leaders: int) -> bool:
+        pending, self._pending = self._pending, False
+        return pending and self._newest.leaders == leaders
+
+    def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
+        self._inbox.knock()  # so that the mark is of now
+        step_ms = self._costs.step_ms()
+        return Reply(
+            rank=self.group.rank if self.group else 0,
+            problem=problem,
+            takes_part=takes_part and not problem,
+            step=self._inbox.numbered,
+            step_s=None if step_ms is None else step_ms / 1e3,
+            still_s=self._costs.still_s(),
+            host=self._process.layout.host,
+            state=self._state(),
+            mark=self._mark,
+        )
+
+
+def _narrowed(asked: Asked, proposal: Proposal) -> Asked:
+    """Return what is asked for with what the leader has found out for all ranks."""
+    update: dict[str, object] = {}
+    if proposal.ranks:
+        update |= {"ranks": proposal.ranks, "is_rank": False}
+    if proposal.profiler:
+        update |= {"backend": proposal.profiler.backend}
+        update |= {"activities": _watched(asked.config, proposal.profiler)}
+    return replace(asked, config=asked.config.model_copy(update=update)) if update else asked
+
+
+def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
+    """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
+    if "activities" not in config.model_fields_set:
+        return list(profiler.activities)
+    asked = {name.upper() for name in config.activities}
+    return [name for name in profiler.activities if name in asked] or list(profiler.activities)
