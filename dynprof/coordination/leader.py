@@ -26,8 +26,12 @@ LEADER = 0
 SOON_S = 5.0
 """A rank that is free answers within that time, or is away."""
 LEAST_LEAD_S = 0.1
+LEAST_APART_S = 0.001
+"""Nothing is told of a pace by two answers that come closer to each other."""
 LEAD_ROUNDS = 4
 """The lead is so many times what it has just taken to hear where all are."""
+OLD_S = 2.0
+"""Where ranks were so long ago tells nothing of how fast they go now."""
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
@@ -123,10 +127,13 @@ class Leader:
         try:
             proposal, wanted = self._choose(proposal, terms.ranks)
             left_out |= self._not_there(wanted)
+            proposed_s = self._clock()
             replies = self._all_can(proposal, downgrade=terms.downgrade)
             left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
             ready = {rank for rank, one in replies.items() if one.takes_part}
-            made = self._settle(number, ready, left_out, terms)
+            if self._clock() - proposed_s > OLD_S:
+                replies = self._ask(Question(number), SOON_S)
+            made = self._settle(number, replies, ready, left_out, terms)
         except _NoWindowError as error:
             reasons: tuple[str, ...] = error.args
             self._ask(Withdrawal(number, reasons), SOON_S)
@@ -170,12 +177,17 @@ class Leader:
         return self._ask(Question(number), SOON_S)
 
     def _settle(
-        self, number: int, ready: set[int], left_out: dict[int, str], terms: Terms
+        self,
+        number: int,
+        before: Mapping[int, Reply],
+        ready: set[int],
+        left_out: dict[int, str],
+        terms: Terms,
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
         if not ready:
             raise _NoWindowError("no rank takes part")
-        places, lead_s = self._places(number, ready)
+        places, lead_s = self._places(number, before, ready)
         left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
         ready = {place.rank for place in places}
         sure = ahead(self._marks, LEADER)
@@ -194,21 +206,20 @@ class Leader:
         remarks = tuple(_renumbered(renumber)) + tuple(_far_apart(places, sure))
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
 
-    def _places(self, number: int, ready: set[int]) -> tuple[list[Place], float]:
-        """Ask twice where the ranks are; return it, and how long it takes to tell all of them."""
-        first_s = self._clock()
-        before = self._ask(Question(number), SOON_S)
-        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - first_s))
-        self._sleep(lead_s)
+    def _places(
+        self, number: int, before: Mapping[int, Reply], ready: set[int]
+    ) -> tuple[list[Place], float]:
+        """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
+        self._sleep(LEAST_LEAD_S)
         again_s = self._clock()
         now = self._ask(Question(number), SOON_S)
-        lead_s = max(lead_s, LEAD_ROUNDS * (self._clock() - again_s))
+        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - again_s))
         found = [
             Place(
                 rank,
                 now[rank].step,
                 max(0, now[rank].step - before[rank].step),
-                again_s - first_s,
+                max(LEAST_APART_S, now[rank].at_s - before[rank].at_s),
                 now[rank].step_s,
                 now[rank].still_s,
             )

@@ -155,6 +155,7 @@ class Reply:
         step: The number of the step that is running.
         step_s: How long its steps take, in seconds; None where it does not know yet.
         still_s: For how long this one has been running.
+        at_s: When it says so, in seconds of a clock of its own.
         host: Its machine.
         state: That of its status.
         outcome: What became of the request on it so far; empty where it was not asked of it.
@@ -170,6 +171,7 @@ class Reply:
     step: int = 0
     step_s: Union[float, None] = None  # noqa: UP007 - as above
     still_s: float = 0.0
+    at_s: float = 0.0
     host: str = ""
     state: str = ""
     outcome: str = ""

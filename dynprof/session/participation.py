@@ -207,6 +207,7 @@ class Participation:
             step=self._inbox.numbered,
             step_s=None if step_ms is None else step_ms / 1e3,
             still_s=self._costs.still_s(),
+            at_s=time.monotonic(),
             host=self._process.layout.host,
             state=self._state(),
             mark=self._mark,

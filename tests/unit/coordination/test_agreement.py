@@ -49,7 +49,7 @@ class Rank:
         self.usable: tuple[Profiler, ...] = (TORCH,)
         self.marks: list[Mark] = []
         self.proposed: list[Proposal] = []
-        self.renumbered = 0
+        self.renumbered, self.asked_s = 0, 0.0
         self.opens: list[int] = []
         self.withdrawn: list[tuple[str, ...]] = []
         self.cancelled: list[int] = []
@@ -61,7 +61,9 @@ class Rank:
         assert self.go_on.wait(patience_s())
         part = self.takes_part and not problem
         mark = self.marks.pop(0) if self.marks else None
-        return Reply(self.number, problem, part, self.step, self.step_s, host=self.host, mark=mark)
+        self.asked_s += 0.1
+        reply = Reply(self.number, problem, part, self.step, self.step_s, at_s=self.asked_s)
+        return replace(reply, host=self.host, mark=mark)
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
@@ -334,6 +336,16 @@ def test_where_nothing_is_common_to_all_nothing_is_recorded() -> None:
     ranks[0].usable = (Profiler("npu", ("NPU",)),)
     with job(*ranks) as running:
         assert running.leader.agree(PROPOSAL, replace(ALL, downgrade=True)).step is None
+
+
+def test_answers_that_come_at_once_tell_no_pace() -> None:
+    """Whatever a rank says of its clock, a step is found."""
+    ranks = [Rank(0, 90), Rank(1, 91)]
+    ranks[1].asked_s = float("1e300")
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert made.step is not None
+    assert made.step > 91
 
 
 def test_a_step_that_a_number_divides() -> None:

@@ -1,0 +1,199 @@
+"""How long ranks take to agree on a step: the real protocol over a real TCPStore on loopback.
+
+Each rank but the first is a thread with a connection of its own, of a few processes; it walks on
+by itself, a step every ten milliseconds. Measured from the proposal until all had been told. What a
+round trip of the store takes is measured beside it, on the same connection.
+
+    python -m benchmarks.agreement [RANKS ...] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from benchmarks.agreement_plot import plot
+from benchmarks.tables import print_table
+from dynprof.config import RankSet
+from dynprof.coordination.follower import Follower
+from dynprof.coordination.leader import Leader, Terms
+from dynprof.coordination.messages import Profiler, Proposal, Reply
+from dynprof.coordination.shared_log import Listener, Speaker
+
+if TYPE_CHECKING:
+    from dynprof.coordination.messages import Cancellation, Opening, Withdrawal
+
+ROUNDS, PROCESSES = 7, 4
+STEP_S = 0.01
+TORCH = Profiler("torch", ("CPU", "CUDA"))
+CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
+
+
+class Walker:
+    """A rank that is always free, and walks on.
+
+    Args:
+        rank: Its number.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.opened, self.late = rank, 0, 0
+
+    def _reply(self) -> Reply:
+        step = int(time.monotonic() / STEP_S)
+        host = f"node-{self.rank // 8:05}"
+        return Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Take part."""
+        del proposal
+        reply = self._reply()
+        return Reply(**{**vars(reply), "would": TORCH, "usable": (TORCH,)})
+
+    def where(self, number: int) -> Reply:
+        """Say where it is."""
+        del number
+        return self._reply()
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Note whether it has been told in time."""
+        reply = self._reply()
+        self.opened += 1
+        self.late += opening.step <= reply.step
+        return reply
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Nothing of it."""
+        del withdrawal
+        return self._reply()
+
+    def cancel(self, cancellation: Cancellation) -> Reply:
+        """Nothing of it."""
+        del cancellation
+        return self._reply()
+
+    def left_alone(self, why: str) -> None:
+        """Nothing of it."""
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.calls = store, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += 1
+        return getattr(self._store, name)
+
+
+def follow(port: int, ranks: range, world_size: int, told: Any) -> None:
+    """Be some of the ranks, until the leader says farewell; tell how often each asked the store."""
+    from torch.distributed import TCPStore
+
+    threading.stack_size(256 * 1024)
+    walkers, stores, ended = [], [], threading.Event()
+    threads = []
+    for rank in ranks:
+        store = Counting(TCPStore("127.0.0.1", port, None, False))
+        walker = Walker(rank)
+        listener = Listener(store, rank, world_size, ended.wait)
+        follower = Follower(listener, walker, ended.is_set)
+        threads.append(threading.Thread(target=follower.follow, daemon=True))
+        walkers.append(walker)
+        stores.append(store)
+    for thread in threads:
+        thread.start()
+    told.recv()
+    before = sum(store.calls for store in stores)
+    told.recv()
+    calls = sum(store.calls for store in stores) - before
+    told.send((calls, sum(w.late for w in walkers), sum(w.opened for w in walkers)))
+    ended.set()
+    for thread in threads:
+        thread.join()
+
+
+def measure(world_size: int) -> dict[str, float]:
+    """Return what an agreement of so many ranks takes."""
+    from torch.distributed import TCPStore
+
+    server = TCPStore("127.0.0.1", 0, None, True)
+    context = multiprocessing.get_context("spawn")
+    others = list(range(1, world_size))
+    shares = [others[place::PROCESSES] for place in range(min(PROCESSES, len(others)))]
+    pipes, running = [], []
+    for share in shares:
+        here, there = context.Pipe()
+        process = context.Process(target=follow, args=(server.port, share, world_size, there))
+        process.start()
+        pipes.append(here)
+        running.append(process)
+    store = TCPStore("127.0.0.1", server.port, None, False)
+    speaker = Speaker(store)
+    leader = Leader(speaker, Walker(0), world_size)
+    speaker.lead("the benchmark")
+    while len(speaker.listeners()) < world_size - 1:
+        time.sleep(0.05)
+    memory = psutil.Process().memory_info().rss
+    for pipe in pipes:
+        pipe.send("begin")
+    took, trips = [], []
+    for number in range(1, ROUNDS + 1):
+        time.sleep(1.0)  # as long as nothing happens they look seldom
+        made = leader.agree(Proposal(number, CONFIG, 0.0, 30.0), Terms(RankSet.parse("all")))
+        assert len(made.ranks) == world_size, made
+        took.append(made.took_s)
+        began_s = time.perf_counter()
+        store.set("trip", "x")
+        store.wait(["trip"])
+        trips.append(time.perf_counter() - began_s)
+    for pipe in pipes:
+        pipe.send("end")
+    found = [pipe.recv() for pipe in pipes]
+    memory = psutil.Process().memory_info().rss - memory
+    for process in running:
+        process.join()
+    opened = sum(opened for *_, opened in found)
+    return {
+        "ranks": world_size,
+        "seconds": statistics.median(took),
+        "worst": max(took),
+        "trip_s": statistics.median(trips),
+        "calls": sum(calls for calls, *_ in found) / max(1, len(others)) / ROUNDS,
+        "late": sum(late for _, late, _ in found) / max(1, opened),
+        "leader_mb": memory / 1e6,
+    }
+
+
+def main(*given: str) -> None:
+    """Measure and print."""
+    counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
+    measured = [measure(count) for count in counts]
+    head = ("ranks", "agreed after, median", "worst", "a round trip", "calls a rank",
+            "told too late", "leader's memory")  # fmt: skip
+    rows = [
+        (
+            f"{one['ranks']:,.0f}",
+            f"{one['seconds'] * 1e3:,.0f} ms",
+            f"{one['worst'] * 1e3:,.0f} ms",
+            f"{one['trip_s'] * 1e3:,.2f} ms",
+            f"{one['calls']:,.0f}",
+            f"{one['late']:.1%}",
+            f"{one['leader_mb']:+,.1f} MB",
+        )
+        for one in measured
+    ]
+    print_table(f"A step for all ranks, {ROUNDS} agreements each", head, rows)
+    if "--plot" in given:
+        plot(given[given.index("--plot") + 1], measured)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
