@@ -15,6 +15,7 @@ from dynprof.coordination.job_group import job_group
 from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
 from dynprof.coordination.messages import Farewell
 from dynprof.coordination.shared_log import RANKS_A_SECOND, Listener, Speaker
+from dynprof.coordination.timed_store import TimedStore
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
@@ -31,6 +32,8 @@ WATCHED_S, UNWATCHED_S = 1.0, 10.0
 """Between two calls of the roll: while ranks are on their way with a window, and while none is."""
 Ask = Callable[[Leader], object]
 """What the leader's thread is to do."""
+SILENT_S = 10.0
+"""A store that has not answered for so long is taken to be lost."""
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
 
@@ -71,6 +74,7 @@ class Coordinator:
         self._ended = threading.Event()
         self._began_s = time.monotonic()
         self._follower: Follower | None = None
+        self._store = TimedStore(group.connect)
         self._thread = own_thread(self._run, "dynprof-agree")
 
     @property
@@ -108,6 +112,16 @@ class Coordinator:
         """Tell all ranks, this one included, what needs no agreement."""
         self._asks.put(lambda leader: leader.tell(message))
 
+    def look(self) -> None:
+        """Agree no more where the store has not answered for long; on another thread."""
+        if self.failed or self._store.silent_s < SILENT_S:
+            return
+        self.failed = True
+        self._store.give_up()
+        why = f"the ranks agree no more: the job's store has not answered for {SILENT_S:g} s"
+        self._say(why)
+        self._me.left_alone(why)
+
     def end(self) -> None:
         """Take part no more; the leader says so to the others."""
         self._ended.set()
@@ -119,9 +133,9 @@ class Coordinator:
         part = self._lead if self.group.rank == LEADER else self._follow
         doing = "agreeing with the other ranks"
         self._wall.attempt(doing, lambda: self._until_it_fails(part))
-        self.failed = True
-        if self._ended.is_set():
+        if self._ended.is_set() or self.failed:
             return
+        self.failed = True
         self._wall.attempt(doing, lambda: self._me.left_alone("the ranks agree no more"))
 
     def _until_it_fails(self, part: Callable[[], None]) -> None:
@@ -129,11 +143,11 @@ class Coordinator:
         try:
             part()
         except (RuntimeError, ValueError) as error:
-            if not self._ended.is_set():
+            if not (self._ended.is_set() or self.failed):
                 self._say(f"the ranks agree no more: {str(error).splitlines()[0]}")
 
     def _lead(self) -> None:
-        speaker = Speaker(self.group.connect(), sleep=self._sleep)
+        speaker = Speaker(self._store, sleep=self._sleep)
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
         try:
@@ -142,7 +156,8 @@ class Coordinator:
         except _EndedError:
             pass
         finally:  # else the others would go on to listen
-            speaker.resign(Farewell())
+            if not self.failed:
+                speaker.resign(Farewell())
 
     def _next_ask(self) -> Ask | None:
         """Wait for what to do next; where there is nothing, call the roll."""
@@ -171,7 +186,7 @@ class Coordinator:
 
     def _follow(self) -> None:
         group, rest = self.group, self._ended.wait
-        listener = Listener(group.connect(), group.rank, group.world_size, rest)
+        listener = Listener(self._store, group.rank, group.world_size, rest)
         self._follower = Follower(listener, self._me, self._ended.is_set)
         self._follower.follow()
 

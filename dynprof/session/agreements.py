@@ -138,6 +138,8 @@ class Agreements:
     def look(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
         self._look_for_a_group()
+        if self._coordinator:
+            self._coordinator.look()
         if self._read_here is None:
             return
         edit, read_s = self._read_here

@@ -1,0 +1,82 @@
+"""A connection to the job's store of which another thread sees how long it has not answered.
+
+Torch bounds how long a value is waited for, but not how long the store's host may be silent: where
+that one is stopped, or behind a broken network, a call comes back hours later, or never.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.coordination.shared_log import Store
+
+
+class TimedStore:
+    """Does what a store does.
+
+    Args:
+        connect: Makes the connection.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Store], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connect, self._clock = connect, clock
+        self._store: Any = None
+        self._asked_s: float | None = None
+        self._given_up = False
+
+    @property
+    def silent_s(self) -> float:
+        """For how long a call has not come back; 0 where none is under way."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else self._clock() - asked_s
+
+    def give_up(self) -> None:
+        """Have the call that is under way fail, whenever it comes back, and each after it."""
+        self._given_up = True
+
+    def _call(self, method: str, *given: Any) -> Any:
+        self._asked_s = self._clock()
+        try:
+            if self._store is None:
+                self._store = self._connect()
+            found = getattr(self._store, method)(*given)
+        finally:
+            self._asked_s = None
+        if self._given_up:
+            raise RuntimeError("the store answers too late")
+        return found
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value."""
+        self._call("set", key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return a value; asked for only where it is there."""
+        found: bytes = self._call("get", key)
+        return found
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it."""
+        found: int = self._call("add", key, amount)
+        return found
+
+    def append(self, key: str, value: str) -> None:
+        """Append to a value, empty at first."""
+        self._call("append", key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all are there."""
+        found: bool = self._call("check", keys)
+        return found
+
+    def delete_key(self, key: str) -> bool:
+        """Remove one; return whether it was there."""
+        found: bool = self._call("delete_key", key)
+        return found

@@ -1,0 +1,194 @@
+"""Ranks, their leader and their store die or fall silent amid an agreement; training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from dynprof.captures.window_record import load_window_record
+from dynprof.journal.status import load_status
+from tests.integration.commands import dynprof
+from tests.integration.launching import end_well, launched, ranks
+from tests.integration.running import wait_for
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.processes import Process
+
+JOB = """
+import itertools, os, time
+import torch, torch.distributed as dist, dynprof as dp
+from dynprof.coordination import coordinator
+from dynprof.session import agreements
+agreements.PROPOSED_WITHIN_S, coordinator.SILENT_S = 1.0, 3.0
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+def training():
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+dp.init(f"desk_{rank}")
+losses = []
+for loss in training():  # no rank waits for another, so that one may die
+    losses.append(loss)
+    time.sleep(0.004)
+    dp.step()
+    if os.path.exists("enough"):
+        break
+dp.shutdown()
+assert losses == list(itertools.islice(training(), len(losses)))
+print("trained", flush=True)
+os._exit(0)  # gloo waits for those that are gone
+"""
+
+
+@contextlib.contextmanager
+def job(folder: Path, count: int) -> Iterator[list[Process]]:
+    """Run a job whose ranks agree, and let it end; whoever lives has the losses it should have."""
+    with ranks(folder, JOB, count) as running:
+        for rank in range(count):
+            said = "leads" if rank == 0 else "follows rank 0"
+            follows(folder, rank, said)
+        yield running
+        (folder / "enough").touch()
+        alive = [process for process in running if process.poll() is None]
+        errors = end_well(alive)
+        assert "Traceback" not in errors, errors
+
+
+def follows(folder: Path, rank: int, said: str) -> None:
+    """Wait until the status of a rank says that of its part."""
+    path = folder / f"desk_{rank}" / "status" / f"rank_{rank}.json"
+    wait_for(said, lambda: (path.exists() and said in load_status(path).agreement) or None)
+
+
+def by_itself(folder: Path, rank: int) -> None:
+    """Wait until the status of a rank says that it has no part in agreements."""
+    path = folder / f"desk_{rank}" / "status" / f"rank_{rank}.json"
+    wait_for("its status", lambda: not load_status(path).agreement or None)
+
+
+def heard(folder: Path, rank: int, text: str) -> None:
+    """Wait until a rank has written that."""
+    wait_for(f"{text!r} of rank {rank}", lambda: text in log(folder, rank) or None)
+
+
+def log(folder: Path, rank: int) -> str:
+    """Return what a rank wrote."""
+    (path,) = (folder / f"desk_{rank}" / "log").glob("*.log")
+    return path.read_text()
+
+
+def arm(folder: Path, rank: int, *options: object) -> tuple[int, str]:
+    """Ask for a window where a rank watches; return how that ended, and what was said."""
+    code, _, errors = dynprof("arm", folder / f"desk_{rank}", "--active", 3, *options, "--wait")
+    return code, errors
+
+
+def captured(folder: Path) -> Sequence[int]:
+    """Return the ranks that have captures."""
+    return sorted(load_manifest(path).rank for path in folder.rglob("rank_*.info.json"))
+
+
+def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
+    """The others have their captures; it is missing by name, and not waited for."""
+    with job(tmp_path, 3) as running:
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 300)[0] == 0
+        heard(tmp_path, 2, "; recording steps")
+        running[2].kill()
+        (path,) = wait_for("the record", lambda: [*tmp_path.rglob("window.json")] or None)
+        wait_for("the end", lambda: load_window_record(path).missing or None)
+        wait_for(
+            "the others",
+            lambda: (
+                {one.outcome for one in load_window_record(path).ranks.values()} == {"saved"}
+                or None
+            ),
+        )
+        record = load_window_record(path)
+        assert (set(record.ranks), record.missing) == ({0, 1}, {2: "it does not answer"})
+        assert not record.complete
+        code, errors = arm(tmp_path, 0)
+        assert code == 5, errors
+        assert "2 of 3 ranks saved it: " in errors
+        assert "rank 2: " in errors
+
+
+def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:
+    """Its silence costs the others some seconds, once."""
+    with job(tmp_path, 3) as running:
+        os.kill(running[1].pid, signal.SIGSTOP)
+        code, errors = arm(tmp_path, 0, "--patience-s", 1)
+        assert code == 5, errors
+        assert "2 of 3 ranks saved it: " in errors
+        assert "rank 1: it did not answer in time" in errors
+        os.kill(running[1].pid, signal.SIGCONT)
+        wait_for("its return", lambda: arm(tmp_path, 0)[0] == 0 or None)
+    assert "rank 1 takes no part: it did not answer in time" in log(tmp_path, 0)
+    assert set(captured(tmp_path)) == {0, 1, 2}
+
+
+def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
+    """Each of the others says so, and serves what is saved where it watches."""
+    with job(tmp_path, 3) as running:
+        running[0].kill()
+        for rank in (1, 2):
+            heard(tmp_path, rank, "the ranks agree no more")
+        by_itself(tmp_path, 1)
+        arm(tmp_path, 1)
+    assert captured(tmp_path) == [1]
+
+
+def test_a_leader_that_is_killed_amid_an_agreement(tmp_path: Path) -> None:
+    """What it had proposed is refused in words, and nothing is left open."""
+    with job(tmp_path, 3) as running:
+        os.kill(running[2].pid, signal.SIGSTOP)  # so that the agreement lasts
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
+        wait_for(
+            "the proposal",
+            lambda: "leads: " in log(tmp_path, 0) or "agree" in log(tmp_path, 0) or None,
+        )
+        wait_for("it to arrive", lambda: load_status(
+            tmp_path / "desk_1" / "status" / "rank_1.json").edits or None)  # fmt: skip
+        running[0].kill()
+        os.kill(running[2].pid, signal.SIGCONT)
+        heard(tmp_path, 1, "request 1: refused")
+        assert "the ranks agree no more" in log(tmp_path, 1)
+    assert captured(tmp_path) == []
+
+
+def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    """Its host stands still: training does not, and each rank serves what it reads itself."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    with launched(tmp_path, JOB, *torchrun) as process:
+        follows(tmp_path, 0, "leads")
+        follows(tmp_path, 1, "follows rank 0")
+        psutil.Process(process.pid).suspend()
+        for rank in (0, 1):
+            heard(tmp_path, rank, "the job's store has not answered for 3 s")
+        by_itself(tmp_path, 1)
+        before = load_status(tmp_path / "desk_1" / "status" / "rank_1.json").step
+        arm(tmp_path, 1)
+        assert load_status(tmp_path / "desk_1" / "status" / "rank_1.json").step > before
+        psutil.Process(process.pid).resume()
+        (tmp_path / "enough").touch()
+        end_well([process])
+    assert captured(tmp_path) == [1]
