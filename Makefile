@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint bench bench-idle bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -24,7 +24,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 # All of it takes about an hour and a half, most of it closing windows of 100 steps.
-bench: bench-idle bench-marks bench-profile bench-analysis bench-closing
+bench: bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing
 
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
@@ -32,6 +32,11 @@ bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.attaching
+
+# Ranks that agree on a step, and the status of many.
+bench-ranks: $(VENV)/ready
+	$(BIN)/python -m benchmarks.agreement
+	$(BIN)/python -m benchmarks.status_of_many
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

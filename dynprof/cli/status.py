@@ -74,44 +74,46 @@ def status(
         show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
-    if as_json:
-        typer.echo(json.dumps(_plain(directory), indent=2))
-    elif watch:
+    if watch and not as_json:
         _watch(directory)
-    else:
+    found = statuses(directory)
+    if as_json:
+        typer.echo(json.dumps(_plain(directory, found), indent=2))
+    elif not watch:
         shown = console()
-        shown.print(screen(directory, shown.width))
-    if not any(health(found) in LIVE for found in statuses(directory)):
+        shown.print(screen(found, shown.width))
+    if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
 
 
-def _plain(directory: Path) -> dict[str, object]:
+def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
     return {
         "directory": str(directory),
-        "ranks": [
-            {**dataclasses.asdict(found), "health": health(found)} for found in statuses(directory)
-        ],
+        "ranks": [{**dataclasses.asdict(one), "health": health(one)} for one in found],
     }
 
 
 def _watch(directory: Path) -> None:
     shown = console()
+
+    def now() -> Group:
+        return screen(statuses(directory), shown.width)
+
     try:
         if not shown.is_terminal:
             while True:
-                shown.print(screen(directory, shown.width), "")
+                shown.print(now(), "")
                 time.sleep(PIPED_S)
-        with Live(screen(directory, shown.width), console=shown, auto_refresh=False) as live:
+        with Live(now(), console=shown, auto_refresh=False) as live:
             while True:
                 time.sleep(REFRESH_S)
-                live.update(screen(directory, shown.width), refresh=True)
+                live.update(now(), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def screen(directory: Path, width: int) -> Group:
-    """Return what is shown of a directory, in lines of so many cells."""
-    found = statuses(directory)
+def screen(found: list[Status], width: int) -> Group:
+    """Return what is shown of the ranks of a directory, in lines of so many cells."""
     shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
     styles = [STYLES.get(health(one), "") for one in shown]
     ranks = table(COLUMNS, [_cells(one) for one in shown], width, styles)
