@@ -32,8 +32,10 @@ PREFIX = "dynprof"
 LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
 """Between two looks at how many have replied, or at what comes next."""
-IDLE_S, RANKS_A_SECOND = 0.25, 2000
+IDLE_S, RANKS_A_SECOND = 0.25, 4000
 """Between two looks where nothing happens; in large jobs so many ranks look each second."""
+BUSY_RANKS_A_SECOND = 20_000
+"""In large jobs so many ranks look each second where something has just happened."""
 KEPT = 4
 """Newest messages that stay, whoever has replied to them."""
 
@@ -173,6 +175,7 @@ class Listener:
     ) -> None:
         self._store, self._rank = store, rank
         self._idle_s, self._rest = max(IDLE_S, world_size / RANKS_A_SECOND), rest
+        self._first_pause_s = max(FIRST_PAUSE_S, world_size / BUSY_RANKS_A_SECOND)
         self._place = 0
 
     def find_leader(self) -> str:
@@ -195,7 +198,7 @@ class Listener:
         Raises:
             ValueError: It is none of dynprof's.
         """
-        key, pause_s = _key(self._place, "said"), FIRST_PAUSE_S
+        key, pause_s = _key(self._place, "said"), self._first_pause_s
         while not self._store.check([key]):
             if self._rest(pause_s):
                 return Farewell()
