@@ -19,9 +19,6 @@ from dynprof.process.clock import local
 
 LIVE = ("alive", "starting", "stuck")
 
-Captures = Annotated[
-    Path, typer.Argument(help="A trace, or a folder with captures in it.", show_default=False)
-]
 _NAMED = typer.Argument(
     help="The directory given to dp.init(), or the id of a process that watches one.",
     show_default=False,
@@ -30,10 +27,25 @@ Directory = Annotated[Path, _NAMED]
 MaybeDirectory = Annotated[Path | None, _NAMED]
 
 
+def captures_of(path: Path) -> Path:
+    """Return where captures are looked for: a path, or the directory that a process watches."""
+    named = str(path) == path.name and path.name.isdecimal() and not path.exists()
+    return _watched_by(int(path.name)) if named else path
+
+
+Captures = Annotated[
+    Path,
+    typer.Argument(
+        help="A trace, a folder with captures in it, or the id of a process that watches one.",
+        show_default=False,
+        callback=captures_of,
+    ),
+]
+
+
 def directory_of(path: Path) -> Path:
     """Return the directory that a path names, by itself, its config or a process; fail if none."""
-    if path.name.isdecimal() and str(path) == path.name and not path.exists():
-        return _watched_by(int(path.name))
+    path = captures_of(path)
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():
         fail(f"there is no directory {directory}", UNREADABLE)

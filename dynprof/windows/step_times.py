@@ -20,6 +20,8 @@ class StepTimes:
     def sample(self, now_s: float, step: int) -> None:
         """Note that the counter stood at ``step`` at ``now_s``."""
         if step != self._last_step:
+            if self._longest_s is None:
+                self._samples.clear()  # what came before the first step is none of a step
             self._longest_s = self.longest_s(now_s, step)
             self._last_step, self._moved_s = step, now_s
         if self._samples and step < self._samples[-1][1]:

@@ -42,6 +42,10 @@ def test_a_window_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
         assert (manifest.pid, manifest.complete) == (process.pid, True)
         assert manifest.steps.recorded == 3
         assert manifest.steps.source == "returns of :work"
+        code, output, errors = dynprof("top", process.pid)
+        assert code == 0, errors
+        assert manifest.trace is not None
+        assert manifest.trace in output
         assert ended(tmp_path, process) == ""
 
 

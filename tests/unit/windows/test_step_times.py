@@ -37,6 +37,15 @@ def test_pace_is_the_mean_of_the_samples() -> None:
     assert pace.mean_ms(13, 15) == pytest.approx(100)
 
 
+def test_what_comes_before_the_first_step_is_none_of_a_step() -> None:
+    """Imports, data, a compilation: as soon as the counter has moved they count no more."""
+    pace = StepTimes()
+    for now_s in range(60):
+        pace.sample(now_s, 0)
+    pace.sample(60, 100)
+    assert pace.mean_ms(61, 200) == pytest.approx(10)
+
+
 def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
     """A resumed job's step number says nothing of its speed."""
     job.session._tick()
