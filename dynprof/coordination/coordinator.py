@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
 WATCHED_S, UNWATCHED_S = 1.0, 10.0
-"""Between two calls of the roll: while ranks are on their way with a window, and while none is."""
+"""Between two calls of the roll: while ranks join or are on their way with a window, and else."""
 Ask = Callable[[Leader], object]
 """What the leader's thread is to do."""
 SILENT_S = 10.0
@@ -161,7 +161,8 @@ class Coordinator:
 
     def _next_ask(self) -> Ask | None:
         """Wait for what to do next; where there is nothing, call the roll."""
-        pause_s = WATCHED_S if self._keeper.waits else UNWATCHED_S
+        is_new = time.monotonic() < self._began_s + JOIN_S
+        pause_s = WATCHED_S if self._keeper.waits or is_new else UNWATCHED_S
         try:
             return next_of(self._asks, pause_s + self.group.world_size / RANKS_A_SECOND)
         except queue.Empty:

@@ -30,6 +30,8 @@ LEAST_APART_S = 0.001
 """Nothing is told of a pace by two answers that come closer to each other."""
 LEAD_ROUNDS = 4
 """The lead is so many times what it has just taken to hear where all are."""
+NUMBERS_S = 2.0
+"""So long, once, a window waits for what tells how a rank counts its steps."""
 OLD_S = 2.0
 """Where ranks were so long ago tells nothing of how fast they go now."""
 JOIN_S = 10.0
@@ -114,6 +116,7 @@ class Leader:
         self._clock, self._sleep = clock, sleep
         self._began_s = clock()
         self._marks: dict[int, tuple[Mark, ...]] = {}
+        self._unmarked: set[int] = set()  # has been waited for in vain
 
     def agree(self, proposal: Proposal, terms: Terms) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
@@ -187,6 +190,7 @@ class Leader:
         """Find the step, now that all are free, and tell it to all."""
         if not ready:
             raise _NoWindowError("no rank takes part")
+        before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
         left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
         ready = {place.rank for place in places}
@@ -205,6 +209,21 @@ class Leader:
         ranks = tuple(sorted(ready - left_out.keys()))
         remarks = tuple(_renumbered(renumber)) + tuple(_far_apart(places, sure))
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
+
+    def _learn_numbers(
+        self, number: int, before: Mapping[int, Reply], ready: set[int]
+    ) -> Mapping[int, Reply]:
+        """Wait a little for what tells how ranks count that were not asked before."""
+        until_s = self._clock() + NUMBERS_S
+        while unknown := {
+            rank for rank in {LEADER, *ready} if len(self._marks.get(rank, ())) < MARKS
+        }:
+            if self._clock() > until_s or unknown <= self._unmarked:
+                self._unmarked |= unknown
+                break
+            self._sleep(LEAST_LEAD_S)
+            before = self._ask(Question(number), SOON_S)
+        return before
 
     def _places(
         self, number: int, before: Mapping[int, Reply], ready: set[int]

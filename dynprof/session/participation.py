@@ -150,6 +150,7 @@ class Participation:
         rank = self.group.rank if self.group else 0
         if by := opening.renumber.get(rank, 0):
             self._inbox.renumber(by)
+            self._mark = None
         _, number, asked = self._newest
         if not self._take_pending(opening.number) or asked is None:
             return self._reply()

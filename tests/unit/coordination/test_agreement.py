@@ -47,7 +47,7 @@ class Rank:
         self.takes_part, self.late = True, ""
         self.host, self.step_s = "a", 1.0
         self.usable: tuple[Profiler, ...] = (TORCH,)
-        self.marks: list[Mark] = []
+        self.marks = [Mark(step + n, 3 * (step + n)) for n in range(1, 1000)]
         self.proposed: list[Proposal] = []
         self.renumbered, self.asked_s = 0, 0.0
         self.opens: list[int] = []
@@ -374,9 +374,28 @@ def test_ranks_that_count_otherwise_take_the_leaders_numbers() -> None:
     )
 
 
+def test_a_rank_of_which_too_little_is_known_is_asked_more_often() -> None:
+    """Until two marks tell how it counts; for a rank that has none that is tried once."""
+    ranks = [Rank(0, 1000), Rank(1, 40), Rank(2, 1000)]
+    ranks[0].marks = [Mark(996 + n, 2990 + 3 * n) for n in range(60)]
+    ranks[1].marks = [Mark(40, 2999)] * 4 + [Mark(41, 3002)] * 60
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+        assert made.renumbered == {1: 959}
+        assert 0.4 < running.time.now_s < 2
+        before_s = running.time.now_s
+        ranks[1].step, ranks[1].marks = 1000, []
+        running.leader.agree(PROPOSAL, ALL)
+        assert running.time.now_s - before_s < 2.5
+        before_s = running.time.now_s
+        running.leader.agree(PROPOSAL, ALL)
+        assert running.time.now_s - before_s < 0.5
+
+
 def test_where_nothing_tells_by_how_much_it_is_said() -> None:
     """Each opens at that number of its own."""
     ranks = [Rank(0, 1000), Rank(1, 40)]
+    ranks[1].marks = []
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, ALL)
     assert made.renumbered == {}
