@@ -165,7 +165,7 @@ class Agreements:
             layout = self._process.layout
             who = f"rank {group.rank} on {layout.host} ({layout.config})"
             self._member.group = group
-            self._windows = JobWindows(self._process, group.world_size, who)
+            self._windows = JobWindows(self._process, group.world_size, who, self._wall.attempt)
             self._coordinator = Coordinator(
                 group, self._member, who, self._wall, self._journal.warning, self._windows
             )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from dynprof.captures.exporter import Attempt
     from dynprof.coordination.leader import Agreement
     from dynprof.coordination.messages import Reply
     from dynprof.requests.request import Asked
@@ -97,10 +98,14 @@ class JobWindows:
         process: This process.
         world_size: How many ranks there are.
         leader: Who leads: its rank, machine and config.
+        attempt: Runs an action, and notes the exception that it ends with.
     """
 
-    def __init__(self, process: ThisProcess, world_size: int, leader: str) -> None:
+    def __init__(
+        self, process: ThisProcess, world_size: int, leader: str, attempt: Attempt
+    ) -> None:
         self._layout, self._clock = process.layout, process.clock
+        self._attempt = attempt
         self._world_size, self._leader = world_size, leader
         self._known = _Known()
         self._written: WindowRecord | None = None
@@ -120,11 +125,7 @@ class JobWindows:
         self._known = replace(self._known, number=number, asked=asked, made=None)
 
     def settle(self, made: Agreement) -> None:
-        """Take what came of a proposal.
-
-        Raises:
-            OSError: The record cannot be written; so in ``hear()``.
-        """
+        """Take what came of a proposal."""
         if made.number == self.number:
             self._known = replace(self._known, made=made)
             self._write()
@@ -163,16 +164,19 @@ class JobWindows:
         return self._layout.window_record(self._layout.capture_dir(config.prof_dir) / name)
 
     def _write(self) -> None:
-        """Write the record, where it says anything new."""
+        """Write the record, where it says anything new; a full disk keeps no rank from agreeing."""
         known = self._known
         path = self._path(known)
         if path is None or known.agreed is None:
             return
         record = self._record(known, *known.agreed)
         if record != self._written:
-            self._layout.make_dir(path.parent)
-            record.save(path)
             self._written = record
+            self._attempt("writing the record of a window", lambda: self._save(record, path))
+
+    def _save(self, record: WindowRecord, path: Path) -> None:
+        self._layout.make_dir(path.parent)
+        record.save(path)
 
     def _record(self, known: _Known, step: int, made: Agreement, asked: Asked) -> WindowRecord:
         config, first, missing = asked.config, step + asked.config.warmup, known.missing

@@ -20,15 +20,28 @@ from dynprof.testing import FakeClock
 from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from dynprof.captures.exporter import Attempt
 
 RAW = b'{"active": 3, "warmup": 2}'
 
 
-def windows(root: Path) -> JobWindows:
+def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
+    """Do it, and return the exception that it ended with."""
+    assert doing == "writing the record of a window"
+    try:
+        action()
+    except OSError as error:
+        return error
+    return None
+
+
+def windows(root: Path, attempt: Attempt = attempt) -> JobWindows:
     """Return those of a job of five ranks, of which 0 to 2 agreed on step 7, and 3 on nothing."""
     process = ThisProcess(Layout(root, 0, "host", 42), Rank(0, 5, "test"), (), clock=FakeClock())
-    made = JobWindows(process, 5, "rank 0 on host")
+    made = JobWindows(process, 5, "rank 0 on host", attempt)
     parsed = parse_config(RAW)
     made.begin(4, Asked(Edit(RAW, 0.0), parsed.config, parsed, now=False))
     assert made.status().pending is None
@@ -91,6 +104,22 @@ def test_where_no_rank_opens_there_is_no_record(tmp_path: Path) -> None:
     status = known.status()
     assert (status.problems, status.record, status.pending) == (("rank 1: no room",), "", 0)
     assert len(list(tmp_path.rglob("window.json"))) == 1
+
+
+def test_a_record_that_cannot_be_written_is_tried_when_there_is_news(tmp_path: Path) -> None:
+    """Not each second; nobody fails by it."""
+    failures: list[Exception | None] = []
+
+    def noted(doing: str, action: Callable[[], object]) -> Exception | None:
+        failures.append(attempt(doing, action))
+        return failures[-1]
+
+    (tmp_path / "step_9-11_19700101T000000Z").touch()
+    known = windows(tmp_path, noted)
+    for _ in range(3):
+        known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    assert [type(failure) for failure in failures] == [NotADirectoryError] * 2
+    assert known.status().saved == 3
 
 
 def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
