@@ -98,6 +98,7 @@ fuzz: $(VENV)/ready
 # Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for.
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.soak
+	for ranks in 2 4 8; do $(BIN)/python -m tests.soak.ranks 100 $$ranks 5 || exit 1; done
 
 # Jobs to which everything happens at once, each of its own seed, for STORM_S seconds.
 STORM_S ?= 3600
