@@ -98,16 +98,17 @@ def follow(port: int, ranks: range, world_size: int, told: Any) -> None:
     from torch.distributed import TCPStore
 
     threading.stack_size(256 * 1024)
-    walkers, stores, ended = [], [], threading.Event()
-    threads = []
-    for rank in ranks:
+    walkers = [Walker(rank) for rank in ranks]
+    stores: list[Counting] = []
+    ended = threading.Event()
+
+    def be(walker: Walker) -> None:
         store = Counting(TCPStore("127.0.0.1", port, None, False))
-        walker = Walker(rank)
-        listener = Listener(store, rank, world_size, ended.wait)
-        follower = Follower(listener, walker, ended.is_set)
-        threads.append(threading.Thread(target=follower.follow, daemon=True))
-        walkers.append(walker)
         stores.append(store)
+        listener = Listener(store, walker.rank, world_size, ended.wait)
+        Follower(listener, walker, ended.is_set).follow()
+
+    threads = [threading.Thread(target=be, args=(walker,), daemon=True) for walker in walkers]
     for thread in threads:
         thread.start()
     told.recv()
