@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -23,7 +24,7 @@ from benchmarks.tables import print_table
 from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
-from dynprof.coordination.messages import Profiler, Proposal, Reply
+from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
 from dynprof.coordination.shared_log import Listener, Speaker
 
 if TYPE_CHECKING:
@@ -48,13 +49,14 @@ class Walker:
     def _reply(self) -> Reply:
         step = int(time.monotonic() / STEP_S)
         host = f"node-{self.rank // 8:05}"
-        return Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
+        reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
+        return replace(reply, mark=Mark(step, 3 * step))
 
     def consider(self, proposal: Proposal) -> Reply:
         """Take part."""
         del proposal
         reply = self._reply()
-        return Reply(**{**vars(reply), "would": TORCH, "usable": (TORCH,)})
+        return replace(reply, would=TORCH, usable=(TORCH,))
 
     def where(self, number: int) -> Reply:
         """Say where it is."""
