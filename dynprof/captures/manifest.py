@@ -15,11 +15,13 @@ MAX_BYTES = 16 << 20
 """Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What is written once and read by others: it does not change, and has nothing else in it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RequestRecord(_Record):
+class RequestRecord(Record):
     """The request that a window was opened for.
 
     Attributes:
@@ -35,7 +37,7 @@ class RequestRecord(_Record):
     config: dict[str, JsonValue]
 
 
-class Steps(_Record):
+class Steps(Record):
     """Which steps; the numbers are the job's own.
 
     Attributes:
@@ -54,7 +56,7 @@ class Steps(_Record):
     source: str = ""
 
 
-class Cost(_Record):
+class Cost(Record):
     """What the capture cost the job, in milliseconds, measured; None where nothing was.
 
     Attributes:
@@ -89,7 +91,7 @@ class Cost(_Record):
         return counted and (self.step_before_ms or self.step_after_ms) is not None
 
 
-class Manifest(_Record):
+class Manifest(Record):
     """What ``rank_<r>.info.json`` holds.
 
     Attributes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from dynprof.captures.manifest import MAX_BYTES, RequestRecord
+from dynprof.captures.manifest import MAX_BYTES, Record, RequestRecord
 from dynprof.errors import CaptureError
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RankRecord(_Record):
+class RankRecord(Record):
     """What became of a window on one rank.
 
     Attributes:
@@ -33,7 +29,7 @@ class RankRecord(_Record):
     capture: str = ""
 
 
-class WindowRecord(_Record):
+class WindowRecord(Record):
     """What ``window.json`` holds, written by the rank that leads.
 
     Attributes:

@@ -135,11 +135,11 @@ class Leader:
             left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
             ready = {rank for rank, one in replies.items() if one.takes_part}
             if self._clock() - proposed_s > OLD_S:
-                replies = self._ask(Question(number), SOON_S)
+                replies = self.roll_call(number)
             made = self._settle(number, replies, ready, left_out, terms)
         except _NoWindowError as error:
             reasons: tuple[str, ...] = error.args
-            self._ask(Withdrawal(number, reasons), SOON_S)
+            self.tell(Withdrawal(number, reasons))
             made = Agreement(number, None, (), left_out, reasons)
         return replace(made, took_s=self._clock() - began_s)
 
@@ -177,7 +177,7 @@ class Leader:
         Args:
             number: The request of which they are to say what became of it.
         """
-        return self._ask(Question(number), SOON_S)
+        return self.tell(Question(number))
 
     def _settle(
         self,
@@ -201,7 +201,7 @@ class Leader:
             step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
             raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
-        said = self._ask(Opening(number, step, left_out, renumber), SOON_S)
+        said = self.tell(Opening(number, step, left_out, renumber))
         if renumber:
             self._marks.clear()
         late = {rank: said[rank].problem if rank in said else SILENT for rank in ready}
@@ -222,7 +222,7 @@ class Leader:
                 self._unmarked |= unknown
                 break
             self._sleep(LEAST_LEAD_S)
-            before = self._ask(Question(number), SOON_S)
+            before = self.roll_call(number)
         return before
 
     def _places(
@@ -231,7 +231,7 @@ class Leader:
         """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
         self._sleep(LEAST_LEAD_S)
         again_s = self._clock()
-        now = self._ask(Question(number), SOON_S)
+        now = self.roll_call(number)
         lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - again_s))
         found = [
             Place(

@@ -58,9 +58,11 @@ class _Known:
 
     @property
     def agreed(self) -> tuple[int, Agreement, Asked] | None:
-        """The step at which they were to open, if they agreed, and on what."""
+        """The first step that they record, if they agreed, and on what."""
         made, asked = self.made, self.asked
-        return (made.step, made, asked) if made and asked and made.step is not None else None
+        if made is None or asked is None or made.step is None:
+            return None
+        return made.step + asked.config.warmup, made, asked
 
     @property
     def pending(self) -> list[int]:
@@ -158,8 +160,8 @@ class JobWindows:
     def _path(self, known: _Known) -> Path | None:
         if known.agreed is None:
             return None
-        step, _, asked = known.agreed
-        config, first = asked.config, step + asked.config.warmup
+        first, _, asked = known.agreed
+        config = asked.config
         name = window_dir_name(first, first + config.active - 1, asked.edit.edited_at_s)
         return self._layout.window_record(self._layout.capture_dir(config.prof_dir) / name)
 
@@ -178,8 +180,8 @@ class JobWindows:
         self._layout.make_dir(path.parent)
         record.save(path)
 
-    def _record(self, known: _Known, step: int, made: Agreement, asked: Asked) -> WindowRecord:
-        config, first, missing = asked.config, step + asked.config.warmup, known.missing
+    def _record(self, known: _Known, first: int, made: Agreement, asked: Asked) -> WindowRecord:
+        config, missing = asked.config, known.missing
         ranks = {rank: _rank(known, rank) for rank in made.ranks if rank not in missing}
         return WindowRecord(
             dynprof=__version__,
