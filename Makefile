@@ -37,6 +37,7 @@ bench-idle: $(VENV)/ready
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.status_of_many
+	$(BIN)/python -m benchmarks.coordinated_step
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

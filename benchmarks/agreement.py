@@ -1,8 +1,9 @@
 """How long ranks take to agree on a step: the real protocol over a real TCPStore on loopback.
 
 Each rank but the first is a thread with a connection of its own, of a few processes; it walks on
-by itself, a step every ten milliseconds. Measured from the proposal until all had been told. What a
-round trip of the store takes is measured beside it, on the same connection.
+by itself, a step every ten milliseconds, and eight are taken for a machine. Measured from the
+proposal until all had been told, and the processor time of the process that has the leader and the
+store. What a round trip of the store takes is measured beside it, on the same connection.
 
     python -m benchmarks.agreement [RANKS ...] [--plot FILE]
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -25,12 +28,23 @@ from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
 from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
-from dynprof.coordination.shared_log import Listener, Speaker
+from dynprof.coordination.shared_log import (
+    BUSY_LOOKS_A_SECOND,
+    IDLE_S,
+    LOOKS_A_SECOND,
+    Listener,
+    Speaker,
+)
+from dynprof.process.shared_looks import SharedLooks
 
 if TYPE_CHECKING:
     from dynprof.coordination.messages import Cancellation, Opening, Withdrawal
 
 ROUNDS, PROCESSES = 7, 4
+RANKS_A_MACHINE = 8
+LEAST_FITTED, FORETOLD = 250, (10_000, 100_000)
+"""Ranks of the measured jobs that a line is laid through, and of those that it is drawn on to."""
+SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 STEP_S = 0.01
 TORCH = Profiler("torch", ("CPU", "CUDA"))
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
@@ -95,7 +109,7 @@ class Counting:
         return getattr(self._store, name)
 
 
-def follow(port: int, ranks: range, world_size: int, told: Any) -> None:
+def follow(port: int, ranks: range, world_size: int, memory: str, told: Any) -> None:
     """Be some of the ranks, until the leader says farewell; tell how often each asked the store."""
     from torch.distributed import TCPStore
 
@@ -107,7 +121,16 @@ def follow(port: int, ranks: range, world_size: int, told: Any) -> None:
     def be(walker: Walker) -> None:
         store = Counting(TCPStore("127.0.0.1", port, None, False))
         stores.append(store)
-        listener = Listener(store, walker.rank, world_size, ended.wait)
+        machine = Path(memory, str(walker.rank // RANKS_A_MACHINE))
+        machine.mkdir(exist_ok=True)
+        listener = Listener(
+            store,
+            walker.rank,
+            world_size,
+            world_size / RANKS_A_MACHINE,
+            ended.wait,
+            lambda name: SharedLooks(name, machine),
+        )
         Follower(listener, walker, ended.is_set).follow()
 
     threads = [threading.Thread(target=be, args=(walker,), daemon=True) for walker in walkers]
@@ -123,7 +146,7 @@ def follow(port: int, ranks: range, world_size: int, told: Any) -> None:
         thread.join()
 
 
-def measure(world_size: int) -> dict[str, float]:
+def measure(world_size: int, shm: str) -> dict[str, float]:
     """Return what an agreement of so many ranks takes."""
     from torch.distributed import TCPStore
 
@@ -134,7 +157,8 @@ def measure(world_size: int) -> dict[str, float]:
     pipes, running = [], []
     for share in shares:
         here, there = context.Pipe()
-        process = context.Process(target=follow, args=(server.port, share, world_size, there))
+        given = (server.port, share, world_size, shm, there)
+        process = context.Process(target=follow, args=given)
         process.start()
         pipes.append(here)
         running.append(process)
@@ -147,10 +171,12 @@ def measure(world_size: int) -> dict[str, float]:
     memory = psutil.Process().memory_info().rss
     for pipe in pipes:
         pipe.send("begin")
-    took, trips = [], []
+    took, trips, worked = [], [], []
     for number in range(1, ROUNDS + 1):
         time.sleep(1.0)  # as long as nothing happens they look seldom
+        before_s = time.process_time()
         made = leader.agree(Proposal(number, CONFIG, 0.0, 30.0), Terms(RankSet.parse("all")))
+        worked.append(time.process_time() - before_s)
         assert len(made.ranks) == world_size, made
         took.append(made.took_s)
         began_s = time.perf_counter()
@@ -168,6 +194,7 @@ def measure(world_size: int) -> dict[str, float]:
         "ranks": world_size,
         "seconds": statistics.median(took),
         "worst": max(took),
+        "worked_s": statistics.median(worked),
         "trip_s": statistics.median(trips),
         "calls": sum(calls for calls, *_ in found) / max(1, len(others)) / ROUNDS,
         "late": sum(late for _, late, _ in found) / max(1, opened),
@@ -175,17 +202,39 @@ def measure(world_size: int) -> dict[str, float]:
     }
 
 
+def foretold(measured: list[dict[str, float]], ranks: int) -> float:
+    """Return the seconds that so many ranks would take, by what some have taken.
+
+    The ranks have machines of their own there: what grows with them is the work of the leader and
+    the store, in one process here, a line through the measured ones. And in large jobs they look
+    less often: one of each machine where nothing happens, which the others learn as late again, and
+    each of them where something has, twice.
+    """
+    many = [one for one in measured if one["ranks"] >= LEAST_FITTED]
+    work = statistics.linear_regression(
+        [one["ranks"] for one in many], [one["worked_s"] for one in many]
+    )
+    machines = ranks / RANKS_A_MACHINE
+    seldom = 2 * max(IDLE_S, machines / LOOKS_A_SECOND) - IDLE_S + 2 * ranks / BUSY_LOOKS_A_SECOND
+    return measured[0]["seconds"] + work.slope * ranks + seldom
+
+
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    measured = [measure(count) for count in counts]
-    head = ("ranks", "agreed after, median", "worst", "a round trip", "calls a rank",
+    measured = []
+    for count in counts:
+        with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
+            measured.append(measure(count, shm))
+    head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
+            "calls a rank",
             "told too late", "leader's memory")  # fmt: skip
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"{one['ranks']:,.0f}",
             f"{one['seconds'] * 1e3:,.0f} ms",
             f"{one['worst'] * 1e3:,.0f} ms",
+            f"{one['worked_s'] * 1e3:,.0f} ms",
             f"{one['trip_s'] * 1e3:,.2f} ms",
             f"{one['calls']:,.0f}",
             f"{one['late']:.1%}",
@@ -193,9 +242,15 @@ def main(*given: str) -> None:
         )
         for one in measured
     ]
+    fitted = sum(one["ranks"] >= LEAST_FITTED for one in measured) > 1
+    guesses = {count: foretold(measured, count) for count in FORETOLD} if fitted else {}
+    rows += [
+        (f"{count:,} (foretold)", f"{took_s:,.1f} s", *[""] * 6)
+        for count, took_s in guesses.items()
+    ]
     print_table(f"A step for all ranks, {ROUNDS} agreements each", head, rows)
     if "--plot" in given:
-        plot(given[given.index("--plot") + 1], measured)
+        plot(given[given.index("--plot") + 1], measured, guesses)
 
 
 if __name__ == "__main__":

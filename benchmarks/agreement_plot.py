@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 WIDTH, HEIGHT, EDGE = 640, 360, 60
 
 
-def plot(path: str, measured: Sequence[dict[str, float]]) -> None:
+def plot(path: str, measured: Sequence[dict[str, float]], foretold: Mapping[int, float]) -> None:
     """Write a drawing, as SVG.
 
     Args:
         path: Where to.
         measured: What was measured of each number of ranks.
+        foretold: Seconds that others would take.
     """
-    ranks, seconds = [1, 10, 100, 1000, 10_000], [0.01, 0.1, 1, 10]
+    ranks, seconds = [1, 10, 100, 1000, 10_000, 100_000], [0.01, 0.1, 1, 10, 100]
 
     def place(count: float, took_s: float) -> tuple[float, float]:
         across = math.log10(count) / math.log10(ranks[-1])
@@ -43,8 +44,13 @@ def plot(path: str, measured: Sequence[dict[str, float]]) -> None:
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-width="2"/>')
     parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#1f6feb"/>' for x, y in points]
+    guessed = [points[-1], *(place(count, took_s) for count, took_s in foretold.items())]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in guessed)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-dasharray="4 4"/>')
+    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="white" stroke="#1f6feb"/>'
+              for x, y in guessed[1:]]  # fmt: skip
     middle = WIDTH / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">ranks</text>')
     parts.append(f'<text x="{middle}" y="30" text-anchor="middle">from the proposal until all '
-                 "know the step</text></svg>")  # fmt: skip
+                 "know the step; dashed: foretold</text></svg>")  # fmt: skip
     Path(path).write_text("\n".join(parts) + "\n")

@@ -37,6 +37,10 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 UNTIMED, STEPS = 5, 20
 """Of a block: Python adapts itself anew to functions that have just been replaced."""
 MARKS = 100
+RUNS, RUN = 7, 400
+"""Runs of so many steps, without a window and in one by turns, for what is taken apart."""
+STEP_MS = 5.0
+"""The training step of which the shares are shown."""
 
 
 class Training:
@@ -54,15 +58,32 @@ class Training:
         while True:
             yield from self._loader
 
-    def step(self, marks: int) -> None:
-        """Train a step and set so many marks in it."""
+    def _train(self) -> None:
         (batch,) = next(self._batches)
         self._optimizer.zero_grad()
         self._model(batch).square().mean().backward()
         self._optimizer.step()
+
+    def step(self, marks: int) -> None:
+        """Train a step and set so many marks in it."""
+        self._train()
         for _ in range(marks):
             mstx.mark("here")
         dp.step()
+
+    def apart(self, marks: int) -> tuple[float, float]:
+        """Return what so many marks took amid the training, and ``dp.step()``: means in us."""
+        took = []
+        for _ in range(RUN + UNTIMED):
+            self._train()
+            began_s = time.perf_counter()
+            for _ in range(marks):
+                mstx.mark("here")
+            marked_s = time.perf_counter()
+            dp.step()
+            took.append((marked_s - began_s, time.perf_counter() - marked_s))
+        of_marks, of_steps = zip(*took[UNTIMED:], strict=True)
+        return statistics.mean(of_marks) * 1e6, statistics.mean(of_steps) * 1e6
 
     def block(self, marks: int = 0) -> Times:
         """Return the mean times of a block's steps."""
@@ -115,6 +136,28 @@ def compared(training: Training, folder: str) -> dict[str, list[tuple[Times, Tim
     return found
 
 
+def taken_apart(training: Training, folder: str) -> list[tuple[str, ...]]:
+    """Return what marks and the step take, without a window and in one, in rows."""
+    without, within = [], []
+    for _ in range(RUNS):
+        without.append(training.apart(MARKS))
+        with marks_alone(folder):
+            within.append(training.apart(MARKS))
+    rows: list[tuple[str, ...]] = []
+    sums = [0.0, 0.0]
+    for place, what in enumerate((f"{MARKS} marks", "dp.step()")):
+        before = statistics.median(run[place] for run in without)
+        after = statistics.median(run[place] for run in within)
+        sums = [sums[0] + before, sums[1] + after]
+        rows.append(_apart_row(what, before, after))
+    return [*rows, _apart_row("both", *sums)]
+
+
+def _apart_row(what: str, before: float, after: float) -> tuple[str, ...]:
+    share = (after - before) / (STEP_MS * 1e3)
+    return what, f"{before:.1f} us", f"{after:.1f} us", f"{after - before:+.1f} us", f"{share:.2%}"
+
+
 def _block_in(entered: AbstractContextManager[None], training: Training, marks: int) -> Times:
     with entered:
         return training.block(marks)
@@ -134,8 +177,12 @@ def main() -> None:
             time.sleep(0.01)
         training = Training()
         training.block()
+        parts = taken_apart(training, folder)
         rows = [_row(name, times) for name, times in compared(training, folder).items()]
         dp.shutdown()
+    columns = ("what", "no window", "window of marks alone", "more", f"of {STEP_MS:g} ms")
+    apart = f"Apart, amid the training: medians of {RUNS} runs of {RUN} steps"
+    print_table(apart, columns, parts)
     title = f"Marks in a training step, medians of {ROUNDS} rounds of 4 blocks of {STEPS} steps"
     head = ("what", "without", "with", "more", "quartiles", "more processor time")
     print_table(title, head, rows)

@@ -85,6 +85,7 @@ def init(
     plugin: bool | None = None,
     nvtx: bool | None = None,
     steps: str | float | None = None,
+    store: object = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -103,8 +104,8 @@ def init(
             say it.
         exit_wait_s: For so many seconds the end of the process waits for a capture that is being
             saved. Without it ``DYNPROF_EXIT_WAIT_S`` decides, else it is 600.
-        prof_dirs: Absolute directories that the config's ``prof_dir`` may name besides those
-            under ``path``. Without it ``DYNPROF_PROF_DIRS``, a list as in ``PATH``, decides.
+        prof_dirs: Absolute directories, and URLs, that the config's ``prof_dir`` may name besides
+            those under ``path``. Without it ``DYNPROF_PROF_DIRS``, a list as in ``PATH``, decides.
         follow_symlinks: Read the config, and write, through symbolic links below ``path``, as a
             mounted ConfigMap of Kubernetes needs it; else they are refused.
         plugin: Mark the phases of torch's loops for windows that ask for marks, as
@@ -114,6 +115,9 @@ def init(
             does not; ``"package.module:function"`` or ``"package.module:Class.method"``, each
             return of it (nothing before the colon means the script itself); a number, a period in
             seconds. Without it ``DYNPROF_STEPS`` decides, else it is ``"script"``.
+        store: A ``TCPStore`` of ``torch.distributed`` to which all ranks of the job are connected:
+            over it they agree on the steps of windows. How many there are the launcher's variables
+            say. Without it the process group's serves, as soon as there is one.
         nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
             Without it ``DYNPROF_NVTX=1`` decides.
 
@@ -139,7 +143,7 @@ def init(
         if reason:
             warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
         return
-    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps)
+    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
     _session = open_session(Path(path), wishes)
     atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
     atexit.register(_end_at_exit)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
@@ -44,7 +45,10 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
         domain: A group of marks that the config can keep or leave out.
     """
     plain = stream is None and type(domain) is str and domain and type(message) is str
-    if plain and message and len(message) < SURELY_SHORT:  # two calls less
+    if plain and message and len(message) < SURELY_SHORT:  # some calls less
+        if take := SINKS.take:
+            take((message, domain, STACKS.number, time_ns()))
+            return
         for mark_there in SINKS.marks:
             mark_there(message, domain)
     elif _is_fit(message, domain, "mark") and SINKS.on_streams:

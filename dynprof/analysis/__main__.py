@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from dynprof.analysis.runs.one_trace import analyse_trace, draw_memory
+from dynprof.analysis.runs.remote_files import located, place_of
 from dynprof.errors import DynprofError
 
 
@@ -18,7 +19,7 @@ def main() -> None:
         SystemExit: With the reason why it could not be done.
     """
     parser = argparse.ArgumentParser(prog="python -m dynprof.analysis")
-    parser.add_argument("trace", type=Path, nargs="+", help="one after the other")
+    parser.add_argument("trace", nargs="+", help="one after the other; a path or a URL")
     parser.add_argument("--only", choices=["memory"], help="leave the rest out")
     parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
     asked = parser.parse_args()
@@ -29,13 +30,16 @@ def main() -> None:
     print("analysed", file=sys.stderr)  # its exit code may get lost
 
 
-def _analyse(trace: Path, only: str | None) -> str:
+def _analyse(named: str, only: str | None) -> str:
     """Analyse one trace; return why it could not be done."""
-    if trace.is_symlink():  # what was saved is none; somebody has put it there since
-        return f"{trace} is a symbolic link, which is not followed"
+    if Path(named).is_symlink():  # what was saved is none; somebody has put it there since
+        return f"{named} is a symbolic link, which is not followed"
     try:
-        for made in draw_memory(trace) if only else analyse_trace(trace):
-            print(made)
+        there = located(named)
+        with place_of(there.parent) as place:
+            trace = place.fetch_capture(there)
+            for made in draw_memory(trace) if only else analyse_trace(trace):
+                print(place.deliver(made))
     except (DynprofError, OSError) as error:
         return str(error)
     return ""

@@ -49,6 +49,7 @@ class Export:
         compress: Whether the trace becomes a ``.gz``.
         members: What is added to the trace's JSON object; left out, who recorded it and the
             user's metadata.
+        wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
     """
@@ -62,6 +63,7 @@ class Export:
     on_end: Callable[[Path, Manifest], None]
     compress: bool = True
     members: Mapping[str, object] | None = None
+    wait_s: Callable[[], float] | None = None
     copy: int = 0
     _token: str = field(default_factory=lambda: secrets.token_hex(4))
 
@@ -89,6 +91,7 @@ class Exporter:
         self._newest: Export | None = None
         self._idle = threading.Event()
         self._idle.set()
+        self._hurry = threading.Event()
         self._publishing = threading.Lock()
         self._given_up = False
         self._thread = own_thread(self._run, "dynprof-export")
@@ -111,6 +114,10 @@ class Exporter:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is being saved; False if that took longer than ``timeout_s``."""
         return self._idle.wait(timeout_s)
+
+    def hurry(self) -> None:
+        """Wait for no other rank any more."""
+        self._hurry.set()
 
     def give_up(self, reason: str) -> Manifest | None:
         """Let go of what is being saved, if anything is; return its manifest, which says why.
@@ -138,8 +145,13 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
+            self._leave_to_others(export)
             self._export(export)
             del export  # the recording holds the events of the whole window
+
+    def _leave_to_others(self, export: Export) -> None:
+        if wait_s := export.wait_s:
+            self._attempt("waiting for other ranks", lambda: self._hurry.wait(wait_s()))
 
     def _export(self, export: Export) -> None:
         began_s = time.monotonic()

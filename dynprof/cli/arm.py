@@ -109,18 +109,20 @@ def _after_saving(
     if not config.cancel:
         _warn_of_others(before, config)
     watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
-    if not watching:
+    leading = [] if watching else _leads_for_others(before, config)
+    if not (watching or leading):
         there = listed("rank", [status.rank for status in before])
         text = f"{path} is saved, but asks for none that is there ({there})"
         fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
-    say(f"{path} is saved; {asked_of} asked", err=True)
+    said = f"{asked_of} asked" if watching else "the rank here leads those that are asked"
+    say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
         _tell_what_is_asked(watching, inherited(config, asked))
         _tell_what_has_no_effect(parsed, path)
     if wait:
         follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
-        code = follower.follow(watching, timeout)
+        code = follower.follow(watching or leading, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)
 
 
@@ -151,6 +153,14 @@ def _led_elsewhere(before: list[Status]) -> str:
     return (
         f"{ranks} {'follow' if len(before) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
     )
+
+
+def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Status]:
+    """Return who leads ranks that are asked for and watch elsewhere."""
+    leading = [status for status in before if status.agreement == LEADS and status.job]
+    asked = config.asked_ranks
+    first = 0 if asked.chosen or asked.every else min(begin for begin, _ in asked.intervals)
+    return [status for status in leading if status.job and first < status.job.ranks]
 
 
 def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> list[int]:

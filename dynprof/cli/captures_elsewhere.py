@@ -7,6 +7,7 @@ from pathlib import Path
 from dynprof.cli.config_directory import statuses
 from dynprof.cli.outcome import say
 from dynprof.errors import CaptureError
+from dynprof.files.destination import is_url
 
 
 def say_if_elsewhere(path: Path) -> None:
@@ -15,12 +16,14 @@ def say_if_elsewhere(path: Path) -> None:
     Args:
         path: What the command was given: a config's directory, or any other folder or file.
     """
-    told = (status.last_capture for status in statuses(path))
-    manifests = [Path(name) for name in told if name and Path(name).is_absolute()]
+    told = [status.last_capture for status in statuses(path) if status.last_capture]
+    sent = [name for name in told if is_url(name)]
+    manifests = [Path(name) for name in told if Path(name).is_absolute()]
     newest = max((_written_s(one) for one in manifests), default=0.0)
-    if not newest or newest <= _newest_below(path):
+    if not sent and (not newest or newest <= _newest_below(path)):
         return
     folders = sorted({str(one.parent.parent) for one in manifests if _written_s(one)})
+    folders += sorted({name.rpartition("/info/")[0] for name in sent})
     say(f"newer captures lie elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
 
 

@@ -15,7 +15,6 @@ from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.difference import Growth
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 COLUMNS = (
     Column("name", 0, least=22, left=True),
@@ -29,7 +28,7 @@ COLUMNS = (
 """1 is the first capture, 2 the second."""
 
 Trace = Annotated[
-    Path, typer.Argument(help="A trace, or a folder: its newest is taken.", show_default=False)
+    Path, typer.Argument(help="A trace, or a folder: its newest window.", show_default=False)
 ]
 
 
@@ -41,9 +40,9 @@ def diff(
     """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
 
     First the parts of a step on the clock, as computing and communication, and the phases of the
-    host, then operators and kernels, by how much a step's time changed. Exit
-    code 0: compared; 1: compared, but the numbers do not mean the same, and why; 2: there is no
-    capture, or it cannot be read.
+    host, then operators and kernels, by how much a step's time changed. Of windows of several ranks
+    those are compared that both have, by their mean. Exit code 0: compared; 1: compared, but the
+    numbers do not mean the same, and why; 2: there is no capture, or it cannot be read.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
@@ -51,30 +50,30 @@ def diff(
         growths,
         part_growths,
         phase_growths,
-        step_ns,
         why_not_comparable,
     )
-    from dynprof.analysis.runs.newest import newest_measured
+    from dynprof.analysis.runs.window_difference import compare
 
     try:
         with waiting("reading"):
-            (one, passed_over), (other, more) = map(newest_measured, (first, second))
+            compared = compare(first, second)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
-    for why in {**passed_over, **more}.values():
+    one, other = compared.one, compared.other
+    for why in compared.passed_over:
         say(f"passed over: {why}", err=True)
     phases = part_growths(one, other) + phase_growths(one, other)
     rows = growths(one, other)[:limit]
-    before, after = step_ns(one) / 1e6, step_ns(other) / 1e6
+    before, after = one.whole_ns / 1e6, other.whole_ns / 1e6
     shown = console()
     title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
-    shown.print(sentence(f"{_of(one, other)}: {title}", shown.width, style="italic"))
+    shown.print(sentence(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
     if phases or rows:
         cells = [_cells(row, narrow=shown.width < ANY) for row in (*phases, *rows)]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
         say("nothing in it changed")
-    for remark in _remarks(one, other):
+    for remark in compared.remarks:
         say(remark, err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
@@ -82,19 +81,9 @@ def diff(
         raise typer.Exit(INVALID)
 
 
-def _remarks(one: MeasuredTrace, other: MeasuredTrace) -> list[str]:
-    """Return what is to be known of the two, though their numbers mean the same."""
-    found = [f"{each.path}: {words}" for each in (one, other) for words in each.tear.words()]
-    first, second = one.device_name, other.device_name
-    if first and second and first != second:
-        found.append(f"1 ran on {first}, 2 on {second}: kernels may bear other names")
-    return found
-
-
-def _of(one: MeasuredTrace, other: MeasuredTrace) -> str:
+def _of(*steps: str) -> str:
     """Return what times are of; where only one trace has marked steps, that is said elsewhere."""
-    wholes = {measured.breakdown.a_step for measured in (one, other)}
-    return " or ".join(sorted(wholes))
+    return " or ".join(sorted(set(steps)))
 
 
 def _cells(row: Growth, *, narrow: bool) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import statuses
-from dynprof.files.layout import Layout, free_disk_mb, why_unusable
+from dynprof.files.destination import destination, parted
+from dynprof.files.layout import Layout, free_disk_mb
 from dynprof.requests.plan import Refusal, Standing, plan
 
 if TYPE_CHECKING:
@@ -29,15 +30,16 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     status = _asked_process(parsed.config, path.parent)
     if status is None or parsed.config.cancel:
         return
-    allowed = tuple(map(Path, status.prof_dirs))
-    layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed)
-    folder = layout.capture_dir(parsed.config.prof_dir)
+    folders, urls = parted(status.prof_dirs)
+    allowed = tuple(map(Path, folders))
+    layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed, urls=urls)
+    place = destination(layout, parsed.config.prof_dir, parsed.config.storage.scratch_dir)
     standing = Standing(
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
         capabilities=status.profilers,
-        free_disk_mb=free_disk_mb(folder),
-        prof_dir_problem=layout.why_forbidden(folder) or why_unusable(folder),
+        free_disk_mb=free_disk_mb(place.workshop),
+        prof_dir_problem=place.why_not(layout),
     )
     config = parsed.config
     if config.asked_ranks.chosen and status.agreement:  # it may be this one

@@ -18,7 +18,10 @@ PANELS: dict[str | None, tuple[str, ...]] = {
         "gc_detect_threshold", "host_sys", "profiler_level", "backend",
     ),
     "Marks of the script": ("mstx", "mstx_domain_include", "mstx_domain_exclude", "msprof_tx"),
-    "Files and tables": ("prof_dir", "metadata", "analyse", "export_type", "async_mode"),
+    "Files and tables": (
+        "prof_dir", "scratch_dir", "spread_s", "retry_s", "metadata", "analyse", "export_type",
+        "async_mode",
+    ),
     "Ascend NPU": (
         "aic_metrics", "l2_cache", "op_attr", "data_simplification", "sys_io",
         "sys_interconnection",
@@ -47,7 +50,10 @@ BRIEFS = {
     "profiler_level": "Level_none, Level0, Level1 or Level2.",
     "backend": "torch, npu, python, or auto.",
     "mstx": "Marks and ranges that the script sets.",
-    "prof_dir": "Where captures go, from the config's directory.",
+    "prof_dir": "Where captures go: a directory or a URL.",
+    "scratch_dir": "Put them together here first, then move.",
+    "spread_s": "Ranks begin to write over so many seconds.",
+    "retry_s": "Try to move a capture for so long.",
     "metadata": "To find again in the trace; may come again.",
     "export_type": "Form of the tables: text, db or both.",
     "aic_metrics": "Metrics of AI cores, from Level1 on.",

@@ -13,7 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from dynprof.cli.help_panels import BRIEFS, PANELS
-from dynprof.config import AgreementConfig, ExperimentalConfig, Limits, ProfilerConfig
+from dynprof.config import (
+    AgreementConfig,
+    ExperimentalConfig,
+    Limits,
+    ProfilerConfig,
+    StorageConfig,
+)
 
 if typing.TYPE_CHECKING:
     from pydantic import BaseModel
@@ -24,6 +30,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "experimental_config": ExperimentalConfig,
     "limits": Limits,
     "agreement": AgreementConfig,
+    "storage": StorageConfig,
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """What the help shows for a value."""

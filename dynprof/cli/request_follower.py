@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dynprof.cli.config_directory import LIVE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.cli.whole_job import is_over, tell_of_all
+from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
 from dynprof.journal.journal import printable
 from dynprof.journal.status import HEARTBEAT_S, LEADS, JobStatus, Status
@@ -108,7 +109,7 @@ class Follower:
         """Say how it ended on a rank; return the exit code that this means."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
-            say(self._directory / str(answer.capture))
+            say(placed(self._directory, str(answer.capture)))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
             say(f"rank {rank}: {_in_words(answer)}", err=True)

@@ -161,6 +161,9 @@ def _cells(status: Status) -> list[str]:
 def _notes(status: Status) -> list[tuple[str, str]]:
     """Return what is to be said of a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
+    newest = status.edits[-1] if status.edits else None
+    if newest and newest.outcome == "waiting" and newest.text.startswith("waits, "):
+        notes.append((f"request {newest.number} {newest.text}", "cyan"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if status.last_capture:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import health
 from dynprof.cli.outcome import NOBODY, fail
-from dynprof.cli.terminal_tables import Column, console, table
+from dynprof.cli.terminal_tables import ANY, Column, console, table
 from dynprof.launch.watched_processes import Watched, watched_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COLUMNS = (
     Column("pid", 0),
@@ -51,12 +56,30 @@ def show_watched(*, as_json: bool, every: bool) -> None:
     else:
         shown = console()
         if found:
-            shown.print(table(COLUMNS, [_cells(one) for one in found], shown.width))
+            shown.print(table(COLUMNS, _named(map(_cells, found), shown.width), shown.width))
         if others:
-            shown.print(table(OTHERS, [_cells_of_other(one) for one in others], shown.width))
+            rows = _named(map(_cells_of_other, others), shown.width, place=1)
+            shown.print(table(OTHERS, rows, shown.width))
     if not found:
         text = "no process of this user on this machine watches a config"
         fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOBODY)
+
+
+def _named(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
+    """Return rows with their commands, on a screen without what those of all jobs begin with."""
+    found = list(rows)
+    if width < ANY:
+        for row in found:
+            row[place] = what_runs(row[place])
+    return found
+
+
+def what_runs(command: str) -> str:
+    """Return a command line from the script on, and its files without their folders."""
+    words = command.split()
+    if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
+        del words[0]
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words) or command
 
 
 def _plain_other(one: Candidate) -> dict[str, Any]:

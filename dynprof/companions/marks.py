@@ -101,6 +101,10 @@ class MarkTracks(Companion, Sink):
         """Return what notes a moment: a function that has at hand all that it needs."""
         return self._mark
 
+    def taker(self) -> Callable[[tuple[str, str, int, int]], object] | None:
+        """Return what takes moments of all domains, if this window keeps them all."""
+        return self._note if self._keeps.are_all else None
+
     def _make_marker(self) -> Callable[[str, str], None]:
         keeps, note, here, now_ns = self._keeps, self._note, STACKS, time_ns
 

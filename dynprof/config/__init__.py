@@ -9,10 +9,12 @@ nothing of this process. Others use the names below, ``model``, ``experimental``
 from dynprof.config.agreement import AgreementConfig
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.file_reading import Source, read_source
-from dynprof.config.model import Limits, ProfilerConfig
+from dynprof.config.limits import Limits
+from dynprof.config.model import ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
+from dynprof.config.storage import StorageConfig
 
 __all__ = [
     "AgreementConfig",
@@ -22,6 +24,7 @@ __all__ = [
     "ProfilerConfig",
     "RankSet",
     "Source",
+    "StorageConfig",
     "config_schema",
     "parse_config",
     "read_source",

@@ -27,7 +27,7 @@ class AgreementConfig(Section):
         Literal["refuse", "downgrade"],
         Field(
             description="Where one rank cannot serve the request, or only with less than the "
-            "others: refuse it on all, or record on all what each of them can."
+            "others: refuse it on all, or record on all what they have in common."
         ),
         SAME,
     ] = "refuse"

@@ -14,62 +14,24 @@ from pydantic import Field, JsonValue, model_validator
 from dynprof.config.agreement import AgreementConfig
 from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
+from dynprof.config.limits import Limits
+from dynprof.config.patterns import PATH_PATTERN, RANKS_PATTERN
 from dynprof.config.ranks import RankSet
 from dynprof.config.section import Section
+from dynprof.config.storage import StorageConfig
 from dynprof.errors import Problem
+from dynprof.files.destination import why_no_destination
 
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
 RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
-_RANKS = (
-    "([0-9]{1,7}( *- *[0-9]{1,7})?|every [1-9][0-9]{0,6}(st|nd|rd|th)|one per host|slowest|median)"
-)
-RANKS_PATTERN = f"^(all|{_RANKS}(( *, *| and ){_RANKS})*)$"
 _RANKS_EXAMPLES: list[Any] = ["all", "0-3,8", "every 64th"]
 MULTIPLE = "next multiple of "
-PATH_PATTERN = r"""^[^\x00-\x1f\x7f"\\]+$"""
-"""Without quotes and backslashes: torch writes the path into the trace as it is."""
 MAX_STEPS = 2**53 - 1
 """The largest step number that every JSON reader keeps exact."""
 
 
 _ANALYSIS = "in a process beside the training, into `analysis/`"
-
-
-class Limits(Section):
-    """What a window may cost before it closes early; null switches a limit off."""
-
-    max_seconds: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=1e9,
-            description="Close at the first step end after this many seconds; where all threads "
-            "are recorded and none has ended a step for a minute, without one.",
-        ),
-        SAME,
-    ] = 3600
-    max_memory_mb: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=1e9,
-            description="Close at the first step end at which this process has grown by this "
-            "many MB (10^6 bytes) of resident memory since the window opened; asked every 50 ms, "
-            "every 250 ms where marks alone are recorded.",
-        ),
-        SAME,
-    ] = 4096
-    min_free_disk_mb: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            le=1e12,
-            description="Do not open a window, and give up saving one, with less than this many "
-            "MB (10^6 bytes) free where the capture goes.",
-        ),
-        SAME,
-    ] = 1024
 
 
 class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its own error
@@ -103,8 +65,8 @@ class ProfilerConfig(Section):
         Field(
             pattern=PATH_PATTERN,
             max_length=4096,
-            examples=["./", "captures"],
-            description="Where captures go, relative to the directory of this file.",
+            examples=["./", "captures", "s3://bucket/captures"],
+            description="Where captures go: a directory, relative to that of this file, or a URL.",
         ),
         SAME,
     ] = "./"
@@ -224,6 +186,11 @@ class ProfilerConfig(Section):
         Field(description="How the ranks of a process group agree on a window."),
         SAME,
     ] = AgreementConfig()
+    storage: Annotated[
+        StorageConfig,
+        Field(description="How captures get to prof_dir, where other ranks write as well."),
+        SAME,
+    ] = StorageConfig()
     metadata: Annotated[
         dict[str, JsonValue],
         Field(description="Anything you want to find again beside and inside the trace."),
@@ -291,9 +258,13 @@ class ProfilerConfig(Section):
 def broken_rules(config: ProfilerConfig) -> list[Problem]:
     """Return what makes the fields of ``config`` contradict each other."""
     problems = []
-    if config.prof_dir.startswith("~"):
-        text = "the ~ of a shell means nothing here; write the whole path."
-        problems.append(Problem(text, "/prof_dir"))
+    named = (config.prof_dir, "/prof_dir"), (config.storage.scratch_dir, "/storage/scratch_dir")
+    for path, pointer in named:
+        if path and path.startswith("~"):
+            text = "the ~ of a shell means nothing here; write the whole path."
+            problems.append(Problem(text, pointer))
+    if why := why_no_destination(config.prof_dir):
+        problems.append(Problem(f"{why}.", "/prof_dir"))
     if config.ranks is not None and config.is_rank:
         text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
         problems.append(Problem(text, "/ranks"))

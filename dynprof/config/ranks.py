@@ -54,6 +54,13 @@ class RankSet:
         """Return whether it asks for a rank, or may choose it."""
         return bool(self.chosen) or rank in self
 
+    def turn(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Return which of how many ranks one is; of those that are to be chosen, of all."""
+        if self.chosen or rank not in self:
+            return rank, world_size
+        asked = [one for one in range(world_size) if one in self]
+        return asked.index(rank), len(asked)
+
     def __str__(self) -> str:
         if self.intervals == _ALL:
             return "all"

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.model import Limits, ProfilerConfig
+from dynprof.config.limits import Limits
+from dynprof.config.model import ProfilerConfig
 from dynprof.files.layout import SCHEMA_NAME
 
 _SEED_TOP = (

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from dynprof.config.agreement import AgreementConfig
 from dynprof.config.effects import SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.model import Limits, ProfilerConfig
+from dynprof.config.limits import Limits
+from dynprof.config.model import ProfilerConfig
 from dynprof.config.schema import config_schema
+from dynprof.config.storage import StorageConfig
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -25,7 +27,7 @@ Keys, spelling and defaults are those of the Ascend PyTorch Profiler. What diffe
 
 - `prof_dir` is relative to the directory of the config, where `torch_npu` takes the working
   directory of the process, and leads out of it only where
-  [captures may go](training-script.md#the-calls);
+  [captures may go](training-script.md#the-calls); it may be a URL;
 - a value that is not allowed is refused in a sentence, where `torch_npu` takes the default; of
   `export_type` the default is taken here too, with a remark;
 - `start_step` 0 is the next step, as is -1;
@@ -41,6 +43,7 @@ def settings_markdown() -> str:
         _table("`experimental_config`", ExperimentalConfig, _definition("ExperimentalConfig")),
         _table("`limits`", Limits, _definition("Limits")),
         _table("`agreement`", AgreementConfig, _definition("AgreementConfig")),
+        _table("`storage`", StorageConfig, _definition("StorageConfig")),
     ]
     return "\n".join(parts)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
-from dynprof.coordination.job_group import job_group
+from dynprof.coordination.job_group import group_around, job_group
 from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
 from dynprof.coordination.messages import Farewell
-from dynprof.coordination.shared_log import RANKS_A_SECOND, Listener, Speaker
+from dynprof.coordination.shared_log import LOOKS_A_SECOND, Listener, Speaker
 from dynprof.coordination.timed_store import TimedStore
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dynprof.coordination.leader import Terms
     from dynprof.coordination.messages import Message, Proposal
     from dynprof.coordination.participant import Participant, RollKeeper
+    from dynprof.process.rank import Rank
     from dynprof.wall import Wall
 
 END_S = 5.0
@@ -113,8 +114,8 @@ class Coordinator:
         self._asks.put(lambda leader: leader.tell(message))
 
     def look(self) -> None:
-        """Agree no more where the store has not answered for long; on another thread."""
-        if self.failed or self._store.silent_s < SILENT_S:
+        """Agree no more where the store has not answered for long; called each second."""
+        if self.failed or self._store.look() < SILENT_S:
             return
         self.failed = True
         self._store.give_up()
@@ -164,7 +165,7 @@ class Coordinator:
         is_new = time.monotonic() < self._began_s + JOIN_S
         pause_s = WATCHED_S if self._keeper.waits or is_new else UNWATCHED_S
         try:
-            return next_of(self._asks, pause_s + self.group.world_size / RANKS_A_SECOND)
+            return next_of(self._asks, pause_s + self.group.world_size / LOOKS_A_SECOND)
         except queue.Empty:
             return self._call_the_roll
 
@@ -187,11 +188,21 @@ class Coordinator:
 
     def _follow(self) -> None:
         group, rest = self.group, self._ended.wait
-        listener = Listener(self._store, group.rank, group.world_size, rest)
+        listener = Listener(self._store, group.rank, group.world_size, group.machines, rest)
         self._follower = Follower(listener, self._me, self._ended.is_set)
-        self._follower.follow()
+        try:
+            self._follower.follow()
+        finally:
+            listener.end()
 
 
-def group_to_agree_in() -> JobGroup | None:
-    """Return the group of this process, unless it is told not to agree."""
-    return None if os.environ.get(SWITCH) == "0" else job_group()
+def group_to_agree_in(rank: Rank, store: object) -> JobGroup | None:
+    """Return the group of this process, unless it is told not to agree.
+
+    Args:
+        rank: Which of the job's processes this is.
+        store: That of all of them, where the script gave one.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return None
+    return job_group() if store is None else group_around(store, rank)

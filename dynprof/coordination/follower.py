@@ -46,7 +46,7 @@ class Follower:
     def _follow_one(self) -> None:
         while not isinstance(message := self._listener.hear(), Farewell):
             if isinstance(message, Rejoin):
-                self._me.left_alone("the other ranks went on without it")
+                self._me.left_alone("the others have gone on, or begun anew")
             else:
                 self._listener.reply(answer(self._me, message))
         if not self._has_ended():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import resource
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.coordination.shared_log import Store
+    from dynprof.process.rank import Rank
 
 FILES_A_RANK, FILES_BESIDE = 3, 200
 """Open where the store is: a connection of the job's, dynprof's, and one to spare."""
@@ -22,24 +24,31 @@ TIMEOUT = datetime.timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class JobGroup:
-    """A process group of several ranks.
+    """Several ranks that share a key-value store: a process group, mostly.
 
     Attributes:
         rank: This process's.
         world_size: How many there are.
-        store: Its key-value store, which tells one group from the next.
+        store: The store, which tells one group from the next.
     """
 
     rank: int
     world_size: int
     store: Any
 
+    @property
+    def machines(self) -> float:
+        """On how many they are, as far as the launcher says; else one each."""
+        here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        return self.world_size / max(1, int(here) if here.isdecimal() else 1)
+
     def collectives(self) -> int | None:
         """Return how many this process has begun; None where torch does not say."""
         distributed: Any = sys.modules.get("torch.distributed")
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
             group = distributed.distributed_c10d._get_default_group()
-            return int(group._get_sequence_number_for_group())
+            if (group.rank(), group.size()) == (self.rank, self.world_size):
+                return int(group._get_sequence_number_for_group())
         return None
 
     def connect(self) -> Store:
@@ -68,6 +77,11 @@ class JobGroup:
         ranks = counted(self.world_size, "rank")
         text = f"{allowed} files may be open here, and a store of {ranks} may need {needed:,}"
         return f"{text}; allow for that with ulimit -n"
+
+
+def group_around(store: object, rank: Rank) -> JobGroup | None:
+    """Return the ranks that share a store of the script's; None where there is no second one."""
+    return JobGroup(rank.number, rank.world_size, store) if rank.world_size > 1 else None
 
 
 def job_group() -> JobGroup | None:

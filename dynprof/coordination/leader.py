@@ -55,7 +55,7 @@ class Terms:
         start: The step that he names; None where he leaves that to the ranks.
         multiple: What is to divide the step.
         downgrade: Where one cannot serve it, or with less than others: whether all are to record
-            what each of them can; else none does.
+            what they have in common; else none does.
     """
 
     ranks: RankSet

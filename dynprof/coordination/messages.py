@@ -127,7 +127,7 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class Rejoin:
-    """For whoever was away so long that the messages since are gone."""
+    """For whoever was away until messages were gone, or has joined the leader before."""
 
     kind: Literal["rejoin"] = "rejoin"
 

@@ -3,7 +3,8 @@
 Each message has a place, and its replies have it too. Everybody else looks at the place after the
 one that he has replied to, seldom while nothing happens and often once something does. The newest
 few messages stay. Who is away for longer finds in his next place that he has to join anew; these
-are the only old ones that are kept.
+are the only old ones that are kept. In jobs so large that it would be too much for the store, while
+nothing happens one rank of each machine looks, and has the others look once there is something.
 
 Nobody waits inside of the store: a thread that did would take the process with it, where it woke as
 the interpreter ends (seen: "terminate called without an active exception").
@@ -11,6 +12,7 @@ the interpreter ends (seen: "terminate called without an active exception").
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,18 +26,21 @@ from dynprof.coordination.messages import (
     message_of,
     to_text,
 )
+from dynprof.process.shared_looks import SharedLooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PREFIX = "dynprof"
 LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
+NAME = f"{PREFIX}/name"
+"""Of this log, unlike all others."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
 """Between two looks at how many have replied, or at what comes next."""
-IDLE_S, RANKS_A_SECOND = 0.25, 4000
-"""Between two looks where nothing happens; in large jobs so many ranks look each second."""
-BUSY_RANKS_A_SECOND = 20_000
-"""In large jobs so many ranks look each second where something has just happened."""
+IDLE_S, LOOKS_A_SECOND = 0.25, 4000
+"""Between two looks where nothing happens, and how many there are at most in all each second."""
+BUSY_LOOKS_A_SECOND = 20_000
+"""In large jobs there are so many where something has just happened."""
 KEPT = 4
 """Newest messages that stay, whoever has replied to them."""
 
@@ -82,15 +87,24 @@ class Speaker:
     ) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
         self._place = _next(store)
+        self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
         self.away: set[int] = set()
         self._there = set(range(max(0, self._place - KEPT), self._place))
 
     def lead(self, who: str) -> None:
-        """Say who leads; those who wait for a leader begin to listen."""
+        """Say who leads; those who wait for a leader begin to listen.
+
+        A store that outlives its ranks, as torchrun's does, still names the leader before; who has
+        joined that one is told to join anew.
+        """
+        led_before = self._store.check([LEADER])
         self._store.set(NEXT, str(self._place))
-        self._store.delete_key(JOINED)  # those of a leader before
+        self._store.delete_key(JOINED)
+        self._store.set(NAME, secrets.token_hex(8))
         self._store.set(LEADER, who)
+        if led_before:
+            self.say(Rejoin())
 
     def resign(self, farewell: Message) -> None:
         """Say that nobody leads any more; waits for no reply."""
@@ -100,7 +114,10 @@ class Speaker:
     def listeners(self) -> set[int]:
         """Return the ranks that listen and are not away."""
         if self._store.check([JOINED]):
-            for one in lines_of(Joined, self._store.get(JOINED)):
+            joined = self._store.get(JOINED)
+            news = joined.removeprefix(self._joined)  # it only grows, while this leads
+            self._joined = joined
+            for one in lines_of(Joined, news):
                 if one.place > self._awaits.get(one.rank, -1):
                     self._awaits[one.rank] = one.place
         for place in sorted(self._there) if self.away else ():
@@ -167,16 +184,26 @@ class Listener:
         store: The job's, on a connection of this thread.
         rank: The one that listens.
         world_size: How many listen.
+        machines: On how many they are.
         rest: Waits so many seconds; returns True where all is to end.
+        share: Returns what the ranks of this machine know of who looks at a log.
     """
 
     def __init__(
-        self, store: Store, rank: int, world_size: int, rest: Callable[[float], bool]
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        machines: float,
+        rest: Callable[[float], bool],
+        share: Callable[[str], SharedLooks] = SharedLooks,
     ) -> None:
-        self._store, self._rank = store, rank
-        self._idle_s, self._rest = max(IDLE_S, world_size / RANKS_A_SECOND), rest
-        self._first_pause_s = max(FIRST_PAUSE_S, world_size / BUSY_RANKS_A_SECOND)
+        self._store, self._rank, self._rest = store, rank, rest
+        self._share = share if world_size > IDLE_S * LOOKS_A_SECOND else None
+        self._idle_s = max(IDLE_S, machines / LOOKS_A_SECOND)
+        self._first_pause_s = max(FIRST_PAUSE_S, world_size / BUSY_LOOKS_A_SECOND)
         self._place = 0
+        self._looks: SharedLooks | None = None
 
     def find_leader(self) -> str:
         """Wait until somebody leads, and begin to listen; return who it is, empty at the end."""
@@ -198,17 +225,32 @@ class Listener:
         Raises:
             ValueError: It is none of dynprof's.
         """
-        key, pause_s = _key(self._place, "said"), self._first_pause_s
-        while not self._store.check([key]):
+        pause_s = self._first_pause_s
+        while not self._is_said(idle=pause_s >= self._idle_s):
             if self._rest(pause_s):
                 return Farewell()
             pause_s = min(pause_s * 1.5, self._idle_s)
-        message = message_of(self._store.get(key))
+        message = message_of(self._store.get(_key(self._place, "said")))
         if isinstance(message, Rejoin):
             if not self._who_leads():
                 return Farewell()
             self._join()
         return message
+
+    def _is_said(self, *, idle: bool) -> bool:
+        """Look, unless another rank of this machine does and waits for the same."""
+        looks = self._looks if idle else None
+        if looks and looks.another_sees_the_same():
+            return False
+        there = self._store.check([_key(self._place, "said")])
+        if looks:
+            looks.has_seen(str(self._place + there))
+        return there
+
+    def end(self) -> None:
+        """Leave it to others to look."""
+        if self._looks:
+            self._looks.end()
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""
@@ -218,6 +260,8 @@ class Listener:
 
     def _join(self) -> None:
         """Begin with the next message that will be said."""
+        if self._share:
+            self._looks = self._share(self._store.get(NAME).decode(errors="replace"))
         while True:
             self._place = _next(self._store)
             self._store.append(JOINED, to_text(Joined(self._rank, self._place)) + "\n")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from dynprof.coordination.shared_log import Store
 
+GAP_S = 2.0
+"""More than that between two looks is the silence of this process: it was stopped."""
+
 
 class TimedStore:
     """Does what a store does.
@@ -28,27 +31,31 @@ class TimedStore:
     ) -> None:
         self._connect, self._clock = connect, clock
         self._store: Any = None
-        self._asked_s: float | None = None
+        self._call_now: object | None = None
         self._given_up = False
+        self._seen: object | None = None
+        self._looked_s, self._silent_s = clock(), 0.0
 
-    @property
-    def silent_s(self) -> float:
-        """For how long a call has not come back; 0 where none is under way."""
-        asked_s = self._asked_s
-        return 0.0 if asked_s is None else self._clock() - asked_s
+    def look(self) -> float:
+        """Return for how many seconds a call has been seen not to come back; asked each second."""
+        now_s, call = self._clock(), self._call_now
+        gap_s, self._looked_s = min(GAP_S, now_s - self._looked_s), now_s
+        self._silent_s = self._silent_s + gap_s if call and call is self._seen else 0.0
+        self._seen = call
+        return self._silent_s
 
     def give_up(self) -> None:
         """Have the call that is under way fail, whenever it comes back, and each after it."""
         self._given_up = True
 
     def _call(self, method: str, *given: Any) -> Any:
-        self._asked_s = self._clock()
+        self._call_now = object()
         try:
             if self._store is None:
                 self._store = self._connect()
             found = getattr(self._store, method)(*given)
         finally:
-            self._asked_s = None
+            self._call_now = None
         if self._given_up:
             raise RuntimeError("the store answers too late")
         return found

@@ -28,6 +28,8 @@ LOG_DIR = "log"
 STATUS_DIR = "status"
 INFO_DIR = "info"
 """Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
+WINDOW_RECORD = "window.json"
+"""There too: the record of a window of several ranks."""
 FILE_MODE = 0o660
 """Asked of the system for every file; the process's umask takes its share off."""
 DIR_MODE = 0o770
@@ -48,6 +50,7 @@ class Layout:
         host: The name of this machine.
         pid: The id of this process.
         prof_dirs: Absolute directories beside ``root`` where captures may go.
+        urls: The same of what is no directory.
         follow_symlinks: Whether links below these directories are followed.
     """
 
@@ -56,12 +59,18 @@ class Layout:
     host: str
     pid: int
     prof_dirs: tuple[Path, ...] = ()
+    urls: tuple[str, ...] = ()
     follow_symlinks: bool = False
 
     @classmethod
     def here(cls, root: Path, rank: int, **rules: Any) -> Layout:
         """Return the layout of the calling process."""
         return cls(root=root, rank=rank, host=host_name(), pid=os.getpid(), **rules)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Where captures may go beside ``root``."""
+        return (*map(str, self.prof_dirs), *self.urls)
 
     @property
     def config(self) -> Path:
@@ -147,7 +156,7 @@ class Layout:
     @staticmethod
     def window_record(folder: Path) -> Path:
         """Return what the rank that leads writes about a window of all ranks."""
-        return folder / INFO_DIR / "window.json"
+        return folder / INFO_DIR / WINDOW_RECORD
 
     def manifest(self, folder: Path, copy: int = 1) -> Path:
         """Return this rank's manifest in a window's folder.
@@ -190,6 +199,10 @@ class Layout:
         path = capture_dir / f".{self._process}.{secrets.token_hex(4)}.recording"
         path.mkdir(mode=0o700)
         return path
+
+    def own_dir(self, path: Path) -> Path:
+        """Return a directory in this one that no other process uses."""
+        return path / self._process
 
     @property
     def _process(self) -> str:
@@ -279,20 +292,6 @@ def open_private(path: Path) -> BinaryIO:
 def make_private(path: Path) -> None:
     """Take what others may do with a file from it: one of a library's has what the umask leaves."""
     path.chmod(path.stat().st_mode & FILE_MODE)
-
-
-def why_unusable(path: Path) -> str:
-    """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
-    try:
-        path.exists()
-    except OSError as error:
-        return f"{path} cannot be used: {error.strerror}"
-    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
-    if not nearest.is_dir():
-        return f"{nearest} is not a directory"
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        return f"the job may not write in {nearest}"
-    return ""
 
 
 def free_disk_mb(path: Path) -> float:

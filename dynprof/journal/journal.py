@@ -112,6 +112,12 @@ class Journal:
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
+    def wait_for(self, number: int, hindrance: str) -> None:
+        """Note what an edit waits for, once, however often that is found."""
+        text, answer = f"waits, {hindrance}", self.outcomes.answer(number)
+        if answer and answer.text != text:
+            self.tell(number, "waiting", text)
+
     def refusal(self, number: int, texts: list[str]) -> None:
         """Note why a request is refused, and keep that for the status."""
         self.remember(problems=tuple(texts), remarks=())

@@ -58,6 +58,13 @@ class Sink:
         """Return what notes a moment without a stream, while this is plugged in."""
         return self.mark
 
+    def taker(self) -> Callable[[tuple[str, str, int, int]], object] | None:
+        """Return what takes each moment without a stream, ready made, while this is plugged in.
+
+        That is its message, domain, thread and time in ns; None where the sink wants to see it.
+        """
+        return None
+
     def begin(self, begun: Range) -> None:
         """Note its begin: now."""
 
@@ -71,6 +78,7 @@ class Sinks:
     Attributes:
         all: Of messages of a usual length, without a stream.
         marks: What tells each of these of a moment.
+        take: What takes the moments of the only one of these, ready made; None for nothing.
         on_streams: Of the same with one.
         of_long: Of those that only some of them take.
         of_begins: Those that hear of begins, without a stream.
@@ -84,6 +92,7 @@ class Sinks:
         self.all: tuple[Sink, ...] = ()
         self.on_streams: tuple[Sink, ...] = ()
         self.marks: tuple[Callable[[str, str], None], ...] = ()
+        self.take: Callable[[tuple[str, str, int, int]], object] | None = None
         self.of_long: tuple[Sink, ...] = ()
         self.of_begins: tuple[Sink, ...] = ()
         self.longest = MAX_BYTES
@@ -117,6 +126,7 @@ class Sinks:
         self.on_streams = sinks
         self.all = tuple(sink for sink in sinks if not sink.of_streams)
         self.marks = tuple(sink.marker() for sink in self.all)
+        self.take = self.all[0].taker() if len(self.all) == 1 else None
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
         self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])

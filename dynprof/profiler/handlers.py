@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.analysis_start import StartedAnalysis, analyse_now, arguments_for
+from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
@@ -80,7 +80,7 @@ class TraceHandler:
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
             trace = path.parent.parent / str(manifest.trace)
-            StartedAnalysis.begin(trace, *arguments)
+            begin_analysis(trace, *arguments)
 
 
 def save_now(

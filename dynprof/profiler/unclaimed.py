@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import is_being_tested
 from dynprof.captures.exporter import Exporter
-from dynprof.config.model import Limits
+from dynprof.config import Limits
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread
 from dynprof.profiler.handlers import save_now, usual_folder, worker_here

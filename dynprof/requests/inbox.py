@@ -21,7 +21,7 @@ class Inbox:
             another thread asks the file system, so that a hung one does not hang the training.
         on_due: Called by ``step()`` when something is due: :attr:`turn`, or what may spare one.
         turn: Looks what is due.
-        steps_from: Who ends the steps.
+        name_source: Returns who ends the steps.
         order: Why the open window shall close; empty where it shall not.
         knocked: Whether somebody knocked since the last turn.
         renumber_by: By how many the number of the step is to change at the next turn.
@@ -33,11 +33,11 @@ class Inbox:
         "due",
         "free_disk_mb",
         "knocked",
+        "name_source",
         "on_due",
         "order",
         "renumber_by",
         "step",
-        "steps_from",
         "turn",
     )
 
@@ -45,7 +45,7 @@ class Inbox:
         self.step = 0
         self.due = False
         self.free_disk_mb = float("inf")
-        self.steps_from = ""
+        self.name_source: Callable[[], str] = str
         self.turn = turn
         self.on_due = turn
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
@@ -53,6 +53,11 @@ class Inbox:
         self.order = ""
         self.knocked = False
         self.renumber_by = 0
+
+    @property
+    def steps_from(self) -> str:
+        """Who ends the steps."""
+        return self.name_source()
 
     @property
     def waiting(self) -> Request | None:

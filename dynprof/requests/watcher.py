@@ -3,17 +3,17 @@
 The directory is watched, not the file, because editors save by renaming. File system events
 only wake the watcher up; what counts is what a safe reading of the file then finds. So a lost
 event costs a few seconds, never a request, and where there are no events at all (network file
-systems) the same reading is done by the clock.
+systems) the same reading is done by the clock, for all processes of a machine by one of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Literal
 
-import psutil
 from watchdog.events import (
     FileClosedEvent,
     FileCreatedEvent,
@@ -24,6 +24,8 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
+from dynprof.files.file_system import is_remote, kind_of
+from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
@@ -39,32 +41,6 @@ POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
 """Between readings where it does: the net under a lost event and a replaced directory."""
-REMOTE_TYPES = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "davfs",
-        "drvfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "prl_fs",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-        "wekafs",
-    ]
-)
-"""File systems whose changes by other machines never reach inotify; every FUSE is one, too."""
-
 _SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
 
 
@@ -84,15 +60,10 @@ def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
             return value, f"{source}={value}"  # type: ignore[return-value]
         if value not in (None, "", "auto"):
             raise ValueError(f'{source}="{value}" is none of "auto", "events", "poll"')
-    kind = _file_system(directory)
-    if kind in REMOTE_TYPES or kind.startswith("fuse"):
+    kind = kind_of(directory)
+    if is_remote(kind):
         return "poll", f"a {kind} file system does not announce the changes of other machines"
     return "events", f"{kind or 'unknown'} file system"
-
-
-def _file_system(directory: Path) -> str:
-    mounts = [p for p in psutil.disk_partitions(all=True) if directory.is_relative_to(p.mountpoint)]
-    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else ""
 
 
 class Watcher:
@@ -121,6 +92,7 @@ class Watcher:
     ) -> None:
         self._path, self._follow_symlinks = path, follow_symlinks
         self._detector = EditDetector(at_start, time.time_ns())
+        self._shared = SharedLooks(f"{path.absolute()} in {_identity(path.parent)}")
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
         self._mode: WatchMode = mode
         self._observer: BaseObserver | None = None
@@ -146,6 +118,7 @@ class Watcher:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
         self._drop_observer()
+        self._shared.end()
 
     def _run(self) -> None:
         try:  # here, because the observer's threads leave signals to the job as this one does
@@ -164,8 +137,13 @@ class Watcher:
         return CHECK_S if self._mode == "events" else POLL_S
 
     def _look(self) -> None:
+        polls = self._mode == "poll"
+        if polls and not self._detector.unsettled and self._shared.another_sees_the_same():
+            return
         with brisk_switching():
             reading = read(self._path, follow_symlinks=self._follow_symlinks)
+            if polls:
+                self._shared.has_seen(hashlib.sha256(repr(reading).encode()).hexdigest())
             edit = self._detector.look(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)

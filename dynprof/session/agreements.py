@@ -10,6 +10,7 @@ from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
 from dynprof.coordination.leader import Terms
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal
 from dynprof.errors import Problem
+from dynprof.files.destination import destination
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
 from dynprof.requests.plan import Refusal
@@ -18,6 +19,7 @@ from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
     from dynprof.coordination.leader import Agreement
+    from dynprof.delivery.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
     from dynprof.requests.edits import Edit
@@ -39,6 +41,7 @@ class Agreements:
         wall: Keeps failures from the threads.
         edits: Answers what this rank need not agree on.
         member: Does what the leader says.
+        deliveries: Sends the records of windows.
     """
 
     def __init__(
@@ -48,9 +51,10 @@ class Agreements:
         wall: Wall,
         edits: EditHandler,
         member: Participation,
+        deliveries: Deliveries,
     ) -> None:
         self._process, self._journal, self._wall = process, journal, wall
-        self._edits, self._member = edits, member
+        self._edits, self._member, self._deliveries = edits, member, deliveries
         self._coordinator: Coordinator | None = None
         self._windows: JobWindows | None = None
         self._looking = threading.Lock()
@@ -113,7 +117,9 @@ class Agreements:
     def _forbidden(self, asked: Asked) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""
         layout = self._process.layout
-        if why := layout.why_forbidden(layout.capture_dir(asked.config.prof_dir)):
+        config = asked.config
+        place = destination(layout, config.prof_dir, config.storage.scratch_dir)
+        if why := place.why_forbidden(layout):
             return Refusal(asked.parsed.locate((Problem(f"{why}.", "/prof_dir"),)))
         return None
 
@@ -157,15 +163,18 @@ class Agreements:
             self._begin_or_end()
 
     def _begin_or_end(self) -> None:
-        group, before = group_to_agree_in(), self._coordinator
+        process, before = self._process, self._coordinator
+        group = group_to_agree_in(process.rank, process.store)
         if before and (group is None or group.store is not before.group.store):
             before.end()
             self._coordinator = self._member.group = None
         if group and self._coordinator is None:
-            layout = self._process.layout
+            layout = process.layout
             who = f"rank {group.rank} on {layout.host} ({layout.config})"
             self._member.group = group
-            self._windows = JobWindows(self._process, group.world_size, who, self._wall.attempt)
+            self._windows = JobWindows(
+                process, group.world_size, who, self._wall.attempt, self._deliveries
+            )
             self._coordinator = Coordinator(
                 group, self._member, who, self._wall, self._journal.warning, self._windows
             )

@@ -7,7 +7,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from dynprof.errors import Problem, describe
-from dynprof.files.layout import free_disk_mb, why_unusable
+from dynprof.files.destination import destination
+from dynprof.files.layout import free_disk_mb
 from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
@@ -142,13 +143,13 @@ class EditHandler:
     def _standing(self, config: ProfilerConfig, file: Path | None) -> Standing:
         """Say where the process stands with regard to a config."""
         layout = self._process.layout
-        folder = layout.capture_dir(config.prof_dir)
+        place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
             step=self._inbox.numbered,
             rank=self._process.rank.number,
             capabilities=self._process.capabilities(),
-            free_disk_mb=free_disk_mb(folder),
-            prof_dir_problem=layout.why_forbidden(folder, file) or why_unusable(folder),
+            free_disk_mb=free_disk_mb(place.workshop),
+            prof_dir_problem=place.why_not(layout, file),
         )
 
     def _arm(self, request: Request, standing: Standing) -> None:

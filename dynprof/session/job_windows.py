@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.delivery.deliveries import Errand
+from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.status import JobStatus
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from dynprof.captures.exporter import Attempt
     from dynprof.coordination.leader import Agreement
     from dynprof.coordination.messages import Reply
+    from dynprof.delivery.deliveries import Deliveries
+    from dynprof.delivery.order import Delivery
     from dynprof.requests.request import Asked
     from dynprof.windows.this_process import ThisProcess
 
@@ -101,13 +105,19 @@ class JobWindows:
         world_size: How many ranks there are.
         leader: Who leads: its rank, machine and config.
         attempt: Runs an action, and notes the exception that it ends with.
+        deliveries: Sends records to where captures go, if that is no directory.
     """
 
     def __init__(
-        self, process: ThisProcess, world_size: int, leader: str, attempt: Attempt
+        self,
+        process: ThisProcess,
+        world_size: int,
+        leader: str,
+        attempt: Attempt,
+        deliveries: Deliveries,
     ) -> None:
-        self._layout, self._clock = process.layout, process.clock
-        self._attempt = attempt
+        self._process, self._clock = process, process.clock
+        self._attempt, self._deliveries = attempt, deliveries
         self._world_size, self._leader = world_size, leader
         self._known = _Known()
         self._written: WindowRecord | None = None
@@ -153,7 +163,7 @@ class JobWindows:
             pending=len(known.pending) if known.made or not known.number else None,
             stragglers=known.stragglers,
             problems=known.made.reasons if known.made else (),
-            record=os.path.relpath(path, self._layout.root) if path else "",
+            record=os.path.relpath(path, self._process.layout.root) if path else "",
             heard_at=known.heard_at,
         )
 
@@ -161,9 +171,13 @@ class JobWindows:
         if known.agreed is None:
             return None
         first, _, asked = known.agreed
-        config = asked.config
-        name = window_dir_name(first, first + config.active - 1, asked.edit.edited_at_s)
-        return self._layout.window_record(self._layout.capture_dir(config.prof_dir) / name)
+        name = window_dir_name(first, first + asked.config.active - 1, asked.edit.edited_at_s)
+        place = self._delivery(asked).destination
+        folder = place.workshop if isinstance(place.final, str) else place.final
+        return self._process.layout.window_record(folder / name)
+
+    def _delivery(self, asked: Asked) -> Delivery:
+        return delivery_of(asked.config, self._process.layout, self._process.rank)
 
     def _write(self) -> None:
         """Write the record, where it says anything new; a full disk keeps no rank from agreeing."""
@@ -174,11 +188,16 @@ class JobWindows:
         record = self._record(known, *known.agreed)
         if record != self._written:
             self._written = record
-            self._attempt("writing the record of a window", lambda: self._save(record, path))
+            delivery = self._delivery(known.agreed[2])
+            self._attempt(
+                "writing the record of a window", lambda: self._save(record, path, delivery)
+            )
 
-    def _save(self, record: WindowRecord, path: Path) -> None:
-        self._layout.make_dir(path.parent)
+    def _save(self, record: WindowRecord, path: Path, delivery: Delivery) -> None:
+        self._process.layout.make_dir(path.parent)
         record.save(path)
+        if isinstance(delivery.destination.final, str) and not self.waits:
+            self._deliveries.submit(Errand(delivery.record_order(path)))
 
     def _record(self, known: _Known, first: int, made: Agreement, asked: Asked) -> WindowRecord:
         config, missing = asked.config, known.missing

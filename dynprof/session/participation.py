@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dynprof.config import parse_config
 from dynprof.coordination.messages import Mark, Profiler, Reply
 from dynprof.errors import ConfigError, Problem
+from dynprof.files.destination import placed
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
@@ -142,7 +143,7 @@ class Participation:
         reply = self._reply(takes_part=self._pending)
         if answer is None:
             return reply
-        capture = str(self._process.layout.root / answer.capture) if answer.capture else ""
+        capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         return replace(reply, outcome=answer.outcome, capture=capture)
 
     def open_at(self, opening: Opening) -> Reply:

@@ -1,15 +1,17 @@
-"""What follows a saved capture: its cost is counted, its analysis begun, and operators are told."""
+"""What follows a saved capture: it is sent on, its cost counted, its analysis begun, and told."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
+from dynprof.delivery.deliveries import Deliveries, Errand
+from dynprof.files.destination import is_url
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dynprof.captures.manifest import Manifest
+    from dynprof.delivery.order import Delivery
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.wall import Wall
@@ -26,6 +28,7 @@ class SavedCaptures:
         wall: Keeps what follows apart.
         costs: What captures cost.
         analyses: Those that were started.
+        deliveries: Those on their way.
     """
 
     def __init__(
@@ -36,43 +39,83 @@ class SavedCaptures:
         wall: Wall,
         costs: CostAccount,
         analyses: Analyses,
+        deliveries: Deliveries,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._wall, self._analyses = journal, wall, analyses
+        self._deliveries = deliveries
 
-    def take(self, span: Span, path: Path, manifest: Manifest) -> None:
+    def take(self, span: Span, delivery: Delivery, path: Path, manifest: Manifest) -> None:
         """Hear of one.
 
         Args:
             span: When its window was open.
+            delivery: How it gets to its place.
             path: Where its manifest lies, or was to lie.
             manifest: What it says.
         """
         self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
         kept = manifest.lies_at(path)
-        self._costs.window_saved(path if kept else None, manifest, span)
+        self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.knock()
-        self._begin_analysis(path.parent.parent, manifest)
-        self._tell(path.parent.parent, manifest, self._shown(path) if kept else None)
+        if not kept or delivery.destination.is_direct:
+            self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
+        elif self._wall.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
+            self._arrive(path.parent.parent, manifest, self._shown(path))
 
-    def _begin_analysis(self, folder: Path, manifest: Manifest) -> None:
+    @staticmethod
+    def _settled_at(path: Path, delivery: Delivery) -> Path | None:
+        """Return where the manifest gets what is measured later; nowhere behind a URL."""
+        folder = delivery.destination.folder(path.parent.parent.name)
+        return None if isinstance(folder, str) else folder / path.parent.name / path.name
+
+    def _send(self, delivery: Delivery, path: Path, manifest: Manifest) -> None:
+        number, here = manifest.request.number, path.parent.parent
+        order = delivery.order(path, manifest)
+        self._journal.tell(number, "saving", f"put together in {here}; goes to {order.target}")
+
+        def say_trouble(why: str) -> None:
+            text = f"request {number}: its capture is not in {order.target} yet: {why}"
+            self._journal.warning(f"{text}; tried again, for {order.retry_s:g} s")
+
+        def end(arrived: str, why: str) -> None:
+            if arrived:
+                folder = order.target if is_url(arrived) else Path(order.target)
+                self._arrive(folder, manifest, self._shown(arrived))
+            else:
+                text = f"its capture is not in {order.target}, and lies in {here}: {why}"
+                self._journal.remember(last_error=f"request {number}: {text}")
+                self._journal.warning(f"request {number}: {text}")
+                self._arrive(here, manifest, self._shown(path))
+
+        self._deliveries.submit(Errand(order, delivery.wait_s, say_trouble, end))
+
+    def _arrive(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
+        trace = f"{folder}/{manifest.trace}" if manifest.trace else None
+        if trace:
+            self._begin_analysis(trace, manifest)
+        self._tell(trace, manifest, capture)
+
+    def _begin_analysis(self, trace: str, manifest: Manifest) -> None:
         wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
         if wanted is not None:
-            trace = folder / str(manifest.trace)
             self._wall.attempt("analysis", lambda: self._analyses.begin(trace, wanted))
 
-    def _tell(self, folder: Path, manifest: Manifest, capture: str | None) -> None:
+    def _tell(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
         if capture:
             self._journal.remember(last_capture=capture)
-        number, trace = manifest.request.number, manifest.trace
+        number = manifest.request.number
         if trace:
-            text = f"saved {self._shown(folder / trace)} "
+            text = f"saved {self._shown(trace)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=capture)
         else:
             text = f"no trace; {manifest.reason}" + (f"; see {capture}" if capture else "")
             self._journal.tell(number, "failed", text, capture=capture)
 
-    def _shown(self, path: Path) -> str:
-        """Return a path as the log has it."""
+    def _shown(self, place: Path | str) -> str:
+        """Return a place as the log has it."""
+        if isinstance(place, str) and is_url(place):
+            return place
+        path = Path(place)
         return str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
+from dynprof.delivery.deliveries import Deliveries
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
@@ -85,7 +86,8 @@ class Session:
             steps, self.inbox, self._journal, self._wall, self._clock, self._renumber_steps
         )
         self._upkeep = Upkeep(process, *said, self._steps)
-        saved_captures = SavedCaptures(process.layout.root, *said)
+        self._deliveries = Deliveries(self._wall.attempt)
+        saved_captures = SavedCaptures(process.layout.root, *said, self._deliveries)
         self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
         self._at_start = self._read(self._process.layout.config)
@@ -121,10 +123,10 @@ class Session:
             self._state,
         )
         self._agreements = Agreements(
-            process, self._journal, self._wall, self._edit_handler, self._member
+            process, self._journal, self._wall, self._edit_handler, self._member, self._deliveries
         )
         self._shutdown = Shutdown(
-            self._loop, self.inbox, self._exporter, self._journal, wait_s=exit_wait_s
+            self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s
         )
 
     @property
@@ -200,7 +202,7 @@ class Session:
             request=request.number if request else 0,
             progress=current.window.progress if current else None,
             watching=f"{self._watcher.mode} ({self._why_watching})",
-            prof_dirs=tuple(map(str, self._process.layout.prof_dirs)),
+            prof_dirs=self._process.layout.allowed,
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._costs.step_ms(),
             still_s=round(self._costs.still_s(), 1),

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.captures.exporter import Exporter
+    from dynprof.delivery.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.loop import Loop
@@ -27,15 +30,22 @@ class Shutdown:
         loop: Closes the open window.
         inbox: What may still wait.
         exporter: May be saving.
+        deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
     """
 
     def __init__(
-        self, loop: Loop, inbox: Inbox, exporter: Exporter, journal: Journal, *, wait_s: float
+        self,
+        loop: Loop,
+        inbox: Inbox,
+        exporter: Exporter,
+        deliveries: Deliveries,
+        journal: Journal,
+        wait_s: float,
     ) -> None:
         self._loop, self._inbox = loop, inbox
-        self._exporter, self._journal = exporter, journal
+        self._exporter, self._deliveries, self._journal = exporter, deliveries, journal
         self._wait_s = wait_s
 
     def wind_down(self, reason: str) -> None:
@@ -69,14 +79,23 @@ class Shutdown:
             time.sleep(0.005)
 
     def _wait_for_saving(self) -> None:
-        quiet_s = min(QUIET_S, self._wait_s)
-        if self._exporter.wait(quiet_s):
-            return
-        text = f"a capture is being saved; the process waits for it, up to {self._wait_s:g} s"
+        until_s = time.monotonic() + self._wait_s
+        self._exporter.hurry()
+        if not self._waited(self._exporter.wait, "saved", until_s):
+            self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
+        if not self._waited(self._deliveries.wait, "sent to its place", until_s):
+            for text in self._deliveries.left():
+                self._journal.warning(text)
+        self._deliveries.end()
+
+    def _waited(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
+        """Wait for something, not without a word where that takes long."""
+        if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
+            return True
+        text = f"a capture is being {what}; the process waits for it, up to {self._wait_s:g} s"
         self._journal.info(text)
         say(f"{text}. Ctrl-C gives it up.")
-        if not self._exporter.wait(self._wait_s - quiet_s):
-            self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
+        return wait(max(0.0, until_s - time.monotonic()))
 
     def _give_up(self, reason: str) -> None:
         if manifest := self._exporter.give_up(reason):

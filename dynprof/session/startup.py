@@ -6,6 +6,7 @@ import contextlib
 import encodings.utf_8_sig  # noqa: F401 - as below
 import importlib.util
 import os
+import re
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
+from dynprof.files.destination import parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.requests.watcher import choose_mode
@@ -53,6 +55,7 @@ class Wishes:
     prof_dirs: Places | None = None
     follow_symlinks: bool = False
     steps: str | float | None = None
+    store: object = None
 
 
 def open_session(path: Path, wishes: Wishes) -> Session:
@@ -64,7 +67,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     """
     place = _place(wishes.rank)
     patience_s = _exit_wait(wishes.exit_wait_s)
-    prof_dirs = _prof_dirs(wishes.prof_dirs)
+    prof_dirs, urls = _prof_dirs(wishes.prof_dirs)
     steps = wished(wishes.steps, otherwise=Wish("script"))
     backends = all_backends()
     root = _usable(path)
@@ -76,9 +79,13 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         if usable:
             keep_kineto_quiet(usable)
         layout = Layout.here(
-            root, place.number, prof_dirs=prof_dirs, follow_symlinks=wishes.follow_symlinks
+            root,
+            place.number,
+            prof_dirs=prof_dirs,
+            urls=urls,
+            follow_symlinks=wishes.follow_symlinks,
         )
-        process = ThisProcess(layout, place, backends)
+        process = ThisProcess(layout, place, backends, store=wishes.store)
         watching = choose_mode(wishes.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
         session.begin()
@@ -108,17 +115,20 @@ def _place(rank: int | None) -> Rank:
     return found if rank is None else Rank(rank, max(found.world_size, rank + 1), SCRIPT)
 
 
-def _prof_dirs(asked: Places | None) -> tuple[Path, ...]:
-    """Return where captures may go besides: the argument, else the variable."""
+def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return where captures may go besides: the argument, else the variable; and which URLs."""
     if isinstance(asked, (str, os.PathLike)):
         asked = [asked]
     source = "DYNPROF_PROF_DIRS" if asked is None else "prof_dirs"
-    variable = os.environ.get("DYNPROF_PROF_DIRS", "").split(os.pathsep)
-    named = [place for place in variable if place] if asked is None else list(asked)
+    variable = re.split(f"{os.pathsep}(?!//)", os.environ.get("DYNPROF_PROF_DIRS", ""))
+    told = [place for place in variable if place] if asked is None else list(asked)
+    named, urls = parted(map(str, told))
+    if wrong := next((f"{url!r} is {why}" for url in urls if (why := why_no_destination(url))), ""):
+        raise ValueError(f"{source}: {wrong}")
     places = [Path(place).expanduser() for place in named]
     if relative := [str(place) for place in places if not place.is_absolute()]:
         raise ValueError(f"{source}: {relative[0]!r} is not an absolute path")
-    return tuple(place.resolve() for place in places)
+    return tuple(place.resolve() for place in places), urls
 
 
 def _usable(path: Path) -> Path:

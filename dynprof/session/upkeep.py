@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
 from dynprof.files.leftovers import OLD_S, remove_leftovers
 from dynprof.journal.status_file import remove_stale
@@ -64,8 +65,11 @@ class Upkeep:
 
     def _look_at_disk(self) -> None:
         if waiting := self._inbox.waiting:
-            folder = self._process.layout.capture_dir(waiting.config.prof_dir)
-            self._inbox.free_disk_mb = free_disk_mb(folder)
+            config = waiting.config
+            place = destination(
+                self._process.layout, config.prof_dir, config.storage.scratch_dir
+            ).workshop
+            self._inbox.free_disk_mb = free_disk_mb(place)
 
     def clear_up(self, ended: threading.Event) -> None:
         """Remove what killed processes left, now and once more when the newest of it is old.

@@ -60,7 +60,8 @@ class StepSources:
         self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
         self._wall = wall
         self._set_step = set_step
-        inbox.steps_from = SCRIPT
+        self._named = SCRIPT
+        inbox.name_source = self._who
         self._steps = EndedSteps(inbox, self._others_step)
         self._source: Source | None = None
         self._began_s = clock.now_s()
@@ -71,8 +72,18 @@ class StepSources:
     def begin(self) -> None:
         """Set the source up."""
         self._source = self._make()
-        self._inbox.steps_from = self._name
+        self._named = self._name
         self.look()
+
+    def _who(self) -> str:
+        """Return who ends the steps; asked on any thread, also just before that is looked at."""
+        return SCRIPT if self._gives_way else self._named
+
+    @property
+    def _gives_way(self) -> bool:
+        """Whether the script has turned out to end the steps itself, and goes first."""
+        may_be_both = self._callback or self._wish.kind == "auto"
+        return bool(self._source and may_be_both and not self._steps.alone)
 
     @property
     def _name(self) -> str:
@@ -81,16 +92,15 @@ class StepSources:
     def look(self) -> None:
         """Look for what was not there before; say so where nobody gives steps for long."""
         why = self._source.look() if self._source else f"{SCRIPT} was not called"
-        may_be_both = self._callback or self._wish.kind == "auto"
-        if self._source and may_be_both and not self._steps.alone:
+        if self._gives_way:
             self._give_way(self._steps.given)
         if self._steps.given or not self._steps.alone:
             if self._nobody:
-                self._nobody, self._inbox.steps_from = False, self._name
+                self._nobody, self._named = False, self._name
         elif not self._nobody and self._clock.now_s() - self._began_s > SILENT_S:
             self._nobody = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
-            self._inbox.steps_from = f"{NOBODY_YET}: {text}"
+            self._named = f"{NOBODY_YET}: {text}"
             now = "callback" if self._callback else self._wish.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
@@ -144,7 +154,7 @@ class StepSources:
 
     def _found(self, name: str) -> None:
         """Say who was found to end the steps from now on."""
-        self._nobody, self._inbox.steps_from = False, name
+        self._nobody, self._named = False, name
         self._journal.info(f"steps come from {name}")
 
     def _others_step(self, given: int) -> None:
@@ -154,10 +164,10 @@ class StepSources:
         """Leave the steps to the script, which turned out to end them itself."""
         if self._source is None:  # another thread has, at the same moment
             return
-        name = self._inbox.steps_from
+        name = self._named
         self._declined = True
         self.end()
-        self._inbox.steps_from = SCRIPT
+        self._named = SCRIPT
         text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
         if given:
             text += f", and {counted(given, 'step')} that it had ended count no more"

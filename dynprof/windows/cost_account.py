@@ -79,7 +79,7 @@ class Unsettled:
         )
         # Whoever took the capture away or deleted it has the cost as it stood then.
         with contextlib.suppress(FileNotFoundError):
-            if self.path.exists():
+            if self.manifest.lies_at(self.path):
                 settled.save(self.path)
         return True
 

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from dynprof.captures.exporter import Export
+from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.windows.cost_account import Span
 from dynprof.windows.window_manifest import window_manifest
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from dynprof.backends import Recording
     from dynprof.captures.exporter import Exporter
     from dynprof.captures.manifest import Manifest
+    from dynprof.delivery.order import Delivery
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
     from dynprof.windows.this_process import ThisProcess
+
+    OnSaved = Callable[[Span, Delivery, Path, Manifest], None]
 
 
 class Handover:
@@ -29,8 +33,8 @@ class Handover:
         process: This process.
         inbox: The step that is running.
         exporter: Takes it.
-        on_saved: Called by the exporter with the time that the window was open, the path of its
-            manifest and the manifest.
+        on_saved: Called by the exporter with the time that the window was open, how its capture
+            gets to its place, the path of its manifest and the manifest.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class Handover:
         process: ThisProcess,
         inbox: Inbox,
         exporter: Exporter,
-        on_saved: Callable[[Span, Path, Manifest], None],
+        on_saved: OnSaved,
     ) -> None:
         self._process, self._inbox = process, inbox
         self._exporter, self._on_saved = exporter, on_saved
@@ -60,8 +64,9 @@ class Handover:
             current, self._process, reason=reason, close_ms=close_ms, closed_wall_s=wall_s
         )
         request, window = current.request, current.window
+        delivery = delivery_of(request.config, layout, self._process.rank)
         span = Span(current.opened_s, current.opened_step, clock.now_s(), self._inbox.step)
-        parent = layout.capture_dir(request.config.prof_dir)
+        parent = delivery.destination.workshop
         self._exporter.submit(
             Export(
                 recording=recording,
@@ -70,6 +75,7 @@ class Handover:
                 trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
                 layout=layout,
                 least_free_mb=request.config.limits.min_free_disk_mb,
-                on_end=functools.partial(self._on_saved, span),
+                on_end=functools.partial(self._on_saved, span, delivery),
+                wait_s=delivery.wait_s if delivery.destination.is_direct else None,
             )
         )

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, Problem, describe
+from dynprof.files.destination import destination
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import why_early, why_forgotten, why_stuck
@@ -18,16 +19,15 @@ from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dynprof.backends import Backend, Recording
     from dynprof.captures.exporter import Exporter
-    from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
-    from dynprof.windows.cost_account import CostAccount, Span
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.handover import OnSaved
     from dynprof.windows.this_process import ThisProcess
 
 _RIVAL = "the script started a profiler of its own"
@@ -43,8 +43,7 @@ class Loop:
         journal: The log.
         wall: Keeps failures from the training loop.
         costs: The step times of the job.
-        on_saved: Called by the exporter with the time that a window was open, the path of its
-            manifest and the manifest.
+        on_saved: Called by the exporter, as :class:`Handover` says.
 
     Attributes:
         admission: Decides whether a request may open.
@@ -59,7 +58,7 @@ class Loop:
         journal: Journal,
         wall: Wall,
         costs: CostAccount,
-        on_saved: Callable[[Span, Path, Manifest], None],
+        on_saved: OnSaved,
     ) -> None:
         self._process, self._clock = process, process.clock
         self._inbox, self._exporter = inbox, exporter
@@ -227,7 +226,7 @@ class Loop:
         if request is None or self._inbox.step < (request.plan.start_step or 0):
             return
         if hindrance := self.admission.hindrance(request):
-            self._say_once(f"request {request.number}: waits, {hindrance}")
+            self._journal.wait_for(request.number, hindrance)
             return
         self._opening = True
         try:
@@ -271,8 +270,9 @@ class Loop:
         self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
 
     def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
-        place = self._process.layout.capture_dir(request.config.prof_dir)
-        scratch = functools.partial(self._process.layout.make_scratch, place)
+        layout, config = self._process.layout, request.config
+        place = destination(layout, config.prof_dir, config.storage.scratch_dir).workshop
+        scratch = functools.partial(layout.make_scratch, place)
         return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
     def _close(self, current: OpenWindow, reason: str) -> None:

@@ -44,6 +44,7 @@ class ThisProcess:
         backends: The profilers, those that ``auto`` prefers first.
         clock: Tells the time.
         memory_mb: Returns its resident memory in MB (10^6 bytes).
+        store: That of all ranks, where the script gave one.
     """
 
     layout: Layout
@@ -51,6 +52,7 @@ class ThisProcess:
     backends: tuple[Backend, ...]
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
+    store: object = None
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False
     )

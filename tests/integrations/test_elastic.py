@@ -20,7 +20,8 @@ import os
 from torch.profiler import record_function
 
 rank, kept = int(os.environ["RANK"]), Path("kept.json")
-first = json.loads(kept.read_text()) if kept.exists() else 0
+# The first time there is nothing to go on from, however late this rank begins.
+first = json.loads(kept.read_text()) if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" else 0
 dp.init("prof_config")
 dp.set_state({"cur_step": first})
 if first:

@@ -68,7 +68,16 @@ def test_every_example_has_a_test() -> None:
         name: set(re.findall(r"^```(.*)\n(?:.*\n)*?```$", page, re.M))
         for name, page in PAGES.items()
     }
-    assert set().union(*kinds.values()) <= {"python", "json", "sh", "console", "sql", ""}
+    assert set().union(*kinds.values()) <= {
+        "python",
+        "json",
+        "sh",
+        "console",
+        "sql",
+        "bash",
+        "yaml",
+        "",
+    }
     plain = {name for name, found in kinds.items() if "" in found}
     assert plain - {"architecture.md"} == {"config-file.md", "captures.md"}  # there: drawings
     assert {name for name, found in kinds.items() if "sql" in found} == {"analysis.md"}

@@ -32,6 +32,7 @@ companions
 backends
 journal
 captures
+delivery
 analysis.reading
 analysis.measures.timeline
 analysis.measures.memory
@@ -65,7 +66,8 @@ __main__
 
 A name stands for a module of the hall, or for a folder and all that is in it."""
 
-ANALYSIS_SEES = {"analysis", "captures.manifest", "errors", "files", "plural", "process", "version"}
+ANALYSIS_SEES = {"analysis", "captures.manifest", "captures.window_record", "errors", "files"}
+ANALYSIS_SEES |= {"plural", "process", "version"}
 CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
 CLI_SEES |= {"attach", "launch", "plural", "process", "requests", "steps", "version"}
 

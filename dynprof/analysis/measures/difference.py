@@ -1,4 +1,4 @@
-"""Two traces against each other: what grew, by count and by time, in each step."""
+"""Two captures against each other: what grew, by count and by time, in each step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,69 @@ from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS, OPERATORS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 
 @dataclass(frozen=True)
+class MeanStep:
+    """What a step takes on average: of a trace, or of the traces of several ranks.
+
+    Attributes:
+        a_step: What it is called, as a trace without steps is one whole.
+        whole_ns: Its duration.
+        parts: Those of it on the clock, as computing, in ns.
+        phases: Those of the host, in ns.
+        work: Of what runs in it, by name and place: how many, and their own time in ns.
+        recorded: Which of the things were recorded that change the other numbers.
+    """
+
+    a_step: str
+    whole_ns: float
+    parts: Mapping[str, float]
+    phases: Mapping[str, float]
+    work: Mapping[tuple[str, str], tuple[float, float]]
+    recorded: Mapping[str, bool]
+
+    @classmethod
+    def of(cls, measured: MeasuredTrace) -> MeanStep:
+        """Return that of a trace."""
+        lengths = [length for _, _, length in measured.marked]
+        return cls(
+            a_step=measured.breakdown.a_step,
+            whole_ns=sum(lengths) / max(1, len(lengths)),
+            parts=measured.breakdown.parts,
+            phases=mean_phases(measured.phases),
+            work={(name, where): (count, own) for name, where, count, own in step_work(measured)},
+            recorded=_recorded(measured),
+        )
+
+    @classmethod
+    def of_ranks(cls, ranks: Sequence[MeanStep]) -> MeanStep:
+        """Return that of some ranks: what one of them does not have takes it no time."""
+        works: dict[tuple[str, str], tuple[float, float]] = {}
+        for key in dict.fromkeys(key for rank in ranks for key in rank.work):
+            counts, times = zip(*(rank.work.get(key, (0.0, 0.0)) for rank in ranks), strict=True)
+            works[key] = sum(counts) / len(ranks), sum(times) / len(ranks)
+        return cls(
+            a_step=" or ".join(sorted({rank.a_step for rank in ranks})),
+            whole_ns=sum(rank.whole_ns for rank in ranks) / len(ranks),
+            parts=_mean([rank.parts for rank in ranks]),
+            phases=_mean([rank.phases for rank in ranks]),
+            work=works,
+            recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
+        )
+
+
+def _mean(of_each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in of_each for name in one)
+    return {name: sum(one.get(name, 0.0) for one in of_each) / len(of_each) for name in names}
+
+
+@dataclass(frozen=True)
 class Growth:
-    """How one name changed from the first trace to the second, in each step.
+    """How one name changed from the first capture to the second, in each step.
 
     Attributes:
         name: Of operators of the host, of kernels of a device, of a part of the step or a phase.
@@ -38,19 +93,12 @@ class Growth:
         return self.time_ns[1] - self.time_ns[0]
 
 
-def step_ns(measured: MeasuredTrace) -> float:
-    """Return the mean duration of a step, in ns."""
-    lengths = [length for _, _, length in measured.marked]
-    return sum(lengths) / max(1, len(lengths))
-
-
-def why_not_comparable(one: MeasuredTrace, other: MeasuredTrace) -> list[str]:
-    """Say what makes the numbers of two traces mean different things."""
-    theirs = _recorded(other)
+def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
+    """Say what makes the numbers of two captures mean different things."""
     return [
         f"only the {'first' if there else 'second'} has {what}"
-        for what, there in _recorded(one).items()
-        if there != theirs[what]
+        for what, there in one.recorded.items()
+        if there != other.recorded[what]
     ]
 
 
@@ -72,25 +120,26 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
     }
 
 
-def growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
+def growths(one: MeanStep, other: MeanStep) -> list[Growth]:
     """Return every name that changed, what costs a step most first."""
-    work = [{row[:2]: row[2:] for row in step_work(measured)} for measured in (one, other)]
     found = []
-    for name, where in dict.fromkeys((*work[0], *work[1])):
-        (count, time), (count_after, time_after) = (w.get((name, where), (0, 0)) for w in work)
+    for key in dict.fromkeys((*one.work, *other.work)):
+        (count, time), (count_after, time_after) = (
+            step.work.get(key, (0, 0)) for step in (one, other)
+        )
         if (count, time) != (count_after, time_after):
-            found.append(Growth(name, where, (count, count_after), (time, time_after)))
+            found.append(Growth(*key, (count, count_after), (time, time_after)))
     return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
-def part_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
+def part_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
     """Return the parts of a step on the clock that changed, as computing, what costs most first."""
-    return _changed("step", one.breakdown.parts, other.breakdown.parts)
+    return _changed("step", one.parts, other.parts)
 
 
-def phase_growths(one: MeasuredTrace, other: MeasuredTrace) -> list[Growth]:
+def phase_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
     """Return the phases of the host that changed, what costs a step most first."""
-    return _changed("phase", mean_phases(one.phases), mean_phases(other.phases))
+    return _changed("phase", one.phases, other.phases)
 
 
 def _changed(where: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Growth]:

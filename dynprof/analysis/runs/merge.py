@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
-from dynprof.analysis.runs.one_trace import newest_in
-from dynprof.analysis.runs.window import joined_words, window_below
+from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
@@ -67,11 +66,12 @@ def merge(
         OSError: It cannot be written.
     """
     traces = window_below(path)
-    ranks, ready, problems = compared(traces, newest_in(path).parent)
+    folder = window_folder(path, traces)
+    ranks, ready, problems = compared(traces, folder)
     if len(ranks) < 2:
         raise CaptureError(f"{path} holds a single rank: dynprof view opens it")
     chosen = chosen_ranks(ranks, wanted)
-    target = _prepared(output, newest_in(path).parent / FOLDER)
+    target = _prepared(output, folder / FOLDER)
     clocks, meetings = ranks.clocks(), ranks.meet(chosen)
     pids = itertools.count(STEPS_PID + 1)
     parts = (
@@ -83,7 +83,7 @@ def merge(
         for place, rank in enumerate(chosen)
     )  # fmt: skip
     words = _written(target, parts, chosen, on_rank)
-    words += [*_clock_words(chosen, clocks), *ranks.steps_apart(), *joined_words(ready)]
+    words += [*_clock_words(chosen, clocks), *ranks.steps_apart(), *window_words(ready)]
     return Merged(target, words, problems)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.recorded_window import captured_below
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
-    """Return the newest trace in a folder, or the one that ``path`` is.
+    """Return the newest trace in a folder, as :func:`captured_below` has them.
 
     Returns:
         The trace, and why newer files were passed over, by their paths.
@@ -23,7 +23,9 @@ def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
     """
     problems: dict[Path, str] = {}
     empty: MeasuredTrace | None = None
-    for trace in sorted(traces_in(path), key=lambda trace: trace.stat().st_mtime, reverse=True):
+    for trace in sorted(
+        captured_below(path), key=lambda trace: trace.stat().st_mtime, reverse=True
+    ):
         try:
             measured = MeasuredTrace(trace)
         except CaptureError as error:

@@ -1,7 +1,8 @@
 """Which traces are of one window: those of the newest folder, and what other folders have of it.
 
 A rank that sees an edit while another one is a step further records other steps, and so its trace
-lies in another folder; both bear the time of the edit, and their manifests its request.
+lies in another folder; both bear the time of the edit, and their manifests its request. Those of
+ranks that share no disk are named by the record beside the leader's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
+from dynprof.analysis.runs.recorded_window import (
+    named_traces,
+    record_alone,
+    record_beside,
+    words_on_others,
+)
 from dynprof.errors import CaptureError
+from dynprof.files.layout import WINDOW_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +33,28 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
     """Return the traces of the newest window below a path; the newest is among them.
 
     Args:
-        path: A trace, which then is alone, or a folder.
+        path: A trace, which then is alone, a folder, or the record of a window.
         newest: Its newest trace, where others are to be passed over.
 
     Raises:
         CaptureError: There is none.
     """
+    if (alone := record_alone(path)) and (traces := named_traces(alone)):
+        return traces
+    if path.name == WINDOW_RECORD:
+        path = path.parent.parent
     newest = newest or newest_in(path)
     if path.is_file():
         return [newest]
+    together = _together(path, newest)
+    record = record_beside(newest.parent)
+    named = named_traces(record) if record else []
+    known = {trace.absolute() for trace in together}
+    return [*together, *(trace for trace in named if trace.absolute() not in known)]
+
+
+def _together(path: Path, newest: Path) -> list[Path]:
+    """Return the traces of a window that lie in its folder, and in others beside it."""
     here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
     others = [trace for folder in _alike(newest.parent) for trace in _traces(folder)]
     wanted = _request(newest) if others else None
@@ -71,7 +92,23 @@ def _request(trace: Path) -> tuple[str, str] | None:
     return (manifest.request.edited_at, manifest.request.sha256) if manifest else None
 
 
-def joined_words(traces: Sequence[Path]) -> list[str]:
-    """Return, where traces of one window lie in several folders, that they were joined."""
-    folders = sorted({trace.absolute().parent.name for trace in traces})
-    return [f"joined by their request: {', '.join(folders)}"] if len(folders) > 1 else []
+def window_folder(path: Path, traces: Sequence[Path]) -> Path:
+    """Return where what is made of a whole window goes: beside its record, else its newest trace.
+
+    Args:
+        path: Below which the window was found.
+        traces: Those of the window.
+    """
+    if alone := record_alone(path):
+        return alone.parent.parent
+    newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
+    folders = [trace.parent for trace in newest_first]
+    return next(filter(record_beside, folders), folders[0])
+
+
+def window_words(traces: Sequence[Path]) -> list[str]:
+    """Return what is to be said of the traces of one window: from where, and who is not there."""
+    folders = sorted({trace.absolute().parent for trace in traces})
+    names = sorted({folder.name for folder in folders})
+    joined = [f"joined by their request: {', '.join(names)}"] if len(names) > 1 else []
+    return joined + words_on_others(traces)

@@ -14,7 +14,7 @@ from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_
 from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.one_trace import RANK, folder_of
 from dynprof.analysis.runs.remote_files import Place
-from dynprof.analysis.runs.window import joined_words, window_below
+from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.errors import CaptureError
 from dynprof.files.layout import make_dir
 from dynprof.plural import sentence
@@ -56,7 +56,7 @@ def report_on(path: Path, output: Path | None = None) -> Report:
     traces = [t for t in window_below(path, measured.path) if t not in problems]
     if len(traces) == 1:
         return _on_one(measured, output, problems)
-    made = _on_ranks(measured.path.parent, traces, output)
+    made = _on_ranks(window_folder(path, traces), traces, output)
     return replace(made, problems={**problems, **made.problems})
 
 
@@ -72,7 +72,7 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
     about = f"what follows is of {ranks.chosen()}"
-    of_ranks = map(sentence, (*ranks.words(), *joined_words(ready), about))
+    of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
     words = [*of_ranks, *verdict(measured, ranks)]
     return Report(write_report(measured, target, ranks), words, problems)
 

@@ -176,6 +176,49 @@ def test_a_leader_that_is_killed_amid_an_agreement(tmp_path: Path) -> None:
     assert len(captured(tmp_path)) == log(tmp_path, 1).count(ends[1])
 
 
+RESTARTED = """
+import itertools, os, time
+import torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+rank, again = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+dp.init(f"desk_{rank}")
+flag = torch.zeros(1)
+while not flag.item():
+    time.sleep(0.004)
+    flag.fill_(os.path.exists("enough") and again)
+    dist.all_reduce(flag)
+    dp.step()
+    if rank == 1 and not again and dp.status().state == "waiting":
+        os._exit(1)  # it has agreed, and does not open
+dist.destroy_process_group()
+"""
+
+
+def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks that torchrun begins anew agree on what is saved from then on.
+
+    With one store for all attempts gloo itself finds addresses of the dead there, and may hang.
+    """
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    once = ("--standalone", "--nproc-per-node=2", "--max-restarts=1")
+    with launched(tmp_path, RESTARTED, "-m", "torch.distributed.run", *once) as process:
+        follows(tmp_path, 0, "leads")
+        follows(tmp_path, 1, "follows rank 0")
+        first = load_status(tmp_path / "desk_1" / "status" / "rank_1.json").pid
+        far = ("--active", 3, "--start-step", 1_000_000)
+        assert dynprof("arm", tmp_path / "desk_0", *far)[0] == 0
+        path = tmp_path / "desk_1" / "status" / "rank_1.json"
+        wait_for("its successor", lambda: load_status(path).pid != first or None)
+        follows(tmp_path, 0, "leads")
+        follows(tmp_path, 1, "follows rank 0")
+        code, errors = arm(tmp_path, 0)
+        assert code == 0, errors
+        assert "2 of 2 ranks saved it: " in errors
+        (tmp_path / "enough").touch()
+        end_well([process])
+    assert captured(tmp_path) == [0, 1]
+
+
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     """Its host stands still: training does not, and each rank serves what it reads itself."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -160,6 +160,39 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
 
 
+def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None:
+    """Where the leader watches, all of them are found by its record; who is not there is named."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with job(tmp_path, 3, APART):
+        for place, ranks in ((first, "all"), (second, "1-2")):  # the leader leads, or records too
+            asked = ("--active", 2, "--ranks", ranks, "--wait")
+            code, _, errors = dynprof("arm", tmp_path / "desk_0", *asked)
+            assert code == 0, errors
+            (path,) = set((tmp_path / "desk_0").glob("step_*")) - {first_folder(first)}
+            place.symlink_to(path)
+            said = {"report": "What follows is of rank", "merge": "merged: ranks "}
+            said["merge"] += "0 to 2" if ranks == "all" else "1 to 2"
+            for command, words in said.items():
+                code, output, errors = dynprof(command, tmp_path / "desk_0")
+                assert (code, Path(output.strip()).parents[1]) == (0, path), errors
+                assert words in errors
+    code, output, errors = dynprof("diff", first.resolve(), second.resolve() / "info/window.json")
+    assert code == 0, errors
+    assert "compared: ranks 1 to 2, their mean; only one of the two has rank 0" in errors
+    (gone,) = (tmp_path / "desk_2").glob(f"{first.resolve().name}/*.pt.trace.json.gz")
+    gone.unlink()
+    code, output, errors = dynprof("merge", first.resolve())
+    assert code == 0, errors
+    assert "merged: ranks 0 to 1" in errors
+    assert "rank 2: its capture lies on " in errors
+    assert f"desk_2/{first.resolve().name}/info/rank_2.info.json" in errors
+
+
+def first_folder(link: Path) -> Path | None:
+    """Return where a link leads, if it is there."""
+    return link.resolve() if link.exists() else None
+
+
 def test_only_who_is_asked_for_records_and_a_cancel_reaches_all(tmp_path: Path) -> None:
     """Rank 0 leads without taking part; what it refuses or cancels is no news for the others."""
     root = tmp_path / SHARED
@@ -254,6 +287,64 @@ def test_ranks_that_count_otherwise_meet_all_the_same(tmp_path: Path) -> None:
         iterations = [sorted(numbers_in_trace(path, "Iteration")) for path in traces]
         assert iterations == iterations[:1] * 3, window
         assert len(iterations[0]) == 3
+
+
+PLAIN = """
+import os, time, torch, torch.distributed as dist, dynprof as dp
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank == 0)
+dp.init(f"desk_{rank}", store=store)
+while not os.path.exists("enough"):
+    time.sleep(0.005)
+    dp.step()
+dp.shutdown()
+store.add("ended", 1)
+while rank == 0 and store.add("ended", 0) < size:  # it has the store
+    time.sleep(0.01)
+"""
+
+
+def test_ranks_without_a_process_group_agree_over_a_store_of_the_scripts(tmp_path: Path) -> None:
+    """As many as the launcher's variables say; rank 0 leads."""
+    with ranks(tmp_path, PLAIN, 2) as running:
+        wait_for("the ranks", lambda: everything(tmp_path).count("agree on the steps") == 2 or None)
+        code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
+        assert code == 0, errors
+        assert "2 of 2 ranks saved it: " in errors
+        (tmp_path / "enough").touch()
+        assert "Traceback" not in end_well(running)
+    found = manifests(tmp_path)
+    assert sorted(manifest.rank for manifest in found) == [0, 1]
+    assert len({(one.steps.first, one.steps.last) for one in found}) == 1
+
+
+def test_all_come_down_to_what_they_have_in_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one rank torch's profiler is of no use: none opens, or all record with VizTracer."""
+    pytest.importorskip("viztracer", reason="viztracer is not installed")
+    cripple = """
+if os.environ["RANK"] == "1":
+    from dynprof.backends.torch import TorchBackend
+    from dynprof.requests.capabilities import Capabilities
+    TorchBackend.capabilities = lambda self: Capabilities("torch", (), "it is broken here")
+"""
+    monkeypatch.setitem(globals(), "JOB", JOB.replace("rank = dist", cripple + "rank = dist"))
+    root = tmp_path / SHARED
+    with job(tmp_path, 3):
+        code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
+        assert code != 0
+        assert "ranks 0, 2: it would record with torch (CPU)" in errors
+        assert "rank 1: it would record with python (CPU)" in errors
+        assert manifests(root) == []
+        arm = ("arm", root, "--active", 2, "--unable", "downgrade", "--wait")
+        code, _, errors = dynprof(*arm)
+        assert code == 0, errors
+        assert "3 of 3 ranks saved it: " in errors
+    found = manifests(root)
+    assert [manifest.backend for manifest in found] == ["python"] * 3
+    assert len({(one.steps.first, one.steps.last) for one in found}) == 1
+    assert len(the_record(root).ranks) == 3
 
 
 def test_where_it_is_switched_off_each_serves_what_it_reads(

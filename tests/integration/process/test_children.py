@@ -27,8 +27,8 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         assert detached_close_selftest.ask_fresh_interpreter().answer == (
             "its self-test ended with code 0: no words"
         )
-        from dynprof.captures.analysis_start import StartedAnalysis
+        from dynprof.captures.analysis_start import WHOLE, begin_analysis
         Path("a.trace.json").write_text("{}")
-        assert "is no trace" in StartedAnalysis.begin(Path("a.trace.json")).outcome(wait=True)
+        assert "is no trace" in begin_analysis(Path("a.trace.json")).why_failed(WHOLE, wait=True)
         """,
     )

@@ -225,3 +225,69 @@ def test_the_vendors_own_module_of_analyse() -> None:
     from dynprof.profiler.profiler import analyse, profile
 
     assert (analyse, profile) == (torch_npu.profiler.analyse, torch_npu.profiler.profile)
+
+
+def ranges(trace: dict[str, Any]) -> list[str]:
+    """Return the names of marks and ranges that the script or the plugin set."""
+    return [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
+
+
+def test_the_plugins_sample(tmp_path: Path) -> None:
+    """Marks alone of one step after the first: its phases, and no operator."""
+    import dynprof.plugin  # as the document imports its own, after torch
+
+    data = torch.utils.data.TensorDataset(torch.randn(16, 16))
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    with pytest.warns(UserWarning, match="mstx is switched on"):
+        experimental_config = torch_npu.profiler._ExperimentalConfig(
+            export_type=torch_npu.profiler.ExportType.Text,
+            profiler_level=torch_npu.profiler.ProfilerLevel.Level_none,
+        )
+    try:
+        with torch_npu.profiler.profile(
+            activities=[CPU, NPU],
+            schedule=torch_npu.profiler.schedule(
+                wait=0, warmup=0, active=1, repeat=1, skip_first=1
+            ),
+            on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result"),
+            experimental_config=experimental_config,
+        ) as prof:
+            for (batch,) in loader:
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                prof.step()
+    finally:
+        dynprof.plugin.uninstall()
+    (path,) = (tmp_path / "result").glob("*.trace.json")
+    trace = json.loads(path.read_text())
+    assert steps_in(trace) == [1]
+    assert {"dataloader", "forward", "backward", "Optimizer.step#SGD.step"} <= set(ranges(trace))
+    assert operators(trace, "aten::addmm") == []
+
+
+def test_the_sample_of_mstx(tmp_path: Path) -> None:
+    """Two ranges that cross, around work on tensors; a third is ended by a number that is known."""
+    from dynprof import mstx
+
+    settings = torch_npu.profiler._ExperimentalConfig(mstx=True)
+    with torch_npu.profiler.profile(experimental_config=settings) as prof:
+        whole = mstx.range_start("whole")
+        one, other = torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6, 7, 8])
+        first = mstx.range_start("first", None)
+        one + other
+        second = mstx.range_start("second", stream=None)
+        one - other
+        mstx.range_end(first)
+        one * other
+        mstx.range_end(second)
+        mstx.range_end(whole)
+    prof.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    of_mstx = [event for event in trace["traceEvents"] if event.get("cat") == "mstx"]
+    spans = {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in of_mstx if e["ph"] == "X"}
+    assert set(spans) == {"whole", "first", "second"}
+    assert spans["whole"][0] < spans["first"][0] < spans["second"][0] < spans["first"][1]
+    assert spans["first"][1] < spans["second"][1] < spans["whole"][1]
+    (product,) = operators(trace, "aten::mul")
+    assert spans["first"][1] <= product["ts"] <= spans["second"][1]

@@ -56,12 +56,13 @@ def capture_elsewhere():
 
 
 def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
-    """Of another thread: the request, then its last step; log and manifest say for what."""
+    """Of another thread: the request, then its last step; log, status, manifest say for what."""
     script = """
     thread = capture_elsewhere()
     window(active=2)
     steps(5)
     assert dp.status().state == "waiting"
+    assert "is being captured on thread" in dp.status().edits[-1].text
     over.set()
     thread.join()
     steps(1)

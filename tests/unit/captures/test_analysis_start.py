@@ -7,14 +7,17 @@ import subprocess
 import sys
 import weakref
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures import analysis_start
-from dynprof.captures.analysis_start import Analyses, StartedAnalysis, analyse_now
+from dynprof.captures.analysis_start import WHOLE, Analyses, analyse_now, begin_analysis
 from dynprof.errors import CaptureError
 from tests import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass
@@ -34,11 +37,11 @@ class Notes:
 class Fake:
     """An analysis whose end the test decides."""
 
-    trace: Path
+    trace: str
     more: tuple[str, ...] = ()
     ended: str | None = None
 
-    def outcome(self) -> str | None:
+    def why_failed(self, last_word: str) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.ended
 
@@ -48,11 +51,11 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     """Begin nothing; return what would have been begun."""
     found: list[Fake] = []
 
-    def begin(trace: Path, *more: str) -> Fake:
+    def begin(trace: str, *more: str) -> Fake:
         found.append(Fake(trace, more))
         return found[-1]
 
-    monkeypatch.setattr(analysis_start.StartedAnalysis, "begin", begin)
+    monkeypatch.setattr(analysis_start, "begin_analysis", begin)
     return found
 
 
@@ -61,14 +64,14 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
-        analyses.begin(Path("window", name), ())
+        analyses.begin(f"there/window/{name}", ())
     analyses.look()
-    assert [one.trace.name for one in begun] == ["a"]
+    assert [one.trace for one in begun] == ["there/window/a"]
     begun[0].ended = ""
     analyses.look()
     begun[1].ended = "no room"
     analyses.look()
-    assert [one.trace.name for one in begun] == ["a", "b", "c"]
+    assert [one.trace[-1] for one in begun] == ["a", "b", "c"]
     assert notes.lines == ["analysed window/a", "window/b could not be analysed: no room"]
 
 
@@ -76,9 +79,9 @@ def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
     """They go on without it, one after the other: a hundred at once would take all memory."""
     analyses = Analyses(Notes())  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
-        analyses.begin(Path(name), ())
+        analyses.begin(name, ())
     analyses.end()
-    assert [(one.trace.name, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
+    assert [(one.trace, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
 
 
 def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
@@ -86,8 +89,8 @@ def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
     paths = [tmp_path / "a.trace.json", tmp_path / "b.trace.json"]
     for path in paths:
         path.write_text("{}")
-    began = StartedAnalysis.begin(paths[0], str(paths[1]))
-    began.outcome(wait=True)
+    began = begin_analysis(paths[0], str(paths[1]))
+    began.why_failed(WHOLE, wait=True)
     with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
         analyse_now(paths[0], (str(paths[1]),))
 
@@ -96,7 +99,7 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
     """In the words of what it could not read; and again for who waits."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
-    reason = StartedAnalysis.begin(path).outcome(wait=True)
+    reason = begin_analysis(path).why_failed(WHOLE, wait=True)
     assert reason is not None
     assert "is no trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):
@@ -107,11 +110,11 @@ def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
     """A session that ends, or a script, lets go of it while it runs, and nobody is warned."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
-    kept = weakref.ref(StartedAnalysis.begin(path))
+    kept = weakref.ref(begin_analysis(path))
     gc.collect()
     still = kept()
     assert still is not None
-    still.outcome(wait=True)
+    still.why_failed(WHOLE, wait=True)
     del still
     gc.collect()
     assert kept() is None
@@ -121,8 +124,8 @@ def test_one_that_outlives_the_process_is_no_reason_to_warn(tmp_path: Path) -> N
     """Also where the script has Python say what is left open at its end."""
     script = """
 from pathlib import Path
-from dynprof.captures.analysis_start import StartedAnalysis
-StartedAnalysis.begin(Path("a.trace.json"))
+from dynprof.captures.analysis_start import begin_analysis
+begin_analysis(Path("a.trace.json"))
 """
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
     done = processes.run(command, cwd=tmp_path)
@@ -139,6 +142,6 @@ def test_where_no_process_can_be_started_nothing_stays_open(
 
     monkeypatch.setattr(subprocess, "Popen", fails)
     with pytest.raises(BlockingIOError) as caught:
-        StartedAnalysis.begin(tmp_path / "a.trace.json")
-    words = caught.traceback[1].frame.f_locals["words"]
+        begin_analysis(tmp_path / "a.trace.json")
+    words = caught.traceback[2].frame.f_locals["words"]
     assert words.closed

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynprof.cli.terminal_tables import ANY, Column, console, sentence, shortened, table
+from dynprof.cli.watched_jobs import what_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,3 +73,18 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console().width == ANY
     monkeypatch.setenv("COLUMNS", "44")
     assert console().width == 44
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/opt/conda/bin/python3.11 -u /data/jobs/long/train.py --lr 3", "-u train.py --lr 3"),
+        ("python -m torch.distributed.run a.py", "-m torch.distributed.run a.py"),
+        ("torchrun /data/train.py", "torchrun train.py"),
+        ("/usr/bin/python", "/usr/bin/python"),
+        ("", ""),
+    ],
+)
+def test_a_narrow_screen_shows_what_tells_jobs_apart(command: str, shown: str) -> None:
+    """The script and its arguments, not the interpreter that all of them share."""
+    assert what_runs(command) == shown

@@ -125,16 +125,21 @@ class Time:
 class Job:
     """A job of ranks, of which the first leads and the others listen."""
 
-    def __init__(self, ranks: list[Rank], world_size: int | None = None) -> None:
-        self.store, self.ranks, self.time = MemoryStore(), ranks, Time(self._all_have_replied)
+    def __init__(
+        self, ranks: list[Rank], world_size: int | None = None, store: MemoryStore | None = None
+    ) -> None:
+        self.ranks, self.time = ranks, Time(self._all_have_replied)
+        self.store = store or MemoryStore()
         self.speaker = Speaker(self.store, self.time, self.time.sleep)
         size = world_size or len(ranks)
         self.leader = Leader(self.speaker, ranks[0], size, self.time, self.time.pass_by)
-        self.speaker.lead("host:1")
         self.ended = threading.Event()
         self.threads = [threading.Thread(target=self._follow, args=(r,)) for r in ranks[1:]]
         for thread in self.threads:
             thread.start()
+        while store and store.values.get("dynprof/joined", b"").count(b"\n") < len(ranks):
+            threading.Event().wait(0.0005)  # they have joined the leader before
+        self.speaker.lead("host:1")
         while len(self.speaker.listeners()) < len(ranks) - 1:
             threading.Event().wait(0.0005)
 
@@ -144,7 +149,7 @@ class Job:
         return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
 
     def _follow(self, rank: Rank) -> None:
-        listener = Listener(self.store, rank.number, 1, self.ended.wait)
+        listener = Listener(self.store, rank.number, len(self.ranks), 1, self.ended.wait)
         Follower(listener, rank, self.ended.is_set).follow()
 
     def end(self) -> None:
@@ -228,7 +233,7 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
         while running.speaker.away:
             running.leader.tell(Cancellation(9, "{}", 0.0))
             running.speaker.listeners()
-        assert ranks[2].alone == ["the other ranks went on without it"]
+        assert ranks[2].alone == ["the others have gone on, or begun anew"]
         made = running.leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert ranks[2].opens[-1:] == [made.step]
@@ -261,6 +266,23 @@ def test_what_needs_no_agreement_is_told_to_all() -> None:
     assert [rank.cancelled for rank in ranks] == [[7]] * 3
 
 
+@pytest.mark.parametrize("spoken", [0, 3])
+def test_a_store_that_outlives_its_ranks_misleads_nobody(spoken: int) -> None:
+    """As torchrun's does: those who come back before the leader join the one that was killed."""
+    with job(Rank(0), Rank(1)) as before:
+        for _ in range(spoken):
+            before.leader.agree(PROPOSAL, ALL)
+        before.ended.set()  # nobody says farewell
+    ranks = [Rank(0), Rank(1)]
+    running = Job(ranks, store=before.store)
+    try:
+        made = running.leader.agree(PROPOSAL, ALL)
+        assert (made.ranks, made.left_out) == ((0, 1), {})
+        assert [rank.opens for rank in ranks] == [[made.step]] * 2
+    finally:
+        running.end()
+
+
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_store_holds_little_however_much_is_said(silent: bool) -> None:
     """Of each rank that is away one message more."""
@@ -270,7 +292,7 @@ def test_the_store_holds_little_however_much_is_said(silent: bool) -> None:
             ranks[2].go_on.clear()
         for _ in range(30):
             running.leader.agree(PROPOSAL, ALL)
-        assert len(running.store.values) <= 3 * KEPT + 3 + 2 * 3
+        assert len(running.store.values) <= 3 * KEPT + 4 + 2 * 3
 
 
 @pytest.mark.parametrize(

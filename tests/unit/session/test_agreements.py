@@ -32,7 +32,7 @@ def test_two_threads_that_see_the_group_come_up_begin_once(
 
     monkeypatch.setattr(Coordinator, "begin", lambda made: begun.append(made))
     monkeypatch.setattr(agreements, "Coordinator", make)
-    monkeypatch.setattr(agreements, "group_to_agree_in", lambda: group)
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: group)
     job.session._agreements.look()
     second.join(patience_s())
     assert len(begun) == 1

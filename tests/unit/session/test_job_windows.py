@@ -10,6 +10,7 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.coordination.leader import Agreement
 from dynprof.coordination.messages import Reply
+from dynprof.delivery.deliveries import Deliveries
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
@@ -41,7 +42,7 @@ def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
 def windows(root: Path, attempt: Attempt = attempt) -> JobWindows:
     """Return those of a job of five ranks, of which 0 to 2 agreed on step 7, and 3 on nothing."""
     process = ThisProcess(Layout(root, 0, "host", 42), Rank(0, 5, "test"), (), clock=FakeClock())
-    made = JobWindows(process, 5, "rank 0 on host", attempt)
+    made = JobWindows(process, 5, "rank 0 on host", attempt, Deliveries(attempt))
     parsed = parse_config(RAW)
     made.begin(4, Asked(Edit(RAW, 0.0), parsed.config, parsed, now=False))
     assert made.status().pending is None

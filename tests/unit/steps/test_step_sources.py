@@ -159,6 +159,16 @@ def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert job.session.inbox.step == 1
 
 
+def test_the_scripts_own_steps_are_the_scripts_from_the_first_on(tmp_path: Path) -> None:
+    """Where the optimizer may give them too, before anybody has looked who does."""
+    job = job_on(tmp_path, "auto")
+    job.edit(active=2)
+    for _ in range(4):
+        job.step()
+    (manifest,) = job.manifests()
+    assert manifest.steps.source == "dp.step()" == job.session.status().steps_from
+
+
 def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
     """Whichever of them comes first; the number that the framework has resumed at counts."""
     job = job_on(tmp_path, "script")

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import (
+    MeanStep,
     growths,
     part_growths,
     phase_growths,
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def read(path: Path) -> MeanStep:
+    """Return what a step of a trace takes."""
+    return MeanStep.of(MeasuredTrace(path))
+
+
 def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
     """Windows of other lengths are compared step by step; what did not change is left out."""
-    one = MeasuredTrace(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
-    other = MeasuredTrace(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
+    one = read(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
+    other = read(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
     first, *rest = growths(one, other)
     assert (first.name, first.where, first.count) == ("aten::mm", "host", (3, 4))
     assert first.time_ns == (30e6, 80e6)
@@ -43,7 +49,7 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
         ]
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
-        captures.append(MeasuredTrace(path))
+        captures.append(read(path))
     found = {growth.name: growth.cost_ns for growth in phase_growths(*captures)}
     assert found == {"backward": 3e6, "rest": -3e6}
 
@@ -61,7 +67,7 @@ def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
         ]
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
-        captures.append(MeasuredTrace(path))
+        captures.append(read(path))
     found = [(one.name, one.where, one.cost_ns) for one in part_growths(*captures)]
     assert found == [("communication", "step", 6e6), ("idle", "step", -6e6)]
 
@@ -77,14 +83,14 @@ def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
             {**after, "ts": after["ts"] + 10**6 * n} for n in range(9 * number)
         ]
         path.write_text(json.dumps(trace))
-        captures.append(MeasuredTrace(path))
+        captures.append(read(path))
     assert growths(*captures) == []
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     """Frames in one of them, a device in the other."""
-    one = MeasuredTrace(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
-    other = MeasuredTrace(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
+    one = read(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
+    other = read(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
     assert why_not_comparable(one, other) == [
         "only the first has the host's Python frames",
         "only the second has a device",
@@ -102,6 +108,30 @@ def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
         ]
         path = tmp_path / f"{name}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
-        captures.append(MeasuredTrace(path))
+        captures.append(read(path))
     assert why_not_comparable(*captures) == ["only the first has phases of the host"]
     assert why_not_comparable(captures[0], captures[0]) == []
+
+
+def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
+    """Counted here by hand: 2 products of 10 ms on one rank, 4 of 30 ms on the other."""
+    ranks = [
+        read(write(tmp_path / f"{n}.trace.json", 2, products, ms))
+        for n, products, ms in ((0, 2, 10), (1, 4, 30))
+    ]
+    mean = MeanStep.of_ranks(ranks)
+    assert mean.work == {("aten::mm", "host"): (3, 70e6), ("aten::add", "host"): (1, 10e3)}
+    assert mean.whole_ns == (ranks[0].whole_ns + ranks[1].whole_ns) / 2
+    for name in mean.parts:
+        assert mean.parts[name] == sum(rank.parts.get(name, 0) for rank in ranks) / 2
+    assert MeanStep.of_ranks([ranks[0]]) == ranks[0]
+
+
+def test_what_one_rank_does_not_do_takes_it_no_time(tmp_path: Path) -> None:
+    """One of two runs a kernel of 8 us: half a kernel and 4 us; not all have a device."""
+    plain = read(write(tmp_path / "a.trace.json", 1, 1, 8))
+    other = read(write(tmp_path / "b.trace.json", 1, 1, 8, cat="kernel", name="gemm", dur=8))
+    mean = MeanStep.of_ranks([plain, other])
+    assert mean.work["gemm", "device"] == (0.5, 4e3)
+    assert mean.work["aten::mm", "host"] == (1, 8e6)
+    assert not mean.recorded["a device"]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dynprof.analysis.measures.difference import (
+    MeanStep,
     growths,
     part_growths,
     phase_growths,
@@ -113,6 +114,8 @@ def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
         made = {found.name for found in write_analysis(measured, ["text", "db"])}
         assert {"report.html", "events.parquet", "steps.parquet"} <= made
         assert any(name.endswith(".db") for name in made)
-        assert growths(measured, measured) == []
-        assert phase_growths(measured, measured) == part_growths(measured, measured) == []
-        assert why_not_comparable(measured, measured) == []
+        step = MeanStep.of(measured)
+        assert growths(step, step) == []
+        assert phase_growths(step, step) == part_growths(step, step) == []
+        assert why_not_comparable(step, step) == []
+        assert MeanStep.of_ranks([step]) == step

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.findings.ranking import findings
-from dynprof.analysis.measures.difference import why_not_comparable
+from dynprof.analysis.measures.difference import MeanStep, why_not_comparable
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.report.contents import contents, verdict
@@ -182,4 +182,5 @@ def test_the_terminal_says_it(tmp_path: Path) -> None:
             assert sentence in said, arguments
     assert "step_trace_time.csv" in left_out(cut)
     assert "no device worked" not in left_out(cut).values()
-    assert "only the first has all of its events" in why_not_comparable(MeasuredTrace(whole), cut)
+    steps = map(MeanStep.of, (MeasuredTrace(whole), cut))
+    assert "only the first has all of its events" in why_not_comparable(*steps)

@@ -1,0 +1,46 @@
+"""What a window may cost: the part of the config that says so."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dynprof.config.effects import SAME
+from dynprof.config.section import Section
+
+
+class Limits(Section):
+    """What a window may cost before it closes early; null switches a limit off."""
+
+    max_seconds: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1e9,
+            description="Close at the first step end after this many seconds; where all threads "
+            "are recorded and none has ended a step for a minute, without one.",
+        ),
+        SAME,
+    ] = 3600
+    max_memory_mb: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1e9,
+            description="Close at the first step end at which this process has grown by this "
+            "many MB (10^6 bytes) of resident memory since the window opened; asked every 50 ms, "
+            "every 250 ms where marks alone are recorded.",
+        ),
+        SAME,
+    ] = 4096
+    min_free_disk_mb: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1e12,
+            description="Do not open a window, and give up saving one, with less than this many "
+            "MB (10^6 bytes) free where the capture goes.",
+        ),
+        SAME,
+    ] = 1024

@@ -1,0 +1,74 @@
+"""``python -m dynprof.delivery ORDER``: what the training process starts to send a capture, once.
+
+Whatever keeps it from that ends it, and is the last thing that it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+
+from dynprof.captures.manifest import MAX_BYTES
+from dynprof.delivery.deliveries import DELIVERED
+from dynprof.delivery.order import Order, renamed
+from dynprof.delivery.targets import Target, target_of
+from dynprof.files.regular import open_regular, read_regular
+
+_MANIFEST = re.compile(r"info/(rank_[0-9]+)(?:\.[0-9]+)?\.info\.json")
+
+
+def main(text: str) -> None:
+    """Send what an order names; say where its last file lies.
+
+    Raises:
+        Exception: Of whatever kind the target's file system has.
+    """
+    os.nice(10)
+    order = Order.from_text(text)
+    target = target_of(order)
+    last = order.files[-1]
+    stem = Path(last).name.removesuffix(".info.json")
+    free = _free_stem(order, target) if _MANIFEST.fullmatch(last) and not order.keeps else stem
+    for file in order.files:
+        # Others may write where captures lie: none of theirs is sent in the name of the job's user.
+        with open_regular(Path(order.folder, file), follow_symlinks=False) as source:
+            target.put(source, renamed(file, stem, free))
+    # Its exit code may get lost. Said before anything is removed: else, where it cannot be said, it
+    # would be nowhere as far as anybody knows.
+    print(f"{DELIVERED}{target.where(renamed(last, stem, free))}", file=sys.stderr, flush=True)
+    if not order.keeps:
+        with contextlib.suppress(OSError):
+            _remove(Path(order.folder), order.files)
+
+
+def _free_stem(order: Order, target: Target) -> str:
+    """Return what the names of a capture's files begin with, where no other capture has it.
+
+    Where this one is there already, it arrived, and nobody was told.
+    """
+    mine = read_regular(Path(order.folder, order.files[-1]), MAX_BYTES)
+    found = _MANIFEST.fullmatch(order.files[-1])
+    stem = first = found[1] if found else ""
+    copy = 1
+    while (theirs := target.content(f"info/{stem}.info.json")) is not None and theirs != mine:
+        copy += 1
+        stem = f"{first}.{copy}"
+    return stem
+
+
+def _remove(folder: Path, files: tuple[str, ...]) -> None:
+    """Remove what has been sent, and the folders that are empty then."""
+    for file in files:
+        Path(folder, file).unlink(missing_ok=True)
+    emptied = {parent for file in files for parent in Path(folder, file).parents}
+    for place in sorted(emptied, key=lambda place: len(place.parts), reverse=True):
+        if place.is_relative_to(folder):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

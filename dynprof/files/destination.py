@@ -1,0 +1,169 @@
+"""Where a capture is put together, and where it goes from there: a directory, or a URL."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.files.file_system import is_remote, kind_of
+from dynprof.files.who_may_change import who_else_may_change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dynprof.files.layout import Layout
+
+FILE_SYSTEMS = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "az": "adlfs",
+    "oss": "ossfs",
+    "oci": "ocifs",
+    "hdfs": "pyarrow",
+}
+"""The kinds of URLs that captures may go to, and the package that fsspec needs for each."""
+OUTGOING = "outgoing"
+"""Where captures for a URL are put together, beside the config, where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a capture goes.
+
+    Attributes:
+        workshop: The directory that it is put together in.
+        final: Where it lies in the end: the same directory, another one, or a URL.
+    """
+
+    workshop: Path
+    final: Path | str
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is put together where it stays."""
+        return self.workshop == self.final
+
+    def is_shared(self) -> bool:
+        """Return whether other machines may write there as well."""
+        return isinstance(self.final, str) or is_remote(kind_of(self.final))
+
+    def folder(self, name: str) -> Path | str:
+        """Return where a window's folder lies in the end."""
+        final = self.final
+        return f"{final.rstrip('/')}/{name}" if isinstance(final, str) else final / name
+
+    def why_not(self, layout: Layout, said_in: Path | None = None) -> str:
+        """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
+        return self.why_forbidden(layout, said_in) or self.__why_no_folder()
+
+    def why_forbidden(self, layout: Layout, said_in: Path | None = None) -> str:
+        """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
+
+        A URL has to begin with one that ``init()`` allowed, but where only the job's own user can
+        change the config.
+        """
+        places = {self.workshop, *([] if isinstance(self.final, str) else [self.final])}
+        for place in sorted(places):
+            if why := layout.why_forbidden(place, said_in):
+                return why
+        return _why_no_url(self.final, layout, said_in) if isinstance(self.final, str) else ""
+
+    def __why_no_folder(self) -> str:
+        if not isinstance(self.final, str):
+            return _why_no_folder(self.workshop) or _why_no_folder(self.final)
+        scheme = self.final.partition("://")[0]
+        missing = [name for name in ("fsspec", FILE_SYSTEMS[scheme]) if not _is_there(name)]
+        if missing:
+            return f"{scheme}:// needs {' and '.join(missing)}, and the job's Python has none"
+        return _why_no_folder(self.workshop)
+
+
+def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Destination:
+    """Return where a capture goes.
+
+    Args:
+        layout: The files of this process.
+        prof_dir: Of the config: a directory, relative to the config's, or a URL.
+        scratch_dir: Of the config: a directory to put captures together in; None for none.
+    """
+    final = prof_dir if is_url(prof_dir) else layout.capture_dir(prof_dir)
+    if scratch_dir is not None:
+        return Destination(layout.own_dir(layout.capture_dir(scratch_dir)), final)
+    if isinstance(final, str):
+        return Destination(layout.own_dir(layout.root / OUTGOING), final)
+    return Destination(final, final)
+
+
+def is_url(text: str) -> bool:
+    """Return whether this names a place behind one of fsspec's file systems."""
+    return "://" in text
+
+
+def placed(root: Path, place: str) -> str:
+    """Return a place as it is found from anywhere: what is no URL begins at a directory."""
+    return place if is_url(place) else str(root / place)
+
+
+def why_no_destination(prof_dir: str) -> str:
+    """Say what is wrong with a URL; nothing where it may be used, or is none.
+
+    Credentials are the environment's: what stands in a config is in logs and manifests as well.
+    """
+    if not is_url(prof_dir):
+        return ""
+    scheme, _, rest = prof_dir.partition("://")
+    if scheme not in FILE_SYSTEMS:
+        known = ", ".join(f"{name}://" for name in FILE_SYSTEMS)
+        return f"captures go to directories, and to {known}; write one of these"
+    if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
+        return "a URL with credentials or parameters; give these to the job in its environment"
+    if not rest.strip("/") or "::" in rest or ".." in rest.split("/"):
+        return "this URL names no place; write scheme://bucket/path"
+    return ""
+
+
+def _why_no_url(url: str, layout: Layout, said_in: Path | None) -> str:
+    if any(_lies_below(url, allowed) for allowed in layout.urls):
+        return ""
+    others = who_else_may_change(layout.config)
+    others = others or (who_else_may_change(said_in) if said_in else "")
+    text = f"{url} is none of the URLs that init() allowed, and {others}; the job's owner may allow"
+    return f"{text} it, with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""
+
+
+def _lies_below(url: str, allowed: str) -> bool:
+    return f"{url.rstrip('/')}/".startswith(f"{allowed.rstrip('/')}/")
+
+
+def _why_no_folder(path: Path) -> str:
+    """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
+    try:
+        path.exists()
+    except OSError as error:
+        return f"{path} cannot be used: {error.strerror}"
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        return f"{nearest} is not a directory"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"the job may not write in {nearest}"
+    return ""
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def parted(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the directories among places, and the URLs."""
+    named = list(places)
+    return [p for p in named if not is_url(p)], tuple(p for p in named if is_url(p))

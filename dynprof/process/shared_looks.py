@@ -1,0 +1,108 @@
+"""Of the processes of one machine that look at something again and again, one does for all.
+
+A network file system or a store that serves a thousand ranks is asked by their hosts, not by each
+of them. Who looks says so in a small file in the machine's memory, that nobody but its user may
+touch: what it has seen, and when. The others look as well only once that differs from what they
+have seen, or nothing was said for :data:`SILENT_S`: then the first of them goes on in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from dynprof.files.layout import write_atomic
+from dynprof.files.regular import read_regular
+
+SILENT_S = 3.0
+"""For so long the one that looks may say nothing before another does."""
+_MEMORY = Path("/dev/shm")  # noqa: S108 - below it a folder that nobody else may look into
+_MOST_BYTES = 1000
+
+
+class Notice(NamedTuple):
+    """What the process that looks has said last.
+
+    Attributes:
+        looker: Its name.
+        at_s: When, by the machine's monotonic clock.
+        seen: What it saw, or what stands for that.
+    """
+
+    looker: str
+    at_s: float
+    seen: str
+
+
+class SharedLooks:
+    """What one process knows of who looks.
+
+    Args:
+        at: What they look at, the same on all and nowhere else.
+        folder: Where notices lie; without it, in the machine's memory.
+    """
+
+    def __init__(self, at: str, folder: Path | None = None) -> None:
+        self._name = secrets.token_hex(8)
+        place = folder or _own_folder()
+        named = hashlib.sha256(os.fsencode(at)).hexdigest()[:32]
+        self._notice_path = place / named if place else None
+        self._seen = ""
+        self._looks = True
+
+    def another_sees_the_same(self) -> bool:
+        """Return whether another process looks, and has seen what this one has."""
+        last = self._last_notice()
+        if last and (last.looker == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
+            last = None
+        self._looks = last is None
+        return last is not None and last.seen == self._seen
+
+    def has_seen(self, what: str) -> None:
+        """Know what this process has seen; tell the others, where it looks for them."""
+        self._seen = what
+        if self._looks and self._notice_path:
+            notice = Notice(self._name, _now_s(), what)
+            with contextlib.suppress(OSError):  # then each looks for itself
+                write_atomic(self._notice_path, json.dumps(notice))
+
+    def end(self) -> None:
+        """Leave it to another at once."""
+        last = self._last_notice()
+        if last and self._notice_path and last.looker == self._name:
+            self._notice_path.unlink(missing_ok=True)
+
+    def _last_notice(self) -> Notice | None:
+        if self._notice_path is None:
+            return None
+        try:
+            looker, at_s, seen = json.loads(read_regular(self._notice_path, _MOST_BYTES))
+            return Notice(str(looker), float(at_s), str(seen))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _now_s() -> float:
+    return time.monotonic()
+
+
+def _own_folder() -> Path | None:
+    """Return a folder of this machine that only this user may use, or nothing."""
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    folder = memory / f"dynprof-{os.geteuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        facts = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+    return folder if own and not facts.st_mode & 0o077 else None

@@ -1,0 +1,179 @@
+"""The recipes of ``docs/clusters.md``, run as they stand there, on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from tests.integration.commands import dynprof
+from tests.integration.launching import end_well
+from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.processes import ROOT, Process, start
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+PAGE = (ROOT / "docs" / "clusters.md").read_text()
+TRAIN = """
+import os, sys, time
+if "SLURM_PROCID" in os.environ:
+    os.environ["RANK"] = os.environ["SLURM_PROCID"]
+    os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
+import torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+dp.init("prof_config")
+flag = torch.zeros(1)
+while not flag.item():
+    time.sleep(0.005)
+    flag.fill_(os.path.exists("../enough"))
+    dist.all_reduce(flag)
+    dp.step()
+dist.destroy_process_group()
+"""
+
+
+def commands(first_word: str) -> list[list[str]]:
+    """Return the commands of the page that begin so."""
+    lines = [line for text in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.M | re.S)
+             for line in text.splitlines()]  # fmt: skip
+    return [shlex.split(line) for line in lines if line.startswith(f"{first_word} ")]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def nodes(folder: Path, of_each: Mapping[str, tuple[list[str], dict[str, str]]]) -> Iterator[None]:
+    """Run a command in a folder for each node, and let all of them end."""
+    with contextlib.ExitStack() as stack:
+        running: list[Process] = []
+        for name, (command, env) in of_each.items():
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / "train.py").write_text(TRAIN)
+            clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+            env = {**clean, "OMP_NUM_THREADS": "1", **env}
+            running.append(stack.enter_context(start(command, cwd=folder / name, env=env)))
+        wait_for("the ranks", lambda: logs(folder).count("agree on the steps") == 2 or None)
+        yield
+        (folder / "enough").touch()
+        end_well(running)
+
+
+def logs(folder: Path) -> str:
+    """Return what all ranks wrote."""
+    return "".join(path.read_text() for path in folder.glob("*/prof_config/log/*.log"))
+
+
+def leads(folder: Path) -> Path:
+    """Return where the log says that it leads."""
+    (path,) = (
+        p for p in folder.glob("*/prof_config/log/*.log") if "this one leads" in p.read_text()
+    )
+    return path.parents[2]
+
+
+def arms_both(folder: Path, command: list[str], count: int = 2) -> None:
+    """Run the page's ``dynprof arm`` where rank 0 runs; all ranks record the same steps."""
+    assert command[:2] == ["dynprof", "arm"]
+    code, _, errors = dynprof(*command[1:2], leads(folder) / command[2], *command[3:])
+    assert code == 0, errors
+    assert f"{count} of {count} ranks saved it" in errors
+    found = [
+        load_manifest(path) for path in folder.glob("*/prof_config/step_*/info/rank_*.info.json")
+    ]
+    assert sorted(manifest.rank for manifest in found) == list(range(count))
+    assert len({(one.steps.first, one.steps.last) for one in found}) == 1
+
+
+def test_torchrun_on_two_nodes_that_share_no_disk(tmp_path: Path) -> None:
+    """Two agents, each in a folder of its own; the pods of the Job do what they do."""
+    (torchrun,) = commands("torchrun")
+    (of_pods,) = re.findall(r"command: \[(torchrun,.*?)\]", PAGE, re.S)
+    in_pods = [word.strip() for word in of_pods.split(",")]
+    assert in_pods == [word.replace("node0", "train-0.train") for word in torchrun]
+    words = [word.replace("node0:29400", f"127.0.0.1:{free_port()}") for word in torchrun[1:]]
+    words[words.index("--nproc-per-node=8")] = "--nproc-per-node=1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", *words]
+    arm = next(words for words in commands("dynprof"))
+    with nodes(tmp_path, {"node0": (command, {}), "node1": (command, {})}):
+        arms_both(tmp_path, arm)
+
+
+def test_tasks_of_slurm(tmp_path: Path) -> None:
+    """What ``srun`` starts, with the variables that it sets, each in a folder of its own."""
+    train, enter = commands("srun")
+    command = [sys.executable, *train[train.index("python") + 1 :]]
+    job = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    tasks = {f"task{rank}": (command, {**job, "SLURM_PROCID": str(rank)}) for rank in range(2)}
+    with nodes(tmp_path, tasks):
+        arms_both(tmp_path, enter[enter.index("dynprof") :])
+
+
+def test_a_config_map_that_is_updated(tmp_path: Path) -> None:
+    """As the kubelet does it: the folder that a link leads to is replaced by another, at once."""
+    (script,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
+    mounted = tmp_path / "mounted"
+
+    def bring(name: str, content: str) -> None:
+        (mounted / name).mkdir(parents=True)
+        (mounted / name).chmod(0o755)
+        (mounted / name / "profiler_config.json").write_text(content)
+        (mounted / "..new").symlink_to(name)
+        (mounted / "..new").replace(mounted / "..data")
+
+    bring("..2026_01", '{"active": 1}')
+    (mounted / "profiler_config.json").symlink_to("..data/profiler_config.json")
+    mounted.chmod(0o777)  # as such a volume is
+    begins = script.replace("/etc/prof", str(mounted))
+    loop = LOOP.replace('dp.init("prof_config")\n', "").replace(
+        "import time", begins + "import time"
+    )
+    with RunningJob(tmp_path, loop) as running:
+        running.when("training", lambda status: status.state == "idle")
+        bring("..2026_02", '{"active": 2}')
+        status = running.when("a capture", lambda status: bool(status.last_capture))
+        manifest = load_manifest(running.root / str(status.last_capture))
+    assert (manifest.complete, manifest.steps.recorded) == (True, 2)
+
+
+def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
+    """Without a process group they meet at a multiple of N, where they march together."""
+    script = LOOP.replace("0.01", "0.005")
+    with contextlib.ExitStack() as stack:
+        jobs = [
+            stack.enter_context(RunningJob(tmp_path, script, RANK=str(rank), WORLD_SIZE="2"))
+            for rank in range(2)
+        ]
+        for rank, job in enumerate(jobs):
+            job.when("training", lambda status: status.state == "idle", rank)
+        asked = ("--active", "2", "--start-step", "next multiple of 1000", "--wait")
+        code, output, errors = dynprof("arm", jobs[0].root, *asked)
+        assert code == 0, errors
+    found = [load_manifest(tmp_path / line) for line in output.splitlines()]
+    assert sorted(manifest.rank for manifest in found) == [0, 1]
+    assert all((one.steps.first or 0) % 1000 in (0, 1) for one in found)
+
+
+@pytest.mark.parametrize("name", ["torchrun", "srun", "kubectl", "dynprof"])
+def test_each_kind_of_command_is_on_the_page(name: str) -> None:
+    """Those that no test can run here pass dynprof the options of those that one does."""
+    found = commands(name)
+    assert found
+    for words in found:
+        if "arm" in words:
+            assert words[words.index("arm") :][-3:] == ["--active", "3", "--wait"]

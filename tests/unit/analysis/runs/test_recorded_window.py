@@ -1,0 +1,105 @@
+"""What a window's record may have others read, and what is said of the rest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dynprof.analysis.runs.recorded_window import MOST_WORDS, named_traces, words_on_others
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.captures.window_record import RankRecord, WindowRecord
+
+REQUEST = RequestRecord(number=1, edited_at="2026", sha256="ab", config={})
+
+
+def capture(folder: Path, rank: int, trace: str, request: RequestRecord = REQUEST) -> Path:
+    """Write the capture of a rank; return where its manifest lies."""
+    (folder / "info").mkdir(parents=True)
+    (folder / Path(trace).name).write_text("{}")
+    path = folder / "info" / f"rank_{rank}.info.json"
+    Manifest(
+        dynprof="0", backend="torch", versions={}, host="a", pid=1, rank=rank, world_size=2,
+        request=request, steps=Steps(first=1, last=2, recorded=2, warmup=0), activities=("CPU",),
+        opened_at="", closed_at="", complete=True, trace=trace, cost=Cost(open_ms=0, close_ms=0),
+    ).save(path)  # fmt: skip
+    return path
+
+
+def record(folder: Path, captures: dict[int, str], asked: tuple[int, ...] = (0, 1)) -> Path:
+    """Write the record of a window; return where it lies."""
+    (folder / "info").mkdir(parents=True, exist_ok=True)
+    path = folder / "info" / "window.json"
+    WindowRecord(
+        dynprof="0", leader="", world_size=2, request=REQUEST, first=1, last=2, asked=asked,
+        ranks={rank: RankRecord(host="a", outcome="saved", capture=one)
+               for rank, one in captures.items()},
+        missing={}, agreed_ms=1, complete=True,
+    ).save(path)  # fmt: skip
+    return path
+
+
+def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
+    """Wherever they lie, by rank; what is not there is said, with its place."""
+    one = capture(tmp_path / "desk_1" / "w", 1, "b.trace.json")
+    gone = tmp_path / "desk_2" / "w" / "info" / "rank_2.info.json"
+    path = record(tmp_path / "w", {1: str(one), 2: str(gone)}, (1, 2))
+    traces = named_traces(path)
+    assert traces == [tmp_path / "desk_1" / "w" / "b.trace.json"]
+    (tmp_path / "w" / "a.trace.json").write_text("{}")
+    words = words_on_others([tmp_path / "w" / "a.trace.json", *traces])
+    assert words == [f"rank 2: its capture lies on a, {gone}"]
+
+
+@pytest.mark.parametrize("trace", ["/{elsewhere}/v.trace.json", "../{elsewhere}/v.trace.json"])
+def test_a_manifest_names_a_file_beside_it_and_nothing_else(tmp_path: Path, trace: str) -> None:
+    """A path in the place of a name leads nowhere."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "v.trace.json").write_text("{}")
+    named = trace.replace("/{elsewhere}", str(victim)).replace("{elsewhere}", "victim")
+    one = capture(tmp_path / "w", 1, named)
+    (tmp_path / "w" / "v.trace.json").unlink()
+    assert named_traces(record(tmp_path / "n", {1: str(one)})) == []
+
+
+def test_captures_of_another_user_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes a record has nobody else read, or write, what he may not himself."""
+    one = capture(tmp_path / "desk", 1, "b.trace.json")
+    path = record(tmp_path / "w", {1: str(one)})
+    real = Path.stat
+
+    def stat(self: Path, **how: bool) -> os.stat_result:
+        facts = real(self, **how)
+        if self.name != "window.json":
+            return facts
+        return os.stat_result((*facts[:4], facts.st_uid + 1, *facts[5:10]))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert named_traces(path) == []
+
+
+@pytest.mark.parametrize(
+    "one", ["/" + "x" * 5000, "relative", "s3://bucket/x", "/dev/zero", "a\0b"]
+)
+def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> None:
+    """It costs the others nothing."""
+    path = record(tmp_path / "w", {1: one}, (1,))
+    assert named_traces(path) == []
+    (tmp_path / "w" / "a.trace.json").write_text("{}")
+    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
+        f"rank 1: its capture lies on a, {one}"
+    ]
+
+
+def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
+    """Once each; the others are counted."""
+    captures = {rank: f"/elsewhere/info/rank_{rank}.info.json" for rank in range(1000)}
+    record(tmp_path / "w", captures, (*range(1000), *range(1000)))
+    (tmp_path / "w" / "a.trace.json").write_text("{}")
+    words = words_on_others([tmp_path / "w" / "a.trace.json"])
+    assert len(words) == MOST_WORDS + 1
+    assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"

@@ -1,0 +1,70 @@
+"""Captures on their way, seen from the job."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+from dynprof.delivery import deliveries
+from dynprof.delivery.deliveries import DELIVERED, Deliveries, Errand
+from dynprof.delivery.order import Order
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def order(name: str, retry_s: float = 0) -> Order:
+    """Return one of no files."""
+    return Order(f"/scratch/{name}", (), f"/captures/{name}", "/", (), False, retry_s)
+
+
+def attempt(_: str, action: Callable[[], object]) -> Exception | None:
+    """Do it."""
+    action()
+    return None
+
+
+def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the one that is being sent nobody knows yet; the others stay, and each is named."""
+    go_on, told = threading.Event(), list[tuple[str, str]]()
+
+    def sent(order: Order) -> str:
+        go_on.wait(patience_s())
+        return f"{DELIVERED}{order.target}/info/rank_0.info.json"
+
+    monkeypatch.setattr(deliveries, "_sent", sent)
+    made = Deliveries(attempt)
+    for name in ("a", "b"):
+        made.submit(Errand(order(name), on_end=lambda *said: told.append(said)))
+    assert not made.wait(0)
+    assert made.left() == [
+        "the capture in /scratch/a has not arrived in /captures/a: it may arrive yet, and else"
+        " stays there",
+        "the capture in /scratch/b has not arrived in /captures/b: it stays there",
+    ]
+    go_on.set()
+    assert made.wait(patience_s())
+    assert made.left() == []
+    assert told == [(f"/captures/{name}/info/rank_0.info.json", "") for name in ("a", "b")]
+
+
+def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first failure is told at once; the last is what remains."""
+    reasons = (f"no route, {number}" for number in itertools.count(1))
+    monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deliveries, "LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deliveries, "_sent", lambda _: next(reasons))
+    trouble, told = list[str](), list[tuple[str, str]]()
+    made = Deliveries(attempt)
+    made.submit(
+        Errand(order("a", 0.05), on_trouble=trouble.append, on_end=lambda *said: told.append(said))
+    )
+    assert made._idle.wait(patience_s())
+    assert trouble[0] == "no route, 1"
+    (end,) = told
+    assert end[0] == ""
+    assert end[1] != trouble[0]

@@ -1,0 +1,179 @@
+"""What the process beside the training does with an order, once."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.delivery.__main__ import main
+from dynprof.delivery.deliveries import DELIVERED
+from dynprof.delivery.order import Order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = ("trace.json", "info/rank_0.metadata.json", "info/rank_0.info.json")
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+    """Return one of three files, from a scratch directory to one below the config's."""
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    folder = tmp_path / "scratch" / "step_1"
+    made = Order(
+        folder=str(folder),
+        files=FILES,
+        target=str(tmp_path / "captures" / "step_1"),
+        root=str(tmp_path),
+        prof_dirs=(),
+        follow_symlinks=False,
+        retry_s=0,
+    )
+    fill(folder, "one")
+    return made
+
+
+def fill(folder: Path, content: str) -> None:
+    """Write the three files."""
+    (folder / "info").mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder / name).write_text(f"{content} {name}")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return all files below a folder."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def arrived(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return where the sender says that the last file lies."""
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(DELIVERED)
+    return said.removeprefix(DELIVERED)
+
+
+def test_what_is_sent_is_there_and_no_longer_here(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, under its names; the folders that it leaves empty go as well."""
+    main(order.to_text())
+    assert arrived(capsys) == f"{order.target}/{FILES[-1]}"
+    assert contents(tmp_path / "captures" / "step_1") == {name: f"one {name}" for name in FILES}
+    assert not (tmp_path / "scratch" / "step_1").exists()
+
+
+def test_what_another_left_in_the_folder_stays(order: Order, tmp_path: Path) -> None:
+    """Only what was sent is removed."""
+    (tmp_path / "scratch/step_1/info/rank_1.info.json").write_text("another's")
+    main(order.to_text())
+    assert contents(tmp_path / "scratch") == {"step_1/info/rank_1.info.json": "another's"}
+
+
+def test_a_second_capture_of_the_steps_gets_names_of_its_own(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first is untouched; of its own files only those named after the rank change."""
+    main(order.to_text())
+    fill(tmp_path / "scratch/step_1", "two")
+    again = replace(order, files=FILES[1:])
+    capsys.readouterr()
+    main(again.to_text())
+    assert arrived(capsys).endswith("info/rank_0.2.info.json")
+    found = contents(tmp_path / "captures" / "step_1")
+    assert found["info/rank_0.info.json"] == f"one {FILES[2]}"
+    assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
+    assert found["info/rank_0.2.metadata.json"] == f"two {FILES[1]}"
+
+
+def test_what_has_arrived_already_gets_no_second_name(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sender died after its last file, and nobody was told: the next try finds it."""
+    main(order.to_text())
+    fill(tmp_path / "scratch/step_1", "one")
+    capsys.readouterr()
+    main(order.to_text())
+    assert arrived(capsys).endswith("info/rank_0.info.json")
+    assert len(contents(tmp_path / "captures" / "step_1")) == 3
+
+
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, _: str) -> int:
+        """Fail."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
+    order: Order,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A full disk under its standard error, say: the next try says it, and finds its own names."""
+    with monkeypatch.context() as full:
+        full.setattr("sys.stderr", Full())
+        with pytest.raises(OSError, match="No space left"):
+            main(order.to_text())
+    assert len(contents(tmp_path / "scratch")) == 3
+    main(order.to_text())
+    assert arrived(capsys).endswith("info/rank_0.info.json")
+    assert not contents(tmp_path / "scratch")
+    assert len(contents(tmp_path / "captures")) == 3
+
+
+def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_path: Path) -> None:
+    """It is written again and again while a window goes on."""
+    record = replace(order, files=("info/window.json",), keeps=True)
+    for content in ("first", "second"):
+        (tmp_path / "scratch/step_1/info/window.json").write_text(content)
+        main(record.to_text())
+        assert contents(tmp_path / "captures") == {"step_1/info/window.json": content}
+        assert contents(tmp_path / "scratch")["step_1/info/window.json"] == content
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_others_put_in_the_place_of_a_file_is_not_sent(
+    order: Order, tmp_path: Path, name: str
+) -> None:
+    """A link to what only the job's user may read; nothing of it comes to lie there."""
+    secret = tmp_path / "secret"
+    secret.write_text("nobody may read this")
+    path = tmp_path / "scratch/step_1" / name
+    path.unlink()
+    path.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        main(order.to_text())
+    assert secret.read_text() not in contents(tmp_path / "captures").values()
+    assert path.is_symlink()
+
+
+def test_the_disk_there_keeps_what_the_job_needs(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written; all of it stays here."""
+    monkeypatch.setattr("dynprof.delivery.targets.free_disk_mb", lambda _: 100.0)
+    with pytest.raises(OSError, match=r"100 MB are free in .*keeps 200 for the job"):
+        main(replace(order, least_free_mb=200.0).to_text())
+    assert not contents(tmp_path / "captures")
+    assert len(contents(tmp_path / "scratch")) == 3
+
+
+def test_a_target_outside_what_the_owner_allows_is_not_written(
+    order: Order, tmp_path: Path
+) -> None:
+    """The process that sends asks the rules itself: a link may have come in between."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "captures").symlink_to(outside)
+    with pytest.raises(OSError, match="captures"):
+        main(order.to_text())
+    assert not contents(outside)
+    assert len(contents(tmp_path / "scratch")) == 3
