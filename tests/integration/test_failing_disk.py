@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -69,6 +70,14 @@ def remove(folder: Path) -> None:
     """Remove a folder that the job may write into meanwhile."""
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def replace_with_unwritable(folder: Path) -> None:
+    """Make a folder anew that nothing can be written into, though the job may make it first."""
+    while True:
+        remove(folder)
+        with contextlib.suppress(FileExistsError):
+            return folder.mkdir(mode=0o500)
 
 
 def test_a_removed_directory(tmp_path: Path) -> None:
@@ -142,9 +151,7 @@ def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
 def test_an_unwritable_log_or_status(tmp_path: Path, name: str) -> None:
     """Captures are made all the same, and what can be written says what cannot."""
     with TroubledJob(tmp_path, through=without_privilege()) as job:
-        folder = job.root / name
-        remove(folder)
-        folder.mkdir(mode=0o500)
+        replace_with_unwritable(job.root / name)
         job.edit(active=2)
         manifest, _ = job.capture()
         assert manifest.complete

@@ -169,17 +169,17 @@ def test_a_window_of_a_server_that_gets_no_more_requests(tmp_path: Path) -> None
         tmp_path,
         """
         from dynprof.windows import limits
-        limits.STAYS_AWAY_S = 0.2
-        window(active=1000, limits={"max_seconds": 0.3})
+        window(active=1000, limits={"max_seconds": 3})
         at_once(3, lambda: steps(1))
-        assert dp.status().state == "recording"
+        assert dp.status().state == "recording"  # by itself it waits a minute for another step
+        limits.STAYS_AWAY_S = 0.2
         idle()
         window(active=2)
         steps(2)
         """,
     )
     first, second = manifests(tmp_path)
-    assert "limits.max_seconds is 0.3, and no step has ended for" in first.reason
+    assert "limits.max_seconds is 3, and no step has ended for" in first.reason
     assert (first.steps.recorded, second.complete) == (3, True)
     seen = events(tmp_path, first)
     assert sum(event["name"] == "aten::add" for event in seen) == 3
