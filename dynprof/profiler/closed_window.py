@@ -48,6 +48,7 @@ class ClosedWindow:
     _file: Path | None = None
     _mark: tuple[int, ...] = ()
     _given_away: str = ""
+    _is_private: bool = False
 
     def __post_init__(self) -> None:
         _at_the_end_of(self, self.recording.companions.discard)
@@ -80,6 +81,16 @@ class ClosedWindow:
         as_torch = metadata.items() if isinstance(metadata, dict) else ()
         members = {key: value for key, value in as_torch if key not in RESERVED}
         return {**members, "dynprof": own, "metadata": metadata}
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its trace was written, into a folder that goes with this object."""
+        return self._is_private
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether there is a trace to be had, and no handler has it."""
+        return self._is_private or not self._given_away
 
     def hand_over(self) -> Recording:
         """Give the recording to somebody who saves it; it can be written no more.
@@ -130,7 +141,7 @@ class ClosedWindow:
             if self._given_away:
                 raise BackendError(f"the trace was {self._given_away} already")
             self._file = self._save()
-            self._mark = _mark_of(self._file)
+            self._mark, self._is_private = _mark_of(self._file), True
         elif _mark_of(self._file) != self._mark:
             raise BackendError(f"{self._file} is no longer what was written there")
         return self._file

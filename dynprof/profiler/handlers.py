@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
-from dynprof.files.layout import Layout
+from dynprof.files.layout import Layout, make_dir
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.tidying import tidy
@@ -133,19 +133,40 @@ def worker_here() -> str:
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
+def trace_name(worker: str, suffix: str) -> str:
+    """Return the name of a trace of this moment."""
+    return f"{worker}.{time.time_ns()}.{suffix}"
+
+
 def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = folder.expanduser().resolve()
+    place = _made(folder)
     return Export(
         recording=recorded.hand_over(),
         manifest=recorded.manifest,
         folder=place,
-        trace_name=f"{worker}.{time.time_ns()}.{recorded.suffix}",
+        trace_name=trace_name(worker, recorded.suffix),
         layout=Layout.here(place, recorded.manifest.rank),
         least_free_mb=None,
         on_end=lambda _path, _manifest: None,
         compress=use_gzip,
         members=recorded.members,
     )
+
+
+def _made(folder: Path) -> Path:
+    """Make a folder; where it cannot be had, the trace is the profile's still.
+
+    Raises:
+        CaptureError: It cannot be made, or nothing can be written there.
+    """
+    place = folder.expanduser().resolve()
+    try:
+        make_dir(place)
+    except OSError as error:
+        raise CaptureError(f"the trace could not be saved: {error}") from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise CaptureError(f"the trace could not be saved: {place} cannot be written")
+    return place
 
 
 def tensorboard_trace_handler(

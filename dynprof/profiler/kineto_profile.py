@@ -180,6 +180,7 @@ class _KinetoProfile(Exports):
 
     def _close(self) -> None:
         self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
+        self._unclaimed.let_go()
         self._recorded = self._windows.close(dict(self._metadata.values))
         if self._recorded and self._is_to_be_asked():
             self._unclaimed.keep(self._recorded)

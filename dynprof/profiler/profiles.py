@@ -188,8 +188,15 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._windows.discard()
 
     def _trace_ready(self) -> None:
-        if self.on_trace_ready and self._recorded:
+        if not (self.on_trace_ready and self._recorded):
+            return
+        failed = True
+        try:
             self.on_trace_ready(self)
+            failed = False
+        finally:
+            if failed:
+                self._unclaimed.rescue(self._recorded)
 
 
 class _Warnings:

@@ -1,9 +1,10 @@
 """What profiles recorded and nobody asked for: saved where the vendor's raw data would lie.
 
-A profile without a handler may be asked for its trace or its results as long as the script has it.
-What was not asked for by then is saved, on a thread of its own: once the profile is thrown away,
-records anew, or the process ends. The end of an object may come anywhere, amid any lock, as a
-collection of garbage does; so nothing is done there but to put its window into a queue.
+A profile without a handler may be asked for its trace or its results as long as the script has it,
+and so may one whose handler failed. What was not asked for by then is saved, on a thread of its
+own: once the profile is thrown away, records anew, or the process ends. The end of an object may
+come anywhere, amid any lock, as a collection of garbage does; so nothing is done there but to put
+its window into a queue.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dynprof.captures.exporter import Exporter
 from dynprof.config import Limits
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread
-from dynprof.profiler.handlers import save_now, usual_folder, worker_here
+from dynprof.profiler.handlers import save_now, trace_name, usual_folder, worker_here
 from dynprof.profiler.script_windows import AFTERWARDS
 from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
@@ -46,11 +47,12 @@ HOW_ELSE = (
 
 @dataclass(frozen=True)
 class _Held:
-    """A window, with where its trace would go and whose it is."""
+    """A window, with where its trace would go, whose it is, and why it has no other taker."""
 
     window: ClosedWindow
     folder: Path
     pid: int
+    why: str
 
 
 class Unclaimed:
@@ -68,12 +70,19 @@ class Unclaimed:
         weakref.finalize(profile, self.let_go).atexit = False  # _end_all() comes in time
 
     def keep(self, window: ClosedWindow) -> None:
-        """Take a window that has just been closed."""
-        self.let_go()
+        """Take a window that has just been closed, unless one before it was asked for."""
         if not self._asked:
-            _SAVER.start()
-            self._held.append(_Held(window, _folder_now(), os.getpid()))
-            _known.add(self)
+            self._hold(window, "nobody asked for the trace of a profile")
+
+    def rescue(self, window: ClosedWindow) -> None:
+        """Take a window whose handler failed, unless nothing is left of it to be saved."""
+        if window.can_be_written:
+            self._hold(window, "on_trace_ready failed with the trace of a profile")
+
+    def _hold(self, window: ClosedWindow, why: str) -> None:
+        _SAVER.start()
+        self._held.append(_Held(window, _folder_now(), os.getpid(), why))
+        _known.add(self)
 
     def claim(self) -> None:
         """Note that something was asked of the profile: nothing of it is saved any more."""
@@ -177,11 +186,15 @@ class _Saver:
 
     def _to(self, held: _Held) -> None:
         tidy(held.folder)
-        least = Limits().min_free_disk_mb
-        trace = save_now(
-            held.window, held.folder, worker_here(), self._exporter, least_free_mb=least
-        )
-        say(f"nobody asked for the trace of a profile; it was saved as {trace} ({HOW_ELSE})")
+        if held.window.is_private:  # its handler could not put it where it wanted it
+            trace = held.folder / trace_name(worker_here(), held.window.suffix)
+            held.window.write(trace)
+        else:
+            least = Limits().min_free_disk_mb
+            trace = save_now(
+                held.window, held.folder, worker_here(), self._exporter, least_free_mb=least
+            )
+        say(f"{held.why}; it was saved as {trace} ({HOW_ELSE})")
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -106,6 +106,66 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
     assert not list((tmp_path / "place").iterdir())
 
 
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "lambda prof: 1 / 0",
+        "lambda prof: prof.export_chrome_trace('file/mine.json')",
+        "lambda prof: (prof.export_chrome_trace('mine.json'), 1 / 0)",
+        "tensorboard_trace_handler('file')",
+        "tensorboard_trace_handler('file', async_mode=True)",
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
+    """Whatever failed in it, the trace that it was given lies where one without a handler would."""
+    script = f"""
+    Path("file").touch()
+    with profile(on_trace_ready={handler}, strict={strict}):
+        work(5)
+    """
+    done = run(tmp_path, script, code=int(strict))
+    said = "on_trace_ready failed with the trace of a profile; it was saved as"
+    (path,) = (tmp_path / "place").glob("*.pt.trace.json")
+    assert f"{said} {path} (" in done.stderr
+    (operator,) = operators(json.loads(path.read_text()), "aten::mm")
+    assert operator["dur"] > 0
+
+
+def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
+    """And none of those that it did not fail with."""
+    script = """
+    def ready(prof):
+        if prof.step_num % 2:
+            raise KeyError(prof.step_num)
+    steps = schedule(wait=0, warmup=0, active=1, repeat=4)
+    with profile(schedule=steps, on_trace_ready=ready) as prof:
+        for size in range(1, 5):
+            for _ in range(size):
+                work()
+            prof.step()
+    """
+    run(tmp_path, script)
+    found = [operators(trace, "aten::mm") for trace in saved(tmp_path / "place")]
+    assert [len(mm) for mm in found] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "handler", ["lambda prof: 1 / 0", "lambda prof: prof.export_chrome_trace('file/mine.json')"]
+)
+def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: str) -> None:
+    """A script that exports it itself has what it wanted, and no other file."""
+    script = f"""
+    Path("file").touch()
+    with profile(on_trace_ready={handler}) as prof:
+        work()
+    prof.export_chrome_trace("mine.json")
+    """
+    run(tmp_path, script)
+    assert operators(json.loads((tmp_path / "place" / "mine.json").read_text()), "aten::mm")
+    assert not list((tmp_path / "place").glob("*.pt.trace.json"))
+
+
 def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
     """Its trace is saved while the script goes on, as soon as nobody has the object any more."""
     script = """
