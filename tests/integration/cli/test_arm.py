@@ -83,6 +83,7 @@ def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> N
 
 def test_a_refusal_is_the_answer(job: RunningJob) -> None:
     """A rank that refuses ends the wait, with its reason."""
+    job.when("the second step", lambda status: status.step > 1)
     code, _, errors = dynprof("arm", job.root, "--start-step", 1, "--wait")
     assert code == 4
     assert "rank 0: refused: " in errors

@@ -103,7 +103,8 @@ def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
     for _ in range(3):
         once()
     gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    more = len(list(Path("/proc/self/fd").iterdir())) - before
+    assert more < 3  # what a profile left would be there three times; other threads have files too
     assert list(tmp_path.iterdir()) == []
     wait_for(
         "the samplers to end",
