@@ -27,14 +27,9 @@ from benchmarks.tables import print_table
 from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
+from dynprof.coordination.listener import BUSY_LOOKS_A_SECOND, IDLE_S, LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
-from dynprof.coordination.shared_log import (
-    BUSY_LOOKS_A_SECOND,
-    IDLE_S,
-    LOOKS_A_SECOND,
-    Listener,
-    Speaker,
-)
+from dynprof.coordination.speaker import Speaker
 from dynprof.process.shared_looks import SharedLooks
 
 if TYPE_CHECKING:

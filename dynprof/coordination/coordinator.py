@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import group_around, job_group
 from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
+from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Farewell
-from dynprof.coordination.shared_log import LOOKS_A_SECOND, Listener, Speaker
+from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.timed_store import TimedStore
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread

@@ -10,8 +10,8 @@ from dynprof.coordination.participant import answer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.coordination.listener import Listener
     from dynprof.coordination.participant import Participant
-    from dynprof.coordination.shared_log import Listener
 
 
 class Follower:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.coordination.shared_log import Store
+    from dynprof.coordination.job_store import Store
     from dynprof.process.rank import Rank
 
 FILES_A_RANK, FILES_BESIDE = 3, 200

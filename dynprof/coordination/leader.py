@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynprof.config import RankSet
     from dynprof.coordination.messages import Message, Proposal, Reply
     from dynprof.coordination.participant import Participant
-    from dynprof.coordination.shared_log import Speaker
+    from dynprof.coordination.speaker import Speaker
 
 LEADER = 0
 """The rank that leads."""

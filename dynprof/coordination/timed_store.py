@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.coordination.shared_log import Store
+    from dynprof.coordination.job_store import Store
 
 GAP_S = 2.0
 """More than that between two looks is the silence of this process: it was stopped."""

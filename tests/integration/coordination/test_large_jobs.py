@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.coordination.listener import IDLE_S, LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Question, Reply
-from dynprof.coordination.shared_log import IDLE_S, LOOKS_A_SECOND, Listener, Speaker
+from dynprof.coordination.speaker import Speaker
 from dynprof.process.shared_looks import SharedLooks
 from tests.integration.running import wait_for
 from tests.memory_store import MemoryStore

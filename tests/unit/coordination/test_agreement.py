@@ -11,7 +11,9 @@ import pytest
 
 from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
+from dynprof.coordination.job_store import KEPT
 from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader, Terms
+from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import (
     Cancellation,
     Mark,
@@ -21,7 +23,7 @@ from dynprof.coordination.messages import (
     Reply,
     Withdrawal,
 )
-from dynprof.coordination.shared_log import KEPT, Listener, Speaker
+from dynprof.coordination.speaker import Speaker
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 

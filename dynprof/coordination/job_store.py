@@ -1,0 +1,59 @@
+"""What is used of the job's key-value store, and under which names.
+
+Each message of the leader has a place, counted from 0, and its replies have it too. Nobody waits
+inside of the store: a thread that did would take the process with it, where it woke as the
+interpreter ends (seen: "terminate called without an active exception").
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+PREFIX = "dynprof"
+LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
+NAME = f"{PREFIX}/name"
+"""Of what this leader says, unlike that of all others."""
+KEPT = 4
+"""Newest messages that stay, whoever has replied to them."""
+
+
+class Store(Protocol):
+    """What is used of a ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value."""
+
+    def get(self, key: str) -> bytes:
+        """Return a value; asked for only where it is there."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it."""
+
+    def append(self, key: str, value: str) -> None:
+        """Append to a value, empty at first."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all are there."""
+
+    def delete_key(self, key: str) -> bool:
+        """Remove one; return whether it was there."""
+
+
+def next_place(store: Store) -> int:
+    """Return that of the next message."""
+    return int(store.get(NEXT)) if store.check([NEXT]) else 0
+
+
+def said_at(place: int) -> str:
+    """Return where the message of a place lies."""
+    return f"{PREFIX}/{place}/said"
+
+
+def replies_at(place: int) -> str:
+    """Return where the replies to it lie, one a line."""
+    return f"{PREFIX}/{place}/replies"
+
+
+def count_at(place: int) -> str:
+    """Return where it is counted how many there are."""
+    return f"{PREFIX}/{place}/count"

@@ -1,0 +1,142 @@
+"""What the leader says to all, one message after the other, in the job's key-value store.
+
+The newest few messages stay. Who is away for longer finds in his next place that he has to join
+anew; these are the only old ones that are kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from dynprof.coordination.job_store import (
+    JOINED,
+    KEPT,
+    LEADER,
+    NAME,
+    NEXT,
+    count_at,
+    next_place,
+    replies_at,
+    said_at,
+)
+from dynprof.coordination.messages import Joined, Message, Rejoin, Reply, lines_of, to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dynprof.coordination.job_store import Store
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
+"""Between two looks at how many have replied."""
+
+
+class Speaker:
+    """The leader's side.
+
+    Args:
+        store: The job's, on a connection of this thread.
+        clock: Returns monotonic seconds.
+        sleep: Waits so many.
+
+    Attributes:
+        away: Ranks that did not reply in time, and are not waited for until they have caught up.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+        self._place = next_place(store)
+        self._joined = b""
+        self._awaits: dict[int, int] = {}  # the place that each rank waits for
+        self.away: set[int] = set()
+        self._there = set(range(max(0, self._place - KEPT), self._place))
+
+    def lead(self, who: str) -> None:
+        """Say who leads; those who wait for a leader begin to listen.
+
+        A store that outlives its ranks, as torchrun's does, still names the leader before; who has
+        joined that one is told to join anew.
+        """
+        led_before = self._store.check([LEADER])
+        self._store.set(NEXT, str(self._place))
+        self._store.delete_key(JOINED)
+        self._store.set(NAME, secrets.token_hex(8))
+        self._store.set(LEADER, who)
+        if led_before:
+            self.say(Rejoin())
+
+    def resign(self, farewell: Message) -> None:
+        """Say that nobody leads any more; waits for no reply."""
+        self._store.set(LEADER, "")
+        self.say(farewell)
+
+    def listeners(self) -> set[int]:
+        """Return the ranks that listen and are not away."""
+        if self._store.check([JOINED]):
+            joined = self._store.get(JOINED)
+            news = joined.removeprefix(self._joined)  # it only grows, while this leads
+            self._joined = joined
+            for one in lines_of(Joined, news):
+                if one.place > self._awaits.get(one.rank, -1):
+                    self._awaits[one.rank] = one.place
+        for place in sorted(self._there) if self.away else ():
+            self._note(place, self._read(place))
+        self.away = {rank for rank in self.away if self._awaits[rank] < self._place}
+        return self._awaits.keys() - self.away
+
+    def say(self, message: Message) -> int:
+        """Say something to all; return its place."""
+        place, self._place = self._place, self._place + 1
+        self._store.set(said_at(place), to_text(message))
+        self._store.set(NEXT, str(self._place))
+        self._there.add(place)
+        self._tidy()
+        return place
+
+    def replies(self, place: int, patience_s: float) -> dict[int, Reply]:
+        """Return what those who listen reply, by rank; who has not after the patience is away."""
+        expected = self.listeners()
+        until_s, pause_s = self._clock() + patience_s, FIRST_PAUSE_S
+        found: dict[int, Reply] = {}
+        needed = len(expected)
+        while not expected <= found.keys():
+            there = self._store.add(count_at(place), 0)
+            late = self._clock() >= until_s
+            if there >= needed or late:
+                found = self._read(place)
+                needed = there + 1
+            if late:
+                break
+            if not expected <= found.keys():
+                self._sleep(pause_s)
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+        self._note(place, found)
+        self.away |= expected - found.keys()
+        return found
+
+    def _note(self, place: int, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
+
+    def _read(self, place: int) -> dict[int, Reply]:
+        if not self._store.check([replies_at(place)]):
+            return {}
+        return {one.rank: one for one in lines_of(Reply, self._store.get(replies_at(place)))}
+
+    def _tidy(self) -> None:
+        """Remove what is old; who still waits for it is told to join anew."""
+        # Who is away may have heard the one that he has not replied to, or not.
+        awaited = {self._awaits[rank] + more for rank in self.away for more in (0, 1)}
+        for place in sorted(place for place in self._there if place < self._place - KEPT):
+            if place in awaited:
+                self._store.set(said_at(place), to_text(Rejoin()))
+            else:
+                self._there.discard(place)
+                for key in (said_at(place), count_at(place), replies_at(place)):
+                    self._store.delete_key(key)
