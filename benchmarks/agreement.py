@@ -29,8 +29,8 @@ from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
 from dynprof.coordination.listener import BUSY_LOOKS_A_SECOND, IDLE_S, LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
+from dynprof.coordination.relay import Relay
 from dynprof.coordination.speaker import Speaker
-from dynprof.process.shared_looks import SharedLooks
 
 if TYPE_CHECKING:
     from dynprof.coordination.messages import Cancellation, Opening, Withdrawal
@@ -124,7 +124,7 @@ def follow(port: int, ranks: range, world_size: int, memory: str, told: Any) -> 
             world_size,
             world_size / RANKS_A_MACHINE,
             ended.wait,
-            lambda name: SharedLooks(name, machine),
+            lambda store, name: Relay(store, name, machine),
         )
         Follower(listener, walker, ended.is_set).follow()
 

@@ -1,24 +1,14 @@
 """What everybody else hears of the leader, and replies.
 
 Each looks at the place after the one that he has replied to, seldom while nothing happens and often
-once something does. In jobs so large that it would be too much for the store, while nothing happens
-one rank of each machine looks, and has the others look once there is something.
+once something does; in large jobs less often, and one rank of each machine for all that are there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.job_store import (
-    JOINED,
-    KEPT,
-    LEADER,
-    NAME,
-    count_at,
-    next_place,
-    replies_at,
-    said_at,
-)
+from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place
 from dynprof.coordination.messages import (
     Farewell,
     Joined,
@@ -28,19 +18,20 @@ from dynprof.coordination.messages import (
     message_of,
     to_text,
 )
-from dynprof.process.shared_looks import SharedLooks
+from dynprof.coordination.relay import Direct, Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.coordination.job_store import Store
+    from dynprof.coordination.relay import Line
 
-FIRST_PAUSE_S = 0.001
-"""Between two looks where something has just happened."""
-IDLE_S, LOOKS_A_SECOND = 0.25, 4000
-"""Between two looks where nothing happens, and how many there are at most in all each second."""
-BUSY_LOOKS_A_SECOND = 20_000
-"""In large jobs there are so many where something has just happened."""
+FIRST_PAUSE_S, BUSY_LOOKS_A_SECOND = 0.001, 20_000
+"""Between two looks where something has just happened, and how many there are at most in all."""
+IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
+"""The same where nothing happens."""
+DIRECT_RANKS = 128
+"""Of more than so many, one of each machine asks the store for all that are there."""
 
 
 class Listener:
@@ -52,7 +43,7 @@ class Listener:
         world_size: How many listen.
         machines: On how many they are.
         rest: Waits so many seconds; returns True where all is to end.
-        share: Returns what the ranks of this machine know of who looks at a log.
+        relay: Makes what the ranks of this machine share, of the store and the name of the log.
     """
 
     def __init__(
@@ -62,14 +53,15 @@ class Listener:
         world_size: int,
         machines: float,
         rest: Callable[[float], bool],
-        share: Callable[[str], SharedLooks] = SharedLooks,
+        relay: Callable[[Store, str], Line] = Relay,
     ) -> None:
         self._store, self._rank, self._rest = store, rank, rest
-        self._share = share if world_size > IDLE_S * LOOKS_A_SECOND else None
-        self._idle_s = max(IDLE_S, machines / LOOKS_A_SECOND)
-        self._first_pause_s = max(FIRST_PAUSE_S, world_size / BUSY_LOOKS_A_SECOND)
+        self._relay = relay if world_size > DIRECT_RANKS else None
+        asking = machines if self._relay else world_size
+        self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
+        self._first_pause_s = max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND)
         self._place = 0
-        self._looks: SharedLooks | None = None
+        self._line: Line = Direct(store)
 
     def find_leader(self) -> str:
         """Wait until somebody leads, and begin to listen; return who it is, empty at the end."""
@@ -92,46 +84,34 @@ class Listener:
             ValueError: It is none of dynprof's.
         """
         pause_s = self._first_pause_s
-        while not self._is_said(idle=pause_s >= self._idle_s):
+        while (raw := self._line.said(self._place)) is None:
             if self._rest(pause_s):
                 return Farewell()
             pause_s = min(pause_s * 1.5, self._idle_s)
-        message = message_of(self._store.get(said_at(self._place)))
+        message = message_of(raw)
         if isinstance(message, Rejoin):
             if not self._who_leads():
                 return Farewell()
             self._join()
         return message
 
-    def _is_said(self, *, idle: bool) -> bool:
-        """Look, unless another rank of this machine does and waits for the same."""
-        looks = self._looks if idle else None
-        if looks and looks.another_sees_the_same():
-            return False
-        there = self._store.check([said_at(self._place)])
-        if looks:
-            looks.has_seen(str(self._place + there))
-        return there
+    def reply(self, said: Reply) -> None:
+        """Reply to the message that was heard."""
+        self._line.reply(self._place, to_text(said))
+        self._place += 1
 
     def end(self) -> None:
         """Leave it to others to look."""
-        if self._looks:
-            self._looks.end()
-
-    def reply(self, said: Reply) -> None:
-        """Reply to the message that was heard."""
-        self._store.append(replies_at(self._place), to_text(said) + "\n")
-        self._store.add(count_at(self._place), 1)
-        self._place += 1
+        self._line.end()
 
     def _join(self) -> None:
         """Begin with the next message that will be said."""
-        if self._share:
-            self._looks = self._share(self._store.get(NAME).decode(errors="replace"))
+        if self._relay:
+            self._line.end()
+            self._line = self._relay(self._store, self._store.get(NAME).decode(errors="replace"))
         while True:
             self._place = next_place(self._store)
             self._store.append(JOINED, to_text(Joined(self._rank, self._place)) + "\n")
-            if (
-                next_place(self._store) <= self._place + KEPT
-            ):  # else it may have been removed meanwhile
+            # Else the message of that place may have been removed meanwhile.
+            if next_place(self._store) <= self._place + KEPT:
                 return

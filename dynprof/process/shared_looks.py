@@ -24,6 +24,10 @@ from dynprof.files.regular import read_regular
 
 SILENT_S = 3.0
 """For so long the one that looks may say nothing before another does."""
+SAY_AGAIN_S = 0.25
+"""What it has seen and not changed is said so often at most."""
+LEFT_OVER_S = 3600.0
+"""What nobody has touched for so long is of processes that are no more."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - below it a folder that nobody else may look into
 _MOST_BYTES = 1000
 
@@ -57,28 +61,46 @@ class SharedLooks:
         self._notice_path = place / named if place else None
         self._seen = ""
         self._looks = True
+        self._said: Notice | None = None
 
-    def another_sees_the_same(self) -> bool:
-        """Return whether another process looks, and has seen what this one has."""
+    def another(self) -> Notice | None:
+        """Return what another process has said that looks; None where this one is to look."""
         last = self._last_notice()
         if last and (last.looker == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
             last = None
         self._looks = last is None
+        return last
+
+    def another_sees_the_same(self) -> bool:
+        """Return whether another process looks, and has seen what this one has."""
+        last = self.another()
         return last is not None and last.seen == self._seen
 
     def has_seen(self, what: str) -> None:
         """Know what this process has seen; tell the others, where it looks for them."""
         self._seen = what
-        if self._looks and self._notice_path:
-            notice = Notice(self._name, _now_s(), what)
-            with contextlib.suppress(OSError):  # then each looks for itself
-                write_atomic(self._notice_path, json.dumps(notice))
+        if not self._looks or self._notice_path is None:
+            return
+        said, now_s = self._said, _now_s()
+        if said and said.seen == what and now_s < said.at_s + SAY_AGAIN_S:
+            return
+        with contextlib.suppress(OSError):  # then each looks for itself
+            if said is None:
+                _remove_left_over(self._notice_path.parent)
+            self._said = Notice(self._name, now_s, what)
+            write_atomic(self._notice_path, json.dumps(self._said))
 
-    def end(self) -> None:
-        """Leave it to another at once."""
+    def path_beside(self, ending: str) -> Path | None:
+        """Return where something else lies that the same processes share; None without a place."""
+        return self._notice_path.with_suffix(ending) if self._notice_path else None
+
+    def end(self) -> bool:
+        """Leave it to another at once; return whether this one has looked for all."""
         last = self._last_notice()
-        if last and self._notice_path and last.looker == self._name:
-            self._notice_path.unlink(missing_ok=True)
+        if last is None or self._notice_path is None or last.looker != self._name:
+            return False
+        self._notice_path.unlink(missing_ok=True)
+        return True
 
     def _last_notice(self) -> Notice | None:
         if self._notice_path is None:
@@ -88,6 +110,15 @@ class SharedLooks:
             return Notice(str(looker), float(at_s), str(seen))
         except (OSError, ValueError, TypeError):
             return None
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove what processes have left that were killed: it takes memory of the machine."""
+    before_s = time.time() - LEFT_OVER_S
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.lstat().st_mtime < before_s:
+                path.unlink()
 
 
 def _now_s() -> float:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.coordination.listener import IDLE_S, LOOKS_A_SECOND, Listener
+from dynprof.coordination.listener import DIRECT_RANKS, IDLE_S, Listener
 from dynprof.coordination.messages import Question, Reply
+from dynprof.coordination.relay import Relay
 from dynprof.coordination.speaker import Speaker
-from dynprof.process.shared_looks import SharedLooks
 from tests.integration.running import wait_for
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MACHINES, RANKS_A_MACHINE = 2, 8
 RANKS = MACHINES * RANKS_A_MACHINE
-LARGE = int(2 * IDLE_S * LOOKS_A_SECOND)
+LARGE = DIRECT_RANKS + 1
 
 
 class Machines:
@@ -44,7 +44,7 @@ class Machines:
         machine.mkdir(exist_ok=True)
         listener = Listener(
             self.store, number, self._world_size, MACHINES, self.ended.wait,
-            lambda name: SharedLooks(name, machine),
+            lambda store, name: Relay(store, name, machine),
         )  # fmt: skip
         listener.find_leader()
         while isinstance(listener.hear(), Question):

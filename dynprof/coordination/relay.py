@@ -1,0 +1,149 @@
+"""How a rank hears the leader and replies: by itself, or one of its machine does for all there.
+
+A store that serves ten thousand ranks is better asked by their machines. The first of a machine
+that looks puts what is said into the machine's memory, where the others look, and passes on what
+they reply. It may end, be stopped or be busy at any moment: then another goes on, and who cannot be
+sure that a reply of his was passed on gives it again. One that comes twice counts once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at
+from dynprof.coordination.messages import MOST_BYTES
+from dynprof.files.layout import write_atomic
+from dynprof.files.regular import read_regular
+from dynprof.process.shared_looks import SharedLooks
+from dynprof.process.spool import Spool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.coordination.job_store import Store
+    from dynprof.process.shared_looks import Notice
+
+
+class Line(Protocol):
+    """Between the leader and a rank."""
+
+    def said(self, place: int) -> bytes | None:
+        """Return the message of a place, if there is one yet."""
+
+    def reply(self, place: int, *texts: str) -> None:
+        """Reply to it."""
+
+    def end(self) -> None:
+        """Hear nothing any more."""
+
+
+class Direct:
+    """Asks the store itself.
+
+    Args:
+        store: The job's, on a connection of this thread.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def said(self, place: int) -> bytes | None:
+        """Return the message of a place, if there is one yet."""
+        key = said_at(place)
+        return self._store.get(key) if self._store.check([key]) else None
+
+    def reply(self, place: int, *texts: str) -> None:
+        """Reply to it, for one rank or several."""
+        self._store.append(replies_at(place), "".join(f"{text}\n" for text in texts))
+        self._store.add(count_at(place), len(texts))
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+
+
+class Handed(NamedTuple):
+    """A reply that another is to pass on: who, and which."""
+
+    to: str
+    place: int
+    text: str
+
+
+class Relay:
+    """Asks for all ranks of its machine, or has another ask.
+
+    Args:
+        store: The job's, on a connection of this thread.
+        log: What tells what this leader says from that of all others.
+        folder: Where the ranks of the machine meet; without it, in its memory.
+    """
+
+    def __init__(self, store: Store, log: str, folder: Path | None = None) -> None:
+        self._store, self._direct = store, Direct(store)
+        self._looks = SharedLooks(log, folder)
+        self._message_path = self._looks.path_beside(".said")
+        self._replies = Spool(self._looks.path_beside(".replies"))
+        self._handed: Handed | None = None
+
+    def said(self, place: int) -> bytes | None:
+        """Return the message of a place, if there is one yet."""
+        other = self._looks.another()
+        self._make_sure(other)
+        if other is None:
+            return self._ask_for_all(place)
+        if not other.seen.isdecimal() or int(other.seen) <= place:
+            return None
+        return self._shared(place) or self._direct.said(place)
+
+    def reply(self, place: int, *texts: str) -> None:
+        """Reply to it, or hand that to the one that asks."""
+        other = self._looks.another()
+        for text in texts:
+            if other and self._replies.put(f"{place} {text}"):
+                self._handed = Handed(other.looker, place, text)
+            else:
+                self._direct.reply(place, text)
+
+    def end(self) -> None:
+        """Leave it to others; what they have given to this one is passed on."""
+        if self._looks.end():
+            self._pass_on()
+            self._replies.remove()
+            if self._message_path:
+                self._message_path.unlink(missing_ok=True)
+
+    def _ask_for_all(self, place: int) -> bytes | None:
+        raw = self._direct.said(place)
+        if raw is not None and self._message_path:
+            with contextlib.suppress(OSError):  # then each asks itself
+                write_atomic(self._message_path, f"{place}\n{raw.decode(errors='replace')}")
+        self._looks.has_seen(str(place + (raw is not None)))
+        self._pass_on()
+        return raw
+
+    def _shared(self, place: int) -> bytes | None:
+        """Return the message of that place, where it is the newest that was shared."""
+        if self._message_path:
+            with contextlib.suppress(OSError):
+                raw = read_regular(self._message_path, 2 * MOST_BYTES)
+                number, _, message = raw.partition(b"\n")
+                return message if number == b"%d" % place else None
+        return None
+
+    def _pass_on(self) -> None:
+        of_place: dict[int, list[str]] = {}
+        for line in self._replies.take():
+            place, _, text = line.partition(" ")
+            if place.isdecimal():
+                of_place.setdefault(int(place), []).append(text)
+        for number, texts in of_place.items():
+            self._direct.reply(number, *texts)
+
+    def _make_sure(self, other: Notice | None) -> None:
+        """Give a reply again where it was handed to one that asks no more."""
+        handed = self._handed
+        if handed and (other is None or other.looker != handed.to):
+            self._handed = None
+            if next_place(self._store) <= handed.place + KEPT:  # else it is not waited for any more
+                self._direct.reply(handed.place, handed.text)
