@@ -29,6 +29,10 @@ MaybeDirectory = Annotated[Path | None, _NAMED]
 
 def captures_of(path: Path) -> Path:
     """Return where captures are looked for: a path, or the directory that a process watches."""
+    scheme, colon, _ = str(path).partition(":/")
+    if colon and scheme.isalnum() and not path.exists():
+        text = f"{scheme}:// is not read here; dynprof analyse makes report and tables there"
+        fail(f"{text}, or copy the captures to this machine", UNREADABLE)
     named = str(path) == path.name and path.name.isdecimal() and not path.exists()
     return _watched_by(int(path.name)) if named else path
 

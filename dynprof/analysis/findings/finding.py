@@ -40,6 +40,7 @@ class Finding:
         weight: How bad it is; the share of a step that is as bad.
         on_path: What the critical path calls it, which knows what else takes as long.
         without: How a sentence on what a step would save begins.
+        most: What a step would save at most, in ns; negative where that is its share.
         saves: What a step would save at most, in a sentence; empty where it is not of a step.
     """
 
@@ -51,6 +52,7 @@ class Finding:
     weight: float = -1
     on_path: str = ""
     without: str = "Without it"
+    most: float = -1
     saves: str = ""
 
     @property

@@ -19,7 +19,7 @@ from dynprof.analysis.findings.culprits import (
 )
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
-from dynprof.analysis.measures.code.user_code import place_of
+from dynprof.analysis.measures.code.user_code import place_of, users_frames
 from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
@@ -30,7 +30,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     ms,
 )
 from dynprof.analysis.measures.timeline.kernels import kinds
-from dynprof.analysis.measures.timeline.nesting import own_time
+from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
     LOADING,
@@ -86,24 +86,42 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
 
 
 def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
-    """Return which Python function has the most time of its own while a cover lasts.
+    """Return in which Python function most of a cover passes, with all that it calls of others.
 
-    Of the thread of the steps, as only that one waits: others sleep all the while, dynprof's too.
+    That is one of the user's own, where there is one. Of the thread of the steps, as only that one
+    waits: others sleep all the while, dynprof's too.
     """
     trace, calls = measured.trace, measured.calls
     begins, ends = where
     start = trace.spans["start"][calls.span]
     place = np.searchsorted(begins, start, side="right") - 1
-    inside = trace.category(FRAMES)[calls.span] & (place >= 0)
-    inside &= trace.spans["thread"][calls.span] == main_thread(trace)
+    inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside[inside] = start[inside] < ends[place[inside]]
-    if not inside.any():
+    frames = inside & trace.category(FRAMES)[calls.span]
+    if not frames.any():
         return ""
+    users = frames & users_frames(trace)[calls.span]
+    of = _nearest(users if users.any() else frames, inside, calls.parent)
     own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
-    times = np.bincount(trace.spans["name"][calls.span[inside]], weights=own)
+    own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark, around all
+    times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
     worst = int(times.argmax())
-    share, name = times[worst] / max(1, times.sum()), trace.tables["name"][worst]
+    share, name = times[worst] / max(1, own.sum()), trace.tables["name"][worst]
     return f", {share:.0%} of it in {place_of(name)}"
+
+
+def _nearest(
+    chosen: NDArray[np.bool_], inside: NDArray[np.bool_], parent: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return for each that lies inside which chosen one it is or lies in; -1 where in none."""
+    found = np.flatnonzero(inside)
+    left = np.flatnonzero(~chosen[found])
+    while len(left):
+        above = parent[found[left]]
+        found[left] = np.where((above != ROOT) & inside[above], above, ROOT)
+        left = left[found[left] != ROOT]
+        left = left[~chosen[found[left]]]
+    return found
 
 
 def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
@@ -184,7 +202,9 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     of_them = f"of them in {steps.a_step}"
     chosen = measured.trace.named(lambda name: name == kind.name)
-    if steps.on_host:
+    most = -1.0
+    if steps.on_host:  # with all that is called there
+        most = steps.time_in(measured.trace.when(chosen))
         who = lines_named(openers(measured, steps, chosen)) + "."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
@@ -195,6 +215,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{ms(kind.total / count)}{who}",
         _advice_on(kind.name, shapes=len(measured.trace.tables["dims"]) > 1),
         on_path=kind.name,
+        most=most,
     )
 
 

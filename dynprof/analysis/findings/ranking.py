@@ -45,7 +45,8 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
 
 def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Return a finding that says what a step, or the trace, would save at most."""
-    time = min(finding.share * steps.length, _on_path(finding.on_path, measured))
+    most = finding.share * steps.length if finding.most < 0 else finding.most
+    time = min(most, _on_path(finding.on_path, measured))
     less = f"{ms(time)} shorter at most"
     if time < 1:
         less = "no shorter, as something else lasts as long"

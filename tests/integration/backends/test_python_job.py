@@ -63,6 +63,36 @@ def test_without_warm_up_what_opened_the_window_is_not_recorded(tmp_path: Path) 
     assert "LogRecord.__init__" not in names
 
 
+MARKED = """
+import time, dynprof as dp, dynprof.mstx as mstx
+def inner():
+    return sum(range(100))
+@mstx.annotate()
+def work():
+    for _ in range(5): inner()
+def batches():
+    while True:
+        inner()
+        yield 1
+dp.init("prof_config")
+for _ in dp.phases.iterate(batches()):
+    work()
+    time.sleep(0.001)
+    dp.step()
+"""
+
+
+def test_what_is_called_through_dynprofs_functions_is_there(tmp_path: Path) -> None:
+    """An annotated function and a loader in a phase, each call of theirs, each time."""
+    with RunningJob(tmp_path, MARKED) as job:
+        job.when("training", lambda status: status.step > 3)
+        job.edit(active=3, warmup=1)
+        _, trace = job.capture()
+    names = [event["name"].split(" ")[0] for event in trace["traceEvents"]]
+    counts = {name: names.count(name) for name in ("work", "inner", "builtins.sum", "time.sleep")}
+    assert counts == {"work": 3, "inner": 18, "builtins.sum": 18, "time.sleep": 3}
+
+
 def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) -> None:
     """Asking for torch in a job without it is refused; importing it is not for us to do."""
     with RunningJob(tmp_path, JOB.format(count=2)) as job:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.commands import dynprof
 
 if TYPE_CHECKING:
@@ -21,3 +23,11 @@ def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path:
         assert told in dynprof(command, job.root)[2]
     assert dynprof("arm", job.root, "--prof-dir", "./", "--wait")[0] == 0
     assert told not in dynprof("top", job.root)[2]
+
+
+@pytest.mark.parametrize("command", ["report", "top", "view", "merge"])
+def test_a_url_is_named_as_one(command: str) -> None:
+    """Only ``analyse`` reads there, which the others say."""
+    code, said, error = dynprof(command, "s3://bucket/captures")
+    assert (code, said) == (2, "")
+    assert error.startswith("s3:// is not read here; dynprof analyse makes report and tables there")

@@ -61,6 +61,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": "every 64"}, 'such as "all" or "0-3,8"'),
         ({"start_step": "soon"}, "next multiple of 100"),
         ({"start_step": "next multiple of 0"}, "next multiple of 100"),
+        ({"start_step": "100"}, "write a whole number of at least -1 or a text"),
         ({"agreement": {"unable": "ignore"}}, 'one of "refuse", "downgrade"'),
         ({"ranks": "8-3"}, 'the interval "8-3" runs backwards; write "3-8"'),
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),

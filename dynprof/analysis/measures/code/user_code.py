@@ -71,10 +71,15 @@ def is_users(name: str) -> bool:
 
 
 def place_of(name: str) -> str:
-    """Return a frame's place in the code for a sentence: ``train.py:22 (main)``."""
+    """Return a frame's place in the code for a sentence: ``train.py:22 (main)``.
+
+    Of a module, which was entered long before, the trace has the line at which the profiler came.
+    """
     found = _FRAME.fullmatch(name)
     if not found:
         return name
+    if found["function"] == "<module>":
+        return f"{found['file']} (<module>)"
     return f"{found['file']}:{found['line']} ({found['function']})"
 
 

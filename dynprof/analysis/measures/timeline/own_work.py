@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
 from dynprof.analysis.reading.intervals import distinct
+from dynprof.process.own_code import PACKAGE, working_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 DYNPROF, TORCH = "dynprof", "torch.profiler"
-_PACKAGE = Path(__file__).parents[3]
-_OF_USERS = {"demo"}
-"""What lies there stands for a user's own script."""
-_MODULES = "|".join(sorted({path.stem for path in _PACKAGE.iterdir()} - _OF_USERS))
+_MODULES = "|".join(name.removesuffix(".py") for name in working_files())
 _START = r"(?:^|[/\\ (])"
 _OWN = {
-    DYNPROF: re.compile(rf"{_START}{_PACKAGE.name}[/\\](?:{_MODULES})(?:[/\\]\w+)*\.py\b"),
+    DYNPROF: re.compile(rf"{_START}{PACKAGE.name}[/\\](?:{_MODULES})(?:[/\\]\w+)*\.py\b"),
     TORCH: re.compile(rf"{_START}torch[/\\]profiler[/\\]\w+\.py\b"),
 }
 """How frames of Kineto (``dynprof/wall.py(48): attempt``) and VizTracer are named."""

@@ -94,6 +94,44 @@ def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> No
     )
 
 
+def test_the_line_of_a_loader_has_all_that_it_calls(tmp_path: Path) -> None:
+    """Built-ins, libraries and operators below a function of the user's are that one's time."""
+    spans: list[Span] = [
+        *PAIRS["Python or the loader"][1],
+        ("torch/utils/data/dataloader.py(7): __next__", "python_function", 20.5, 79),
+        ("data.py(7): __getitem__", "python_function", 21, 60),
+        ("<built-in method decompress of module>", "python_function", 22, 40),
+        ("numpy/random.py(3): shuffle", "python_function", 63, 10),
+        ("aten::stack", "cpu_op", 75, 5),
+        ("data.py(70): collate", "python_function", 82, 15),
+    ]
+    assert found(measured(tmp_path, spans))[WAITS].detail == (
+        "The data loader keeps a step waiting for 79.5 ms, 76% of it in data.py:7 (__getitem__)."
+    )
+
+
+def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
+    """Of plain Python: without a function a step is shorter by more than its own time."""
+    spans: list[Span] = [
+        ("transform (train.py:3)", "FEE", 0, 90),
+        ("helper (train.py:1)", "FEE", 10, 40),
+    ]
+    saves = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"].saves
+    assert saves == "Without it a step would be 90 ms shorter at most."
+
+
+def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
+    """The trace has the one at which the profiler came, which is that of ``dp.step()``."""
+    spans: list[Span] = [
+        ("train.py(25): <module>", "python_function", 0, 100),
+        ("aten::mm", "cpu_op", 40, 10),
+        ("aten::mm", "cpu_op", 80, 15),
+    ]
+    assert found(measured(tmp_path, spans))[BETWEEN].detail == (
+        "No operator and no collective runs for 75 ms of a step, 75 ms at train.py (<module>)."
+    )
+
+
 def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
     """The time that no operator takes has one cause."""
     said = found(measured(tmp_path, PAIRS["Python or the loader"][1]))

@@ -35,6 +35,9 @@ JOBS = [
     "wall.py(3): attempt",
     "torch/autograd/profiler.py(918): __enter__",
     "/home/me/dynprof/experiment/train.py(8): step",
+    "dynprof/steps/functions.py(80): counted",
+    "dynprof/plugin/patches.py(60): marked",
+    "/venv/site-packages/dynprof/phases.py(40): iterate",
     "aten::dynprof",
 ]
 
