@@ -7,12 +7,15 @@ import datetime
 import os
 import resource
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.coordination.job_store import Store
     from dynprof.process.rank import Rank
 
@@ -29,12 +32,17 @@ class JobGroup:
     Attributes:
         rank: This process's.
         world_size: How many there are.
-        store: The store, which tells one group from the next.
+        find_store: Returns the store; None where the job has let go of it.
     """
 
     rank: int
     world_size: int
-    store: Any
+    find_store: Callable[[], Any]
+
+    @property
+    def store(self) -> Any:
+        """The store, which tells one group from the next."""
+        return self.find_store()
 
     @property
     def machines(self) -> float:
@@ -57,10 +65,13 @@ class JobGroup:
         Raises:
             RuntimeError: The store cannot be reached, or is of a kind that cannot serve.
         """
-        clone = getattr(self.store, "clone", None)
-        extended = getattr(self.store, "has_extended_api", None)
+        of_job = self.store
+        if of_job is None:
+            raise RuntimeError("the job has left its process group")
+        clone = getattr(of_job, "clone", None)
+        extended = getattr(of_job, "has_extended_api", None)
         if clone is None or extended is None or not extended():
-            kind = type(self.store).__name__
+            kind = type(of_job).__name__
             raise RuntimeError(f"the job's {kind} knows no second connection, or no append()")
         if too_few := self._open_files_lacking():
             raise RuntimeError(too_few)
@@ -81,15 +92,20 @@ class JobGroup:
 
 def group_around(store: object, rank: Rank) -> JobGroup | None:
     """Return the ranks that share a store of the script's; None where there is no second one."""
-    return JobGroup(rank.number, rank.world_size, store) if rank.world_size > 1 else None
+    return JobGroup(rank.number, rank.world_size, lambda: store) if rank.world_size > 1 else None
 
 
 def job_group() -> JobGroup | None:
-    """Return the default group of torch.distributed; None where it has no second rank."""
+    """Return the default group of torch.distributed; None where it has no second rank.
+
+    Its store is not held: the server in it would outlive the group, and be that of the job's next
+    one, to whose ranks it gives the addresses of those before.
+    """
     distributed = sys.modules.get("torch.distributed")
-    with contextlib.suppress(AttributeError, ValueError):  # being imported, or initialised
+    # It may be being imported, initialised or destroyed.
+    with contextlib.suppress(AttributeError, LookupError, ValueError):
         if distributed and distributed.is_available() and distributed.is_initialized():
             store = distributed.distributed_c10d._get_default_store()
-            group = JobGroup(distributed.get_rank(), distributed.get_world_size(), store)
-            return group if group.world_size > 1 else None
+            rank, size = distributed.get_rank(), distributed.get_world_size()
+            return JobGroup(rank, size, weakref.ref(store)) if size > 1 else None
     return None

@@ -21,7 +21,8 @@ def test_two_threads_that_see_the_group_come_up_begin_once(
 ) -> None:
     """The watcher's looks for it at each edit, the journal's each second."""
     begun: list[Coordinator] = []
-    group = JobGroup(1, 8, object())
+    store = object()
+    group = JobGroup(1, 8, lambda: store)
     second = threading.Thread(target=job.session._agreements.look)
 
     def make(*given: Any) -> Coordinator:
