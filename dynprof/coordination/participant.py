@@ -59,11 +59,11 @@ class RollKeeper(Protocol):
 
     @property
     def number(self) -> int:
-        """The newest request that was proposed; 0 for none."""
+        """The request to ask about next: the newest, or one that is not over; 0 for none."""
 
     @property
     def waits(self) -> bool:
-        """Whether ranks are on their way with it."""
+        """Whether ranks are on their way with a window."""
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
@@ -37,23 +38,19 @@ NAMED = 16
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known at one moment; other threads read it while the next is made.
+    """What is known of one request at one moment.
 
     Attributes:
-        number: The newest request that was proposed.
+        number: Its own; 0 for none.
         asked: What it asks for.
         made: What came of that; None while the ranks have not agreed.
-        replies: What the ranks said last, by rank.
-        told_of: The request of which they told.
-        heard_at: When, in seconds since the epoch.
+        told: What the ranks said of it last, by rank; None while they were not asked.
     """
 
     number: int = 0
     asked: Asked | None = None
     made: Agreement | None = None
-    replies: Mapping[int, Reply] = field(default_factory=dict)
-    told_of: int = 0
-    heard_at: float = 0.0
+    told: Mapping[int, Reply] | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -75,9 +72,14 @@ class _Known:
 
     def outcome(self, rank: int) -> str:
         """Return what became of it on a rank that was to open; empty where nobody can tell."""
-        if self.told_of != self.number:
+        if self.told is None:
             return "waiting"
-        return self.replies[rank].outcome if rank in self.replies else ""
+        return self.told[rank].outcome if rank in self.told else ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it on any rank."""
+        return self.made is not None and not self.pending
 
     @property
     def missing(self) -> dict[int, str]:
@@ -85,20 +87,22 @@ class _Known:
         found = dict(self.made.left_out) if self.made else {}
         for rank in self.ranks:
             if not self.outcome(rank):
-                found[rank] = FORGOTTEN if rank in self.replies else NO_ANSWER
+                found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
         return found
 
     @property
     def stragglers(self) -> dict[int, str]:
         """Who is missing, and who is not done where most are."""
         found, pending = self.missing, self.pending
-        if self.told_of == self.number and len(pending) * 2 <= len(self.ranks):
-            found |= {rank: f"still {self.replies[rank].state}" for rank in pending}
+        if self.told is not None and len(pending) * 2 <= len(self.ranks):
+            found |= {rank: f"still {self.told[rank].state}" for rank in pending}
         return dict(sorted(found.items())[:NAMED])
 
 
 class JobWindows:
-    """Keeps the newest window of all ranks, and writes its record.
+    """Keeps the newest window of all ranks, and others until they are over; writes their records.
+
+    The watcher's thread begins one while the coordinator's settles another, or hears of it.
 
     Args:
         process: This process.
@@ -119,40 +123,69 @@ class JobWindows:
         self._process, self._clock = process, process.clock
         self._attempt, self._deliveries = attempt, deliveries
         self._world_size, self._leader = world_size, leader
-        self._known = _Known()
-        self._written: WindowRecord | None = None
+        self._lock = threading.RLock()  # a signal handler may call status() while it is held
+        self._kept: dict[int, _Known] = {}  # by their numbers
+        self._heard_of = 0
+        self._replies: Mapping[int, Reply] = {}
+        self._heard_at = 0.0
+        self._written: dict[int, WindowRecord] = {}
 
     @property
     def number(self) -> int:
-        """The newest request that was proposed; 0 for none."""
-        return self._known.number
+        """The request to ask the ranks about; the newest, or in turn one that is not over."""
+        with self._lock:
+            return min(
+                (n for n in self._kept if n > self._heard_of), default=min(self._kept, default=0)
+            )
 
     @property
     def waits(self) -> bool:
-        """Whether ranks are on their way with the newest window."""
-        return bool(self._known.pending)
+        """Whether ranks are on their way with a window."""
+        with self._lock:
+            return any(known.pending for known in self._kept.values())
 
     def begin(self, number: int, asked: Asked) -> None:
         """Take a request that is proposed to all ranks."""
-        self._known = replace(self._known, number=number, asked=asked, made=None)
+        with self._lock:
+            self._kept[number] = _Known(number, asked)
+            self._forget()
 
     def settle(self, made: Agreement) -> None:
         """Take what came of a proposal."""
-        if made.number == self.number:
-            self._known = replace(self._known, made=made)
-            self._write()
+        self._learn(made.number, made=made)
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""
-        heard_at = self._clock.wall_s()
-        self._known = replace(self._known, replies=replies, told_of=number, heard_at=heard_at)
-        self._write()
+        with self._lock:
+            self._heard_of, self._replies = number, replies
+            self._heard_at = self._clock.wall_s()
+        self._learn(number, told=replies)
+
+    def _learn(self, number: int, **news: Any) -> None:
+        with self._lock:
+            if number not in self._kept:
+                return
+            known = self._kept[number] = replace(self._kept[number], **news)
+        self._write(known)
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep the newest, and what is not over."""
+        newest = max(self._kept)
+        self._kept = {n: one for n, one in self._kept.items() if n == newest or not one.is_over}
+        self._written = {n: one for n, one in self._written.items() if n in self._kept}
+
+    @property
+    def _newest(self) -> _Known:
+        return self._kept[max(self._kept)] if self._kept else _Known()
 
     def status(self) -> JobStatus:
         """Return what the status says of it."""
-        known = self._known
-        states = Counter(one.state for one in known.replies.values())
-        states["missing"] = self._world_size - len(known.replies) if known.replies else 0
+        with self._lock:
+            known, replies, heard_at = self._newest, self._replies, self._heard_at
+        states = Counter(one.state for one in replies.values())
+        states["missing"] = self._world_size - len(replies) if replies else 0
         path = self._path(known)
         return JobStatus(
             ranks=self._world_size,
@@ -164,7 +197,7 @@ class JobWindows:
             stragglers=known.stragglers,
             problems=known.made.reasons if known.made else (),
             record=os.path.relpath(path, self._process.layout.root) if path else "",
-            heard_at=known.heard_at,
+            heard_at=heard_at,
         )
 
     def _path(self, known: _Known) -> Path | None:
@@ -179,24 +212,24 @@ class JobWindows:
     def _delivery(self, asked: Asked) -> Delivery:
         return delivery_of(asked.config, self._process.layout, self._process.rank)
 
-    def _write(self) -> None:
-        """Write the record, where it says anything new; a full disk keeps no rank from agreeing."""
-        known = self._known
+    def _write(self, known: _Known) -> None:
+        """Write a record, where it says anything new; a full disk keeps no rank from agreeing."""
         path = self._path(known)
         if path is None or known.agreed is None:
             return
         record = self._record(known, *known.agreed)
-        if record != self._written:
-            self._written = record
+        if record != self._written.get(known.number):
+            self._written[known.number] = record
             delivery = self._delivery(known.agreed[2])
             self._attempt(
-                "writing the record of a window", lambda: self._save(record, path, delivery)
+                "writing the record of a window",
+                lambda: self._save(record, path, delivery, is_last=not known.pending),
             )
 
-    def _save(self, record: WindowRecord, path: Path, delivery: Delivery) -> None:
+    def _save(self, record: WindowRecord, path: Path, delivery: Delivery, *, is_last: bool) -> None:
         self._process.layout.make_dir(path.parent)
         record.save(path)
-        if isinstance(delivery.destination.final, str) and not self.waits:
+        if isinstance(delivery.destination.final, str) and is_last:
             self._deliveries.submit(Errand(delivery.record_order(path)))
 
     def _record(self, known: _Known, first: int, made: Agreement, asked: Asked) -> WindowRecord:
@@ -223,7 +256,7 @@ class JobWindows:
 
 
 def _rank(known: _Known, rank: int) -> RankRecord:
-    reply = known.replies.get(rank) if known.told_of == known.number else None
+    reply = (known.told or {}).get(rank)
     return RankRecord(
         host=reply.host if reply else "",
         outcome=known.outcome(rank),

@@ -10,6 +10,7 @@ from dynprof.config import parse_config
 from dynprof.coordination.messages import Mark, Profiler, Reply
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
+from dynprof.journal.edit_outcomes import MOST
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
@@ -78,6 +79,7 @@ class Participation:
         self.heard = "", float("-inf")
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
+        self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
         self._pending = False
         self._mark: Mark | None = None
 
@@ -94,6 +96,7 @@ class Participation:
         """Say whether this rank takes part and can, once it is free for a window."""
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
+        self._know(proposal.number, number)
         self._newest, self._pending = Proposed(proposal.number, number, None), False
         if isinstance(asked, Refusal):
             return self._refuse(number, asked)
@@ -107,6 +110,11 @@ class Participation:
         reply = self._reply(self._wait_until_free(proposal.patience_s), takes_part=True)
         would = Profiler(planned.plan.backend, planned.plan.activities)
         return replace(reply, would=would, usable=could)
+
+    def _know(self, leaders: int, own: int) -> None:
+        """Know which request is meant; what has a higher number was another leader's."""
+        before = [(number, mine) for number, mine in self._numbers.items() if number < leaders]
+        self._numbers = dict([*before, (leaders, own)][-MOST:])
 
     def _refuse(self, number: int, refusal: Refusal) -> Reply:
         self._edits.refuse(number, refusal)
@@ -138,8 +146,8 @@ class Participation:
 
     def where(self, number: int) -> Reply:
         """Say at which step this rank is, and what became of a request."""
-        newest = self._newest
-        answer = self._journal.outcomes.answer(newest.own) if number == newest.leaders else None
+        own = self._numbers.get(number)
+        answer = None if own is None else self._journal.outcomes.answer(own)
         reply = self._reply(takes_part=self._pending)
         if answer is None:
             return reply

@@ -39,12 +39,17 @@ def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
     return None
 
 
+def asked(edited_at_s: float = 0.0) -> Asked:
+    """Return what an edit asks for."""
+    parsed = parse_config(RAW)
+    return Asked(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
+
+
 def windows(root: Path, attempt: Attempt = attempt) -> JobWindows:
     """Return those of a job of five ranks, of which 0 to 2 agreed on step 7, and 3 on nothing."""
     process = ThisProcess(Layout(root, 0, "host", 42), Rank(0, 5, "test"), (), clock=FakeClock())
     made = JobWindows(process, 5, "rank 0 on host", attempt, Deliveries(attempt))
-    parsed = parse_config(RAW)
-    made.begin(4, Asked(Edit(RAW, 0.0), parsed.config, parsed, now=False))
+    made.begin(4, asked())
     assert made.status().pending is None
     made.settle(Agreement(4, 7, (0, 1, 2), {3: "it does not run dynprof"}, (), 0.25))
     return made
@@ -100,11 +105,40 @@ def test_a_rank_that_is_gone_is_missing(tmp_path: Path) -> None:
 def test_where_no_rank_opens_there_is_no_record(tmp_path: Path) -> None:
     """The status says why."""
     known = windows(tmp_path)
-    known.begin(5, known._known.asked)  # type: ignore[arg-type]
+    known.begin(5, asked())
     known.settle(Agreement(5, None, (), {}, ("rank 1: no room",)))
     status = known.status()
     assert (status.problems, status.record, status.pending) == (("rank 1: no room",), "", 0)
     assert len(list(tmp_path.rglob("window.json"))) == 1
+
+
+def test_a_window_that_another_edit_follows_is_followed_all_the_same(tmp_path: Path) -> None:
+    """Its ranks are asked about it in turn with the newest, until it is over on all of them."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    assert known.number == 4
+    known.hear(4, {0: said(0, "saved"), 1: said(1, "open"), 2: said(2, "saved")})
+    known.settle(Agreement(5, 30, (0, 2), {}))
+    assert known.number == 5
+    known.hear(5, {rank: said(rank, "saved") for rank in (0, 2)})
+    assert (known.number, known.waits, known.status().request) == (4, True, 5)
+    assert (known.status().saved, known.status().pending) == (2, 0)
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    assert (known.number, known.waits) == (5, False)
+    first, second = (load_window_record(path) for path in sorted(tmp_path.rglob("window.json")))
+    assert {second.first: second.ranks[1].capture, first.first: first.ranks[2].capture} == {
+        9: "/c1", 32: "/c2",
+    }  # fmt: skip
+
+
+def test_an_edit_that_comes_while_the_ranks_agree(tmp_path: Path) -> None:
+    """What they agree on then has its record, though there is a newer request."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    known.begin(6, asked(120.0))
+    known.settle(Agreement(5, 30, (0,), {}))
+    assert len(list(tmp_path.rglob("window.json"))) == 2
+    assert (known.status().request, known.status().record) == (6, "")
 
 
 def test_a_record_that_cannot_be_written_is_tried_when_there_is_news(tmp_path: Path) -> None:
