@@ -20,7 +20,7 @@ from dynprof.config.ranks import RankSet
 from dynprof.config.section import Section
 from dynprof.config.storage import StorageConfig
 from dynprof.errors import Problem
-from dynprof.files.destination import why_no_destination
+from dynprof.files.destination import is_url, why_no_destination
 
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
@@ -257,14 +257,7 @@ class ProfilerConfig(Section):
 
 def broken_rules(config: ProfilerConfig) -> list[Problem]:
     """Return what makes the fields of ``config`` contradict each other."""
-    problems = []
-    named = (config.prof_dir, "/prof_dir"), (config.storage.scratch_dir, "/storage/scratch_dir")
-    for path, pointer in named:
-        if path and path.startswith("~"):
-            text = "the ~ of a shell means nothing here; write the whole path."
-            problems.append(Problem(text, pointer))
-    if why := why_no_destination(config.prof_dir):
-        problems.append(Problem(f"{why}.", "/prof_dir"))
+    problems = _misplaced(config)
     if config.ranks is not None and config.is_rank:
         text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
         problems.append(Problem(text, "/ranks"))
@@ -276,4 +269,20 @@ def broken_rules(config: ProfilerConfig) -> list[Problem]:
     if config.is_rank and not config.rank_list:
         text = "is_rank is true, but this list names no rank; name some or set is_rank to false."
         problems.append(Problem(text, "/rank_list"))
+    return problems
+
+
+def _misplaced(config: ProfilerConfig) -> list[Problem]:
+    """Return what is wrong with the places that ``config`` names."""
+    problems = []
+    scratch_dir = config.storage.scratch_dir or ""
+    for path, pointer in (config.prof_dir, "/prof_dir"), (scratch_dir, "/storage/scratch_dir"):
+        if path.startswith("~"):
+            text = "the ~ of a shell means nothing here; write the whole path."
+            problems.append(Problem(text, pointer))
+    if is_url(scratch_dir):
+        text = "captures are put together on the machine's own disk; name a directory of it."
+        problems.append(Problem(text, "/storage/scratch_dir"))
+    if why := why_no_destination(config.prof_dir):
+        problems.append(Problem(f"{why}.", "/prof_dir"))
     return problems

@@ -67,6 +67,10 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),
         ({"is_rank": True}, "names no rank"),
         ({"prof_dir": "~/captures"}, "the ~ of a shell means nothing here"),
+        (
+            {"storage": {"scratch_dir": "s3://me:hush@runs"}},
+            "on the machine's own disk; name a dir",
+        ),
         ({"prof_dir": "a\x1b[2J"}, '"a\\u001b[2J" is not allowed'),
         ({"experimental_config": 3}, "write an object in braces or null"),
         ({"start_step": -2}, "at least -1"),
