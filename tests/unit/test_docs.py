@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -162,6 +163,13 @@ def test_the_table_of_calls_is_complete() -> None:
     section = PAGES["training-script.md"].split("## The calls")[1].split("\n## ")[0]
     shown = set(re.findall(r"^\| `(\w+)\(", section, re.MULTILINE))
     assert shown == {name for name in dynprof.__all__ if not name.startswith("_")}
+
+
+def test_init_is_shown_with_all_its_arguments() -> None:
+    """In the order and with the defaults that it has."""
+    parameters = inspect.signature(dynprof.init).parameters.values()
+    (keywords,) = re.findall(r"^\| `init\(path, \*, (.*)\)`", PAGES["training-script.md"], re.M)
+    assert keywords.split(", ") == [f"{one.name}={one.default}" for one in parameters][1:]
 
 
 @pytest.mark.slow
