@@ -172,6 +172,14 @@ def test_init_is_shown_with_all_its_arguments() -> None:
     assert keywords.split(", ") == [f"{one.name}={one.default}" for one in parameters][1:]
 
 
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each of its table's stands on the page that says how it was measured."""
+    table = PAGES["README.md"].split("## Three figures")[1].split("\n\n")[2]
+    figures = re.findall(r"[\d,.]+(?= n?m?s\b)", table)
+    assert len(figures) == 6
+    assert [one for one in figures if f" {one} " not in PAGES["benchmarks.md"]] == []
+
+
 @pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     """The plain example runs as it stands; the torch one is run where torch is installed."""
