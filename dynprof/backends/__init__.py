@@ -1,8 +1,8 @@
 """The profilers that can serve a window, in the order in which ``auto`` prefers them.
 
-In comes a plan; out goes a recording, which stops fast and is saved slowly. The only room that
-imports torch, and only once the script has. Never decides when to open or close. Others use
-:func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages`` and
+In comes a plan; out goes a recording, which stops fast and is saved slowly. Torch is imported
+here alone, once the script has, and by the demo's script. Never decides when to open or close.
+Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages`` and
 ``operator_stream``.
 """
 

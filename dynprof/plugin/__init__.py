@@ -1,10 +1,11 @@
 """Marks the phases of torch's training loops without a line in the script.
 
-``import dynprof.plugin`` after torch, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1``
-wraps torch's own functions: data loaders, the outermost module's forward, backward, optimizers,
-saving, collectives. In come their calls; out go marks in the domain ``phases``, while a window or a
-subscriber takes them. Never changes what a call does, returns or raises. :func:`uninstall` puts
-back every function as it was. Nobody else in dynprof uses it but ``dynamic_profile``.
+``import dynprof.plugin``, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1`` wraps torch's
+own functions, of a torch that is imported later when the next window opens: data loaders, the
+outermost module's forward, backward, optimizers, saving, collectives. In come their calls; out go
+marks in the domain ``phases``, while a window or a subscriber takes them. Never changes what a call
+does, returns or raises. :func:`uninstall` puts back every function as it was. Nobody else in
+dynprof uses it but ``dynamic_profile``.
 """
 
 from __future__ import annotations

@@ -204,14 +204,18 @@ def rooms() -> dict[str, set[str]]:
 
 
 def test_each_room_has_a_door() -> None:
-    """Every folder says in its ``__init__`` what it is for, and names what others use of it."""
-    used = rooms()
-    for module, path in modules().items():
+    """Every folder says in its ``__init__`` what it is for, and what others use of it, no more."""
+    used, known = rooms(), modules()
+    for module, path in known.items():
         if module.endswith(".__init__"):
             said = ast.get_docstring(tree(path)) or ""
             folder = module.removesuffix(".__init__")
             assert len(said.split()) >= 15, path
             assert used.get(folder, set()) - set(re.findall(r"``(\w+)``", said)) == set(), path
+            _, _, others_use = said.partition("Others use ")
+            named = set(re.findall(r"``(\w+)``", re.split(r"\.\s|;", others_use)[0]))
+            here = {name for name in named if f"{folder}.{name}" in known}
+            assert here <= used.get(folder, set()), path
 
 
 def test_the_architecture_page_knows_the_house() -> None:
