@@ -77,6 +77,18 @@ def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
         assert room.is_dir(), path
 
 
+def test_each_room_has_tests_of_its_own() -> None:
+    """In a folder of its name; the jobs of ``demo`` are tested with the command that runs them."""
+    rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
+    tested = {
+        home
+        for kind in (TESTS / "unit", TESTS / "integration")
+        for path in kind.rglob("test_*.py")
+        for home in (path.parent.relative_to(kind), *path.parent.relative_to(kind).parents)
+    }
+    assert rooms - tested == {Path("demo")}
+
+
 def test_no_test_file_is_imported_by_another() -> None:
     """What several share stands in a module of its own: a test file may be parted or moved."""
     for path in TESTS.rglob("*.py"):

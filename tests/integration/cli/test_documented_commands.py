@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.launch.reaching import needs_reaching
+from tests.integration.attach.reaching import needs_reaching
 from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
 from tests.processes import DYNPROF, ROOT, run, start

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.attach.attached import attached, begun
+from tests.integration.attach.reaching import needs_reaching
 from tests.integration.commands import dynprof
-from tests.integration.launch.attached import attached, begun
-from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launch.unprepared import LOOP, ended, is_stepping
 
 if TYPE_CHECKING:

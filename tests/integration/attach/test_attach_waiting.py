@@ -10,9 +10,9 @@ import pytest
 from dynprof.attach.attaching import REMOTE_EXEC, reach
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import LaunchError
+from tests.integration.attach.attached import attached, begun
+from tests.integration.attach.reaching import needs_reaching
 from tests.integration.commands import dynprof
-from tests.integration.launch.attached import attached, begun
-from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launch.unprepared import ended, is_stepping
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 from dynprof.attach.python_functions import _addresses, _mapped_files
 from dynprof.attach.stopped_thread import StoppedThread, write_memory
 from tests import processes
-from tests.integration.launch.reaching import needs_reaching
+from tests.integration.attach.reaching import needs_reaching
 from tests.integration.running import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
