@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,14 @@ def names_of_tests(path: Path) -> set[str]:
 def named_tests(text: str) -> set[str]:
     """Return the tests that a page, or a part of one, names."""
     return set(re.findall(r"`(test_[a-z0-9_]+)`", text))
+
+
+def test_a_test_that_a_page_names_is_one() -> None:
+    """No page names a test of which there are two, so that nobody knows what shows it."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    there = Counter(name for path in files for name in names_of_tests(path))
+    named = set().union(*map(named_tests, PAGES.values()))
+    assert {name for name in named if there[name] != 1} == set()
 
 
 def test_the_failures_page_names_tests_that_are_there() -> None:

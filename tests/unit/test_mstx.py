@@ -276,7 +276,7 @@ def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
     assert name["args"]["name"] == "marks: of \ufffd"
 
 
-def test_domains_are_kept_or_left_out() -> None:
+def test_included_domains_win_over_excluded() -> None:
     """What is included wins over what is excluded."""
 
     def work() -> None:

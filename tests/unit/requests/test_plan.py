@@ -219,6 +219,14 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
     assert (found.backend, found.activities, found.remarks) == ("marks", ("CPU",), ())
 
 
+def test_marks_alone_may_have_a_database() -> None:
+    """In the config file, where the vendor's document takes it back; by the older name too."""
+    settings = {"profiler_level": "Level_none", "msprof_tx": True, "export_type": "db"}
+    found = accepted(capabilities=(TORCH, MARKS), experimental_config=settings)
+    assert (found.backend, found.remarks) == ("marks", ())
+    assert found.config.experimental.export_types == {"db"}
+
+
 @pytest.mark.parametrize("backend", ["auto", "npu"])
 def test_an_npus_profiler_has_marks_alone_as_well(backend: str) -> None:
     """Where it serves, it is asked: its marks stand on the device too."""
