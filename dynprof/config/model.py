@@ -144,7 +144,7 @@ class ProfilerConfig(Section):
     backend: Annotated[
         BackendName,
         Field(
-            description="Which profiler records: torch (torch.profiler), npu (torch_npu), python "
+            description="Which profiler records: npu (torch_npu), torch (torch.profiler), python "
             "(VizTracer), or auto: the first of these that the job has loaded."
         ),
         SAME,
