@@ -13,6 +13,7 @@ import pytest
 
 import dynprof
 from dynprof.analysis.ranks.parquet import connection
+from dynprof.process import fresh_interpreter
 from dynprof.process.fresh_interpreter import trusted
 from tests import processes
 from tests.integration.running import LOOP, PYTHON, TORCH_JOB, RunningJob, wait_for
@@ -47,6 +48,15 @@ def test_the_analysis_of_a_job(tmp_path: Path, hostile: Path) -> None:
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1, analyse=True)
         wait_for("the analysis", lambda: "analysed step_" in job.log() or None)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_relative_entry_of_pythonpath(tmp_path: Path, hostile: Path) -> None:
+    """What the job was started with leads to where it works since; no interpreter looks there."""
+    started = fresh_interpreter.command("dynprof.plural")
+    env = fresh_interpreter.environment(PYTHONPATH=".")
+    done = processes.run(started, cwd=hostile, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "planted").exists()
 
 
