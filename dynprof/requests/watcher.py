@@ -169,10 +169,13 @@ class Watcher:
                 event_filter=_SIGNALS if os.uname().sysname == "Linux" else None,
             )
             observer.start()
-        except OSError as error:  # no more inotify instances or watches, or the directory is gone
+        except (OSError, RuntimeError) as error:
+            # No more inotify instances, watches or threads, or the directory is gone. To try again
+            # would leave some of its descriptors open each time.
             if _identity(self._path.parent) is not None:
                 self._mode = "poll"
-                reason = os.strerror(error.errno) if error.errno else str(error)
+                number = getattr(error, "errno", None)
+                reason = os.strerror(number) if number else str(error)
                 self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
             return
         self._observer, self._observed = observer, directory

@@ -206,19 +206,26 @@ def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
     desk.no_more()
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(24, os.strerror(24)), "Too many open files"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
 def test_without_inotify_it_polls_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    """Where no inotify instance is left the file is polled, and edits arrive all the same."""
+    """Where no inotify instance is left, or no thread, the file is polled, and edits arrive."""
 
     def exhausted(_: object) -> None:
-        raise OSError(24, os.strerror(24))
+        raise error
 
     monkeypatch.setattr(InotifyObserver, "start", exhausted)
     desk = Desk(tmp_path, "events")
     desk.watcher.start()
     try:
-        assert desk.said == ["polling every 0.5 s, as events cannot be had: Too many open files"]
+        assert desk.said == [f"polling every 0.5 s, as events cannot be had: {reason}"]
         assert desk.watcher.mode == "poll"
         desk.path.write_text(NEW)
         assert desk.next_edit().raw.decode() == NEW
