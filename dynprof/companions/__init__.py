@@ -1,8 +1,8 @@
 """What is recorded beside the profiler, over the same window: the host, collections, marks.
 
 In come a window's start and stop; out go events for its trace. A companion knows no profiler, and
-its failure costs its own track only. Others use :func:`companions_for`, ``base`` for their own,
-and of ``stream_marks`` what a device is to marks.
+what it cannot save costs its own track only. Others use :func:`companions_for`, ``base`` for their
+own, and of ``stream_marks`` what a device is to marks.
 """
 
 from __future__ import annotations

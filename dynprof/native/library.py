@@ -113,14 +113,18 @@ class NativeMarks:
         self._dropped = 0
 
     def listen(self, take: Take) -> Listener:
-        """Have every mark from now on given to a function."""
+        """Have every mark from now on given to a function.
+
+        Raises:
+            RuntimeError: No thread can be started; nothing has changed.
+        """
         with self._lock:
             self._dropped += self._library.dynprof_mstx_dropped()
             listener = Listener(take, self._dropped)
+            if not self._listeners:  # before anybody listens: there may be no thread to be had
+                own_thread(self._read, "dynprof-c-marks").start()
             self._listeners.append(listener)
             self._library.dynprof_mstx_record(1)
-            if self._listeners[0] is listener:
-                own_thread(self._read, "dynprof-c-marks").start()
         return listener
 
     def dismiss(self, listener: Listener) -> list[NativeMark]:

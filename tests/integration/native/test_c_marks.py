@@ -314,3 +314,21 @@ def test_a_forked_child(tmp_path: Path) -> None:
     names = [event["name"] for event in marks(tmp_path)]
     assert sorted(names) == ["after the fork", "before the fork"]
     assert json.loads((tmp_path / "asked.json").read_text())["active"] == 1
+
+
+def test_a_moment_without_threads(tmp_path: Path) -> None:
+    """A window that gets no thread to read marks with is lost; later ones have theirs."""
+    script = """
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    threading.stack_size(1 << 46)  # more than there is: no thread can be started
+    window()
+    threading.stack_size(0)
+    idle()
+    window()
+    lib.mstxMarkA(b"moment", None)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    assert "can't start new thread" in manifests(tmp_path)[0].reason
+    assert [mark["name"] for mark in marks(tmp_path, 1)] == ["moment"]
