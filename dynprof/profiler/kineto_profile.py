@@ -137,6 +137,7 @@ class _KinetoProfile(Exports):
             self._finish()
         finally:
             self._running = False
+            self._windows.discard()  # a callback may have stepped into another one
 
     def add_metadata(self, key: str, value: str) -> None:
         """Write a string into the trace and the metadata beside it.

@@ -106,7 +106,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         self._attempt("step()", lambda: self._end_step(before, action))
         if _ends(before, action):
             self._skips = False
-        self._attempt("step()", self._begin_step)
+        if self._running:  # the callback may have stopped it
+            self._attempt("step()", self._begin_step)
 
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False

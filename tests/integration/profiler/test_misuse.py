@@ -208,6 +208,18 @@ def test_a_schedule_that_does_not_save(actions: list[ProfilerAction]) -> None:
     assert recorded().events()
 
 
+@pytest.mark.parametrize("call", ["step", "stop"])
+def test_a_callback_that_ends_a_step_or_all_of_its_profile(call: str) -> None:
+    """Once the profile has stopped, nothing is recorded any more, and another one may begin."""
+    with profile(schedule=schedule(wait=0, active=2, repeat=0),
+                 on_trace_ready=lambda prof: getattr(prof, call)()) as prof:  # fmt: skip
+        for _ in range(2 if call == "stop" else 3):
+            work()
+            prof.step()
+    assert prof._windows.window is None
+    assert recorded().events()
+
+
 @pytest.mark.parametrize("wrong", [None, ZeroDivisionError])
 def test_a_schedule_that_fails_does_not_stop_the_loop(
     tmp_path: Path, wrong: type[Exception] | None
