@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from dynprof.acl.config import Config, read_json
 from dynprof.errors import SessionError
 
 if TYPE_CHECKING:
-    import os
-
     from dynprof.acl.subscription import Subscription
     from dynprof.acl.window import SessionWindow
 
@@ -143,6 +142,10 @@ class Session:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
 
+    def unlock_in_child(self) -> None:
+        """Have a lock that nobody holds: in a forked child, whoever held it is gone."""
+        self._lock = threading.RLock()
+
     def _open(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> SessionWindow:
         from dynprof.acl.window import SessionWindow
 
@@ -171,3 +174,4 @@ def _devices(config: Config) -> str:
 
 SESSION = Session()
 """The process has one."""
+os.register_at_fork(after_in_child=SESSION.unlock_in_child)

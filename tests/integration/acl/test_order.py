@@ -113,3 +113,32 @@ def test_init_again_changes_the_folder(tmp_path: Path) -> None:
         """,
     )
     assert [len(traces(tmp_path / name)) for name in ("one", "two")] == [2, 2]
+
+
+def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
+    """What another thread was calling ended with the fork; the child's calls wait for nobody."""
+    said = run(
+        tmp_path,
+        """
+        import os, signal
+        amid, leave = threading.Event(), threading.Event()
+        class Slow:
+            def __fspath__(self):
+                amid.set()
+                leave.wait()
+                return "out"
+        acl.init()
+        thread = threading.Thread(target=acl.prof.init, args=(Slow(),))
+        thread.start()
+        amid.wait()
+        if not (child := os.fork()):
+            signal.alarm(20)  # ends what waits
+            refused(acl.prof.start, acl.prof.Config())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        leave.set()
+        thread.join()
+        acl.prof.finalize()
+        """,
+    )
+    assert said in ([], ["acl.prof.start() was called before acl.prof.init()"])
