@@ -25,8 +25,23 @@ class _Depth(threading.local):
         self.now = 0
 
 
+_PUT = "dynprof_put"
+"""The attribute of a wrapper that says so, with what it was put over."""
+
+
+def _below(function: object) -> Any:
+    """Return what a wrapper of ours was put over; None where this is none.
+
+    Not one over ours either, to which functools.wraps has given all that ours has.
+    """
+    wrapper, original = getattr(function, _PUT, (None, None))
+    return original if wrapper is function else None
+
+
 class Patches:
-    """What was replaced: whose attribute, by what, and what was there.
+    """What was replaced, of whom; each wrapper knows itself what was there.
+
+    Somebody may put another over it, and take that off again, at any time.
 
     Attributes:
         on: Whether wrappers mark. Those that somebody has kept do nothing once it is False.
@@ -37,28 +52,28 @@ class Patches:
     def __init__(self) -> None:
         self.on = False
         self.is_compiling: Callable[[], bool] = bool
-        self._made: dict[tuple[int, str], tuple[Any, Function, Function]] = {}
+        self._places: dict[tuple[int, str], Any] = {}
         self._depths: dict[str, _Depth] = {}
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
         """Put a wrapper in the place of a function, once; what is not there is left out."""
         original = vars(owner).get(name)
-        made = self._made.get((id(owner), name))
-        if original is None or (made is not None and made[1] is original):
+        if original is None or _below(original) is not None:
             return
         wrapper = wrap(original)
         if isinstance(owner, ModuleType):  # where pickle finds it, as it found the original
             wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
+        setattr(wrapper, _PUT, (wrapper, original))
         setattr(owner, name, wrapper)
-        self._made[id(owner), name] = (owner, wrapper, original)
+        self._places[id(owner), name] = owner
 
     def undo(self) -> None:
         """Put back what was there, unless somebody has put something over it since."""
         self.on = False
-        for (_, name), (owner, wrapper, original) in self._made.items():
-            if vars(owner).get(name) is wrapper:
+        for (_, name), owner in self._places.items():
+            while (original := _below(vars(owner).get(name))) is not None:
                 setattr(owner, name, original)
-        self._made.clear()
+        self._places.clear()
 
     def marking(self, message: str) -> Wrap:
         """Return what wraps a function so that each call is a phase, while somebody takes marks.

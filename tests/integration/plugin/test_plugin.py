@@ -158,6 +158,25 @@ def test_what_somebody_else_put_over_it_stays() -> None:
         torch.save = ours.__wrapped__
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(torch, "save"), (torch.nn.Module, "__call__"), (torch.autograd, "backward")],
+)
+def test_what_somebody_else_put_over_it_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """A window opened meanwhile, and later ones, leave one wrapper of ours, which goes as well."""
+    ours = vars(owner)[name]
+    for _ in range(3):
+        with monkeypatch.context() as others:
+            others.setattr(owner, name, lambda *_args, **_kwargs: None)
+            assert marked(lambda: None) == []
+        assert marked(lambda: None) == []
+        assert vars(owner)[name] is ours
+    dp.plugin.uninstall()
+    assert vars(owner)[name] is ours.__wrapped__
+
+
 def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
     """functools.wraps hands all attributes on; a script's own step is never put away."""
     train(torch.optim.SGD)
