@@ -77,6 +77,8 @@ class Subscription(Sink):
         if vars(self._delivering):
             return  # the callback sets marks itself
         self._delivering.now = True
-        if self._wall.attempt("the subscriber", lambda: self._callback(marker)):
-            self.cancel()
-        del self._delivering.now
+        try:
+            if self._wall.attempt("the subscriber", lambda: self._callback(marker)):
+                self.cancel()
+        finally:  # a signal handler of the script's may raise
+            del self._delivering.now
