@@ -189,7 +189,7 @@ class Journal:
 
 
 class _LogFile(RotatingFileHandler):
-    """A rotating file, private to user and group, that comes back when its directory does."""
+    """A rotating file, private to user and group, that stays where its directory stands."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -213,13 +213,13 @@ class _LogFile(RotatingFileHandler):
                 file.truncate(0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, first opening the file anew if it was removed."""
+        """Write a line, first opening the file anew if that was removed or moved away."""
         path = Path(self.baseFilename)
         try:
             if self.stream and not self._raw.has_its_descriptor:
                 self.stream.detach().detach()  # type: ignore[attr-defined]  # they would close it
                 self.stream = None
-            elif self.stream and not path.exists():
+            elif self.stream and not self._raw.lies_at(path):
                 self.stream.close()
                 self.stream = None
             if path.parent.parent.exists():
@@ -245,6 +245,12 @@ class _Raw(io.FileIO):
         """False where the script has closed it: the number may be a file's of its own."""
         with contextlib.suppress(OSError):
             return os.path.samestat(os.fstat(self.fileno()), self._facts)
+        return False
+
+    def lies_at(self, path: Path) -> bool:
+        """Return whether it is this file that stands there, not another of its name."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(path.stat(), self._facts)
         return False
 
     def close(self) -> None:

@@ -112,6 +112,21 @@ def test_a_removed_log_comes_back(tmp_path: Path) -> None:
     assert "two" in office.layout.log.read_text()
 
 
+def test_a_log_that_was_moved_away(tmp_path: Path) -> None:
+    """Where another file of its name stands, as with a copy of the directory, lines go there."""
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.info("one")
+    while not office.layout.log.exists():
+        office.ticked.wait(0.01)
+    moved = office.layout.log.rename(tmp_path / "moved")
+    office.layout.log.touch()
+    office.journal.info("two")
+    office.journal.stop()
+    assert "two" not in moved.read_text()
+    assert "two" in office.layout.log.read_text()
+
+
 def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) -> None:
     """A file of the job's user's own may lie there under the log's name."""
     office = Office(tmp_path)
