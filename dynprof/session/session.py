@@ -2,8 +2,8 @@
 
 Three walks go through here, each one way:
 
-- a save: ``Watcher`` -> :meth:`Session.take` -> ``Agreements``, where ranks agree -> ``EditHandler``
-  -> ``Inbox``, or a refusal;
+- a save: ``Watcher`` -> :meth:`Session.take` -> ``Agreements``, where ranks agree ->
+  ``EditHandler`` -> ``Inbox``, or a refusal;
 - a step: ``step()`` sees that the inbox is due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
   closes a window -> ``Handover`` -> ``Exporter``;
 - a saved capture: ``Exporter`` -> ``SavedCaptures``, which counts its cost, begins its analysis and
