@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dynprof.cli.analyse import analyse
 from dynprof.cli.arm import arm, cancel
@@ -31,8 +32,31 @@ NARROW = 60
 """On fewer columns the framed tables of the help would cut the names of options: it goes plain."""
 _COLUMNS = shutil.get_terminal_size().columns
 
+
+class _Command(TyperCommand):
+    """Shows no ``<bool>`` behind ``--help``, which takes no value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that Typer adds."""
+        if option := super().get_help_option(ctx):
+            option.metavar = ""
+        return option
+
+
+class _Group(TyperGroup):
+    """Neither behind its own, nor behind those of completion."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return its options."""
+        found = super().get_params(ctx)
+        for option in found:
+            option.metavar = ""
+        return found
+
+
 app = typer.Typer(
     name="dynprof",
+    cls=_Group,
     help="Profile the next N steps of a training job that is already running.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,6 +70,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 for _command in _COMMANDS:
     _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")
     app.command(
+        cls=_Command,
         help="\n\n".join(" ".join(text.split()) for text in _paragraphs),
         context_settings=PASSED_ON if _command is run else None,
     )(_command)
