@@ -13,6 +13,7 @@ from dynprof.cli.foretold import foretold
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
 from dynprof.cli.request_follower import Follower
+from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import RankSet, parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
@@ -103,7 +104,7 @@ def _after_saving(
         fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
     parsed = parse_config(raw)
     config = parsed.config
-    if followers := _led_elsewhere(before):
+    if followers := led_elsewhere(before):
         fail(f"{path} is saved, but {followers}; save it there", UNSERVED)
     missing = _tell_who_is_missing(before, config)
     if not config.cancel:
@@ -142,17 +143,6 @@ def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
     for text, is_refusal in foretold(parsed, path):
         if not is_refusal:
             say(text, err=True)
-
-
-def _led_elsewhere(before: list[Status]) -> str:
-    """Say who leads the ranks that watch here, where that is none of them."""
-    parts = {status.agreement for status in before}
-    if "" in parts or LEADS in parts:
-        return ""
-    ranks = listed("rank", [status.rank for status in before])
-    return (
-        f"{ranks} {'follow' if len(before) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
-    )
 
 
 def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Status]:

@@ -24,7 +24,7 @@ from dynprof.cli.config_directory import (
 from dynprof.cli.outcome import NOBODY, fail
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
-from dynprof.cli.whole_job import job_lines
+from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ def screen(found: list[Status], width: int) -> Group:
     shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
     styles = [STYLES.get(health(one), "") for one in shown]
     ranks = table(COLUMNS, [_cells(one) for one in shown], width, styles)
-    jobs = [line for one in found if health(one) in LIVE for line in job_lines(one)]
+    alive = [one for one in found if health(one) in LIVE]
+    jobs = [line for one in alive for line in job_lines(one)]
+    if elsewhere := led_elsewhere(alive):
+        jobs.append((elsewhere, ""))
     notes = [*jobs, *_doubles(found), *(note for one in shown for note in _notes(one))]
     if len(shown) < len(found):
         notes.append((f"{counted(len(found) - len(shown), 'more rank')}, idle", "dim"))

@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.cli.outcome import LOST, UNSERVED, say
-from dynprof.plural import counted
+from dynprof.journal.status import LEADS
+from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dynprof.journal.status import JobStatus, Status
@@ -30,6 +32,17 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
         found.append((f"request {job.request}: {_window(job)}", ""))
     missing = [(f"rank {rank}: {why}", "yellow") for rank, why in job.stragglers.items()]
     return [*found, *((problem, "yellow") for problem in job.problems), *missing]
+
+
+def led_elsewhere(found: Sequence[Status]) -> str:
+    """Say who leads the ranks that watch a directory, where that is none of them."""
+    parts = {status.agreement for status in found}
+    if not parts or "" in parts or LEADS in parts:
+        return ""
+    ranks = listed("rank", [status.rank for status in found])
+    return (
+        f"{ranks} {'follow' if len(found) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
+    )
 
 
 def _window(job: JobStatus) -> str:

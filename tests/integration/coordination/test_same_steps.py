@@ -138,7 +138,7 @@ def test_every_window_has_the_same_steps_on_all_ranks(
 
 
 def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
-    """Each rank has a directory of its own, as on machines without a shared one."""
+    """Each rank has a directory of its own, as on other machines; status says where rank 0's is."""
     with job(tmp_path, 3, APART):
         code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
         assert code == 0, errors
@@ -150,6 +150,9 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         assert {load_manifest(Path(one.capture)).rank for one in record.ranks.values()} == {0, 1, 2}
         (status,) = (tmp_path / "desk_1" / "status").glob("rank_1.json")
         wait_for("its leader", lambda: "follows rank 0" in status.read_text() or None)
+        code, output, errors = dynprof("status", tmp_path / "desk_1")
+        assert "rank 1 follows rank 0 on " in output, errors
+        assert "desk_0/profiler_config.json)" in output
         code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
         assert code == 4, errors
         assert "rank 1 follows rank 0 on " in errors
