@@ -160,10 +160,13 @@ def test_the_variables_of_the_environment_are_documented() -> None:
 
 
 def test_the_table_of_calls_is_complete() -> None:
-    """Every public call is in the table, and nothing else."""
+    """Every public call is in the table, and nothing else; so is every argument of ``init()``."""
     section = PAGES["training-script.md"].split("## The calls")[1].split("\n## ")[0]
     shown = set(re.findall(r"^\| `(\w+)\(", section, re.MULTILINE))
     assert shown == {name for name in dynprof.__all__ if not name.startswith("_")}
+    (arguments,) = re.findall(r"^\| `init\((.*)\)` \|", section, re.MULTILINE)
+    names = [word.split("=")[0] for word in arguments.split(", ")]
+    assert set(names) - {"*"} == set(inspect.signature(dynprof.init).parameters)
 
 
 def test_init_is_shown_with_all_its_arguments() -> None:
