@@ -242,3 +242,13 @@ def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None
     assert len(rows) > 50
     assert all(tests or "no test: " in text for tests, text in zip(named, shown, strict=True))
     assert set().union(*named) <= names_of_tests(ROOT / "tests")
+
+
+@pytest.mark.parametrize("page", ["launching.md", "training-script.md", "clusters.md"])
+def test_what_is_shown_by_tests_names_tests_that_are_there(page: str) -> None:
+    """Each row of a table with the column "shown by" names one, or says why there is none."""
+    tables = re.findall(r"^\|.*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)", PAGES[page], re.MULTILINE)
+    shown = [row.split("|")[-2] for table in tables for row in table.splitlines()]
+    assert shown
+    assert [text for text in shown if not named_tests(text) and "no test: " not in text] == []
+    assert named_tests(PAGES[page]) <= names_of_tests(ROOT / "tests")
