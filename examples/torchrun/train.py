@@ -35,7 +35,7 @@ def main(steps: int = int(os.environ.get("STEPS", "5000"))) -> None:
         model.load_state_dict(saved["model"])
         first = saved["step"]
 
-    dp.init("prof_config")  # one directory for all ranks, on a shared disk if on several machines
+    dp.init("prof_config")  # on several machines each may have its own: rank 0's counts
     dp.set_state({"cur_step": first})  # so that --start-step means the job's own numbers
     for step in range(first, steps):
         inputs = torch.randn(64, 256, device=device)
