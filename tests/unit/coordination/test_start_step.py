@@ -85,7 +85,7 @@ def test_a_rank_that_pauses_may_go_on_at_any_moment() -> None:
 
 def test_the_rank_that_is_furthest_decides() -> None:
     """All others reach what it can reach."""
-    assert start_step([place(0, 3, 1.0), place(1, 5, 1.0)], 0.1) == 7
+    assert start_step([place(0, 3, 1.0), place(1, 5, 1.0), place(2, 4, 1.0)], 0.1) == 7
 
 
 def test_a_step_that_was_asked_for() -> None:
