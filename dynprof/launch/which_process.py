@@ -27,7 +27,7 @@ LAUNCHERS = (
 TOOLS = (
     "pip", "pip3", "uv", "pipx", "conda", "ensurepip", "venv", "virtualenv", "pydoc", "dynprof",
     "torch._inductor.compile_worker", "torch.utils.collect_env", "wandb", "tensorboard", "ninja",
-    "setup", "py_spy", "memray",
+    "setup.py", "py_spy", "memray",
 )  # fmt: skip
 """What is no job, however it is started."""
 _WORKERS = ("multiprocessing", "joblib.externals.loky", "ray._private")
@@ -71,17 +71,18 @@ class Program:
 
     @property
     def short(self) -> str:
-        """Its name as lists have it: a script's without folder and ending."""
-        name = Path(self.name).stem if self.kind == "script" else self.name
-        if self.kind == "script" and name in ("__main__", "__init__"):  # of a package's folder
-            name = Path(self.name).parent.name
-        return name
+        """Its name as lists have it: a script's without folder; ``ray.py`` is anybody's own."""
+        if self.kind != "script":
+            return self.name
+        path = Path(self.name)
+        of_a_package = path.name in ("__main__.py", "__init__.py")
+        return path.parent.name if of_a_package else path.name
 
     def is_one_of(self, names: Sequence[str]) -> bool:
         """Return whether it is one of some programs or modules, or below one."""
-        return self.kind in ("script", "module") and any(
-            self.short == name or self.short.startswith(f"{name}.") for name in names
-        )
+        if self.kind == "module":
+            return any(f"{self.name}.".startswith(f"{name}.") for name in names)
+        return self.kind == "script" and self.short in names
 
 
 def why_left_alone(program: Program, environ: Mapping[str, str], pid: int) -> str:

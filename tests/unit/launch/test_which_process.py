@@ -46,6 +46,7 @@ def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
         "python -u -m deepspeed.launcher.launch | train.py",
         "python /env/bin/pip | install x",
         "python -m pip | install x",
+        "python setup.py | install",
         "python /env/lib/python3.11/site-packages/pip/__main__.py | install x",
         "python /env/bin/dynprof | status",
         "python -m dynprof | status",
@@ -62,10 +63,17 @@ def test_what_is_no_rank(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["python train.py", "python -m package.train", "python -c train()", "python pipeline.py"],
+    [
+        "python train.py",
+        "python -m package.train",
+        "python -c train()",
+        "python pipeline.py",
+        "python ray.py",
+        "python experiments/composer.py",
+    ],
 )
 def test_a_script_is_a_rank(line: str) -> None:
-    """Whatever else is started with the variable is what it was meant for."""
+    """Whatever else is started with the variable is what it was meant for, by any name."""
     assert why_left_alone(program(line), {}, 1) == ""
 
 
