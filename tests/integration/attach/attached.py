@@ -46,3 +46,10 @@ def attached(process: Process, *options: object) -> str:
     code, output, errors = dynprof("attach", process.pid, *options)
     assert code == 0, errors
     return output
+
+
+def refusal(pid: int) -> str:
+    """Return why a process is not attached."""
+    code, output, errors = dynprof("attach", pid, "--timeout", 5)
+    assert (code, output) in ((3, ""), (4, "")), output + errors
+    return errors

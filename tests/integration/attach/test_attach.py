@@ -7,7 +7,6 @@ import errno
 import functools
 import json
 import os
-import shutil
 import signal
 import sys
 import venv
@@ -20,7 +19,7 @@ from dynprof.attach.attaching import REMOTE_EXEC, reach
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import LaunchError
 from tests import processes
-from tests.integration.attach.attached import attached, begun
+from tests.integration.attach.attached import attached, begun, refusal
 from tests.integration.attach.reaching import needs_reaching
 from tests.integration.commands import dynprof
 from tests.integration.launch.unprepared import (
@@ -158,13 +157,6 @@ print("dynprof" in sys.modules)
     assert not (tmp_path / "prof_config").exists()
 
 
-def refusal(pid: int) -> str:
-    """Return why a process is not attached."""
-    code, output, errors = dynprof("attach", pid, "--timeout", 5)
-    assert (code, output) in ((3, ""), (4, ""))
-    return errors
-
-
 def test_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
     """No process, no Python, another Python, another user's, stopped, ended, debugged: in words."""
     with processes.start(["sleep", "100"]) as process:
@@ -192,29 +184,6 @@ time.sleep(100)
         assert ended(tmp_path, process) == ""
     if other := process_of_another_user():
         assert "is another user's; attach as that user" in refusal(other)
-
-
-OF_ITS_OWN = "unshare", "--map-root-user", "--mount"
-"""Begins a program that sees other file systems than the rest of the machine."""
-
-
-def test_one_with_files_of_its_own(tmp_path: Path) -> None:
-    """As in a container: what to do is said, and nothing is changed."""
-    if not shutil.which(OF_ITS_OWN[0]) or processes.run([*OF_ITS_OWN, "true"]).returncode:
-        pytest.skip("no process here may have files of its own")
-    (tmp_path / "job.py").write_text(LOOP)
-    command = [*OF_ITS_OWN, sys.executable, "job.py"]  # it becomes the program
-    with processes.start(command, cwd=tmp_path) as process:
-        wait_for("its own files", lambda: has_files_of_its_own(process.pid) or None)
-        text = refusal(process.pid)
-        assert "runs in a container with files of its own; run dynprof attach in there" in text
-        assert ended(tmp_path, process) == ""
-    assert not (tmp_path / "prof_config").exists()
-
-
-def has_files_of_its_own(pid: int) -> bool:
-    """Return whether a process sees other file systems than this one."""
-    return Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
 
 
 def facts(pid: int) -> str:

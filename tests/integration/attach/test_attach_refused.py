@@ -1,0 +1,76 @@
+"""``dynprof attach`` of processes that cannot be reached for what they are, or where they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynprof.attach.attaching import REMOTE_EXEC
+from tests import processes
+from tests.integration.attach.attached import begun, refusal
+from tests.integration.attach.reaching import needs_reaching
+from tests.integration.launch.unprepared import LOOP, ended
+from tests.integration.running import wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
+OF_ITS_OWN = "unshare", "--map-root-user", "--mount"
+"""Begins a program that sees other file systems than the rest of the machine."""
+STATIC = """
+#include <unistd.h>
+int main(void) { write(1, "there\\n", 6); for (;;) pause(); }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _is_allowed() -> None:
+    needs_reaching()
+
+
+def test_one_with_files_of_its_own(tmp_path: Path) -> None:
+    """As in a container: what to do is said, and nothing is changed."""
+    if not shutil.which(OF_ITS_OWN[0]) or processes.run([*OF_ITS_OWN, "true"]).returncode:
+        pytest.skip("no process here may have files of its own")
+    (tmp_path / "job.py").write_text(LOOP)
+    command = [*OF_ITS_OWN, sys.executable, "job.py"]  # it becomes the program
+    with processes.start(command, cwd=tmp_path) as process:
+        wait_for("its own files", lambda: has_files_of_its_own(process.pid) or None)
+        text = refusal(process.pid)
+        assert "runs in a container with files of its own; run dynprof attach in there" in text
+        assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "prof_config").exists()
+
+
+def has_files_of_its_own(pid: int) -> bool:
+    """Return whether a process sees other file systems than this one."""
+    return Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
+
+
+@pytest.mark.skipif(sys.version_info >= REMOTE_EXEC, reason="Python's own means look otherwise")
+def test_a_static_build(tmp_path: Path) -> None:
+    """A program of Python's name without the names of its functions."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    program = tmp_path / f"python3.{sys.version_info[1]}"
+    (tmp_path / "program.c").write_text(STATIC)
+    build = [str(compiler), "-static", "-o", program, tmp_path / "program.c"]
+    if not compiler or processes.run(build).returncode:
+        pytest.skip("no static program can be built here")
+    with processes.start([program]) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "there\n"
+        assert "its Python was built without names of functions" in refusal(process.pid)
+        assert process.poll() is None
+
+
+def test_one_that_is_at_its_end(tmp_path: Path) -> None:
+    """Its script is over, and what it has registered for the end runs: it ends as it would."""
+    script = "import atexit, threading\nfrom pathlib import Path\n"
+    script += "atexit.register(lambda: [*iter(Path('enough').exists, True)])\n"
+    script += "atexit.register(Path('begun').touch)\n"
+    with begun(tmp_path, script, before="") as process:
+        assert "cannot be watched: its main thread has ended" in refusal(process.pid)
+        assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "prof_config").exists()
