@@ -176,6 +176,30 @@ def test_a_leader_that_is_killed_amid_an_agreement(tmp_path: Path) -> None:
     assert len(captured(tmp_path)) == log(tmp_path, 1).count(ends[1])
 
 
+CLOCKS = """
+import os, time
+if os.environ["RANK"] == "1":
+    real = {name: getattr(time, name) for name in ("time", "monotonic")}
+    time.time = lambda: real["time"]() - 86_400
+    time.monotonic = lambda: real["monotonic"]() + 1e6
+"""
+"""On one rank it is yesterday, and the machine has run for longer."""
+
+
+def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They agree on a step all the same, each by its own clock; the losses are what they were."""
+    monkeypatch.setitem(globals(), "JOB", CLOCKS + JOB)
+    with job(tmp_path, 3):
+        for _ in range(2):
+            code, errors = arm(tmp_path, 0)
+            assert code == 0, errors
+            assert "3 of 3 ranks saved it: " in errors
+    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    assert sorted(manifest.rank for manifest in found) == [0, 0, 1, 1, 2, 2]
+    assert len({(one.steps.first, one.steps.last) for one in found}) == 2
+    assert all(one.complete for one in found)
+
+
 RESTARTED = """
 import itertools, os, time
 import torch, torch.distributed as dist, dynprof as dp
