@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory(prefix="ray") as place:  # paths of its sockets
 
 @pytest.mark.timeout(240)
 def test_each_worker_watches_as_its_rank(tmp_path: Path) -> None:
-    """Resumed numbers count, and a window that is open at the loop's end is saved."""
+    """Resumed numbers count, both agree, and a window that is open at the loop's end is saved."""
     found = windows(tmp_path, JOB, HOME=str(tmp_path), RAY_USAGE_STATS_ENABLED="0")
     assert [window.manifest.rank for window in found] == [0, 1]
     for window in found:
@@ -64,3 +64,4 @@ def test_each_worker_watches_as_its_rank(tmp_path: Path) -> None:
         }
         assert window.manifest.steps.source == "dp.step()"
     assert "rank 1 of 2" in log(tmp_path)
+    assert "ranks 0 to 1 agreed on step 115 after " in log(tmp_path)
