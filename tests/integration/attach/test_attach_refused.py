@@ -55,7 +55,7 @@ def test_a_static_build(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     program = tmp_path / f"python3.{sys.version_info[1]}"
     (tmp_path / "program.c").write_text(STATIC)
-    build = [str(compiler), "-static", "-o", program, tmp_path / "program.c"]
+    build = [str(compiler), "-static", "-o", str(program), str(tmp_path / "program.c")]
     if not compiler or processes.run(build).returncode:
         pytest.skip("no static program can be built here")
     with processes.start([program]) as process:

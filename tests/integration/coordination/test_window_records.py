@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.captures.window_record import load_window_record
 from tests.integration.commands import dynprof
-from tests.integration.coordination.test_same_steps import APART, job
+from tests.integration.coordination.agreeing import APART, job
 
 pytest.importorskip("torch", reason="torch is not installed")
 
