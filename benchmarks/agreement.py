@@ -59,7 +59,7 @@ class Walker:
         step = int(time.monotonic() / STEP_S)
         host = f"node-{self.rank // 8:05}"
         reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
-        return replace(reply, mark=Mark(step, 3 * step))
+        return replace(reply, mark=Mark(step, 3 * step, 3))
 
     def consider(self, proposal: Proposal) -> Reply:
         """Take part."""

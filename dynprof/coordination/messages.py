@@ -41,10 +41,12 @@ class Mark:
     Attributes:
         step: The number of the next.
         collectives: How many the group had begun, the same on all ranks.
+        of_step: How many of these in the step that had ended; None where that is not known.
     """
 
     step: int
     collectives: int
+    of_step: Union[int, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Proposal:
     edited_at_s: float
     patience_s: float
     ranks: str = ""
-    profiler: Union[Profiler, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
+    profiler: Union[Profiler, None] = None  # noqa: UP007 - as above
     kind: Literal["proposal"] = "proposal"
 
 

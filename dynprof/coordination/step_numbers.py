@@ -41,11 +41,16 @@ def ahead(marks: Mapping[int, Sequence[Mark]], leader: int) -> dict[int, int]:
 
 
 def _collectives_a_step(marks: Sequence[Mark]) -> int:
-    """Return how many collectives a step takes; 0 where that is not known, or varies."""
+    """Return how many collectives a step takes; 0 where that is not known, or varies.
+
+    On average over some steps it may be as many though it varies: where gradients are accumulated,
+    one of several steps has all of them. So each mark's own step has to have had as many.
+    """
     found = {
         divmod(later.collectives - earlier.collectives, later.step - earlier.step)
         for earlier, later in itertools.pairwise(marks)
         if later.step > earlier.step
     }
     quotient, rest = found.pop() if len(found) == 1 else (0, 0)
-    return quotient if not rest else 0
+    always = all(mark.of_step == quotient for mark in marks)
+    return quotient if always and not rest else 0

@@ -82,6 +82,8 @@ class Participation:
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
         self._pending = False
         self._mark: Mark | None = None
+        self._boundary: Mark | None = None  # the newest that was noted
+        self._once_more = False  # the next one is, to tell what a step takes
 
     def propose(self, number: int, asked: Asked) -> None:
         """Know what this rank is about to propose itself."""
@@ -89,8 +91,16 @@ class Participation:
 
     def step_ended(self) -> None:
         """Note where the group stands; on the thread that trains, amid two steps."""
-        if self.group and (collectives := self.group.collectives()) is not None:
-            self._mark = Mark(self._inbox.step, collectives)
+        if not self.group or (collectives := self.group.collectives()) is None:
+            return
+        before, self._boundary = self._boundary, Mark(self._inbox.step, collectives)
+        if before and before.step == self._inbox.step - 1:
+            self._once_more = False
+            self._mark = replace(self._boundary, of_step=collectives - before.collectives)
+        else:  # once: a script may count its steps by eights
+            self._once_more = not self._once_more
+            if self._once_more:
+                self._inbox.knock()
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether this rank takes part and can, once it is free for a window."""

@@ -1,0 +1,50 @@
+"""What a rank tells its leader of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from dynprof.coordination.messages import Mark
+
+if TYPE_CHECKING:
+    from dynprof.coordination.job_group import JobGroup
+    from tests.fake_job import Job
+
+
+class Group:
+    """A process group in which each step begins as many collectives as its number."""
+
+    rank = 0
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def collectives(self) -> int:
+        """Return how many there have been."""
+        return sum(range(self._job.session.inbox.step))
+
+
+def test_a_mark_tells_what_its_own_step_took(job: Job) -> None:
+    """Two boundaries that follow each other are looked at, then none until somebody asks again."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job))
+    job.step(4)
+    assert member.where(0).mark is None
+    job.step(5)
+    assert member.where(0).mark == Mark(6, sum(range(6)), 5)
+    job.step(1)
+    member.where(0)
+    job.step(1)
+    assert member.where(0).mark == Mark(11, sum(range(11)), 10)
+
+
+def test_a_script_that_skips_numbers_is_not_looked_at_each_step(job: Job) -> None:
+    """It has no mark."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job))
+    assert member.where(0).mark is None
+    for number in range(8, 80, 8):
+        job.step()
+        job.session.set_step(number)
+    assert not job.session.inbox.due
+    assert member.where(0).mark is None
