@@ -3,7 +3,7 @@
 Each keeps a pointer to its event in the recording. Once that is collected the event is gone; but
 when such a range ends inside a later recording, as one around an epoch does, torch writes the
 time into it all the same. So the ranges of a recording are followed, and those still open are
-ended with it; when the script ends them, nothing is left to do.
+ended with it; when the script ends them, or a future does, nothing is left to do.
 
 Ranges that Python does not see, of C++ alone or of ``_RecordFunctionFast``, cannot be followed.
 """
@@ -57,6 +57,8 @@ class OpenAnnotations:
 
     def leaves(self, annotation: Any) -> None:
         """Let one go that ends; it may be about to be ended here, which two threads must not do."""
+        if not annotation.run_callbacks_on_exit:
+            return  # it ends with a future, whenever that comes
         if self._open.pop(id(annotation.record), None) is None and self._is_ending:
             with self._ending:
                 pass

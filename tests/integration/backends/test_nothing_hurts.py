@@ -228,6 +228,37 @@ def test_annotations_across_windows(tmp_path: Path, memory: bool) -> None:
     assert all(event["args"].get("finished", True) for event in ranges)
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_annotations_that_end_with_a_future_across_windows(tmp_path: Path, memory: bool) -> None:
+    """Left in one window, and ended in a later one by a future, they are cut off with the first."""
+    run(
+        tmp_path,
+        f"""
+        def promised(label):
+            future = torch.futures.Future()
+            with torch.profiler.record_function(label) as annotation:
+                annotation._call_end_callbacks_on_future(future)
+            return future
+        promises = []
+        for number in range(4):
+            window(active=30, profile_memory={memory})
+            while dp.status().state != "recording":
+                steps(1)
+            for future in promises[:-1]:
+                future.set_result(None)
+            promises = promises[-1:] + [promised(f"{{number}} {{n}}") for n in range(200)]
+            steps(40)
+            idle()
+        """,
+        GLIBC_TUNABLES=TUNABLES,
+    )
+    found = manifests(tmp_path)
+    assert [manifest.complete for manifest in found] == [True] * 4
+    names = [event["name"] for event in events(tmp_path, found[2])]
+    assert names.count("2 7") == 1
+    assert not any(name.startswith("1 ") for name in names)
+
+
 def test_little_address_space_closes_in_place(tmp_path: Path) -> None:
     """A thread that cannot get its memory would abort the process, so none is asked."""
     run(
