@@ -8,6 +8,7 @@ systems) the same reading is done by the clock, for all processes of a machine b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -161,8 +162,8 @@ class Watcher:
             self._observe(directory)
 
     def _observe(self, directory: tuple[int, int]) -> None:
+        observer = Observer()
         try:
-            observer = Observer()
             observer.schedule(
                 _Waker("" if self._follow_symlinks else str(self._path), self._wake.set),
                 str(self._path.parent),
@@ -170,8 +171,9 @@ class Watcher:
             )
             observer.start()
         except (OSError, RuntimeError) as error:
-            # No more inotify instances, watches or threads, or the directory is gone. To try again
-            # would leave some of its descriptors open each time.
+            # No more inotify instances, watches or threads, or the directory is gone.
+            with contextlib.suppress(RuntimeError):  # it waits for threads that were not started
+                observer.stop()
             if _identity(self._path.parent) is not None:
                 self._mode = "poll"
                 number = getattr(error, "errno", None)

@@ -88,10 +88,21 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         process = ThisProcess(layout, place, backends, store=wishes.store)
         watching = choose_mode(wishes.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
-        session.begin()
-    except OSError as error:
+        _begin(session)
+    except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
+
+
+def _begin(session: Session) -> None:
+    """Begin a session; one that cannot begin as a whole ends, and says so where others look."""
+    begun = False
+    try:
+        session.begin()
+        begun = True
+    finally:
+        if not begun:
+            session.end("it could not begin")
 
 
 def _activities(usable: Capabilities | None) -> tuple[str, ...]:

@@ -128,6 +128,38 @@ def test_init_raises_on_what_it_cannot_use(
     assert words in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("threads", range(6))
+def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int) -> None:
+    """Where so many threads can be started and no more, nobody seems to watch; it can be retried.
+
+    Args:
+        threads: That many.
+    """
+    script = f"""
+        import threading
+        from dynprof.errors import UnusablePathError
+        starting, left = threading.Thread.start, list(range({threads}))
+        def start(thread):
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left.pop()
+            starting(thread)
+        threading.Thread.start = start
+        try:
+            dp.init("d")
+        except UnusablePathError as error:
+            print(error)
+        threading.Thread.start = starting
+        print(threading.active_count(), {{p.name for p in threading.enumerate()}})
+        dp.init("d")
+        print(dp.status().state)
+        """
+    done = run(tmp_path, script)
+    said, left, state = done.stdout.splitlines()
+    assert said == f"dynprof cannot work in {tmp_path / 'd'}: can't start new thread"
+    assert (left, state) == ("1 {'MainThread'}", "idle")
+
+
 def test_a_directory_that_may_not_be_written() -> None:
     """A user without the right to write learns that from ``init()``."""
     script = """
