@@ -38,7 +38,8 @@ def _why_not(pid: int, folder: Path) -> str:
         return f"process {pid} is stopped; kill -CONT {pid} lets it go on"
     if status["TracerPid"] != "0":
         return f"process {pid} is being debugged by process {status['TracerPid']}"
-    if (folder / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
+    own = Path("/proc/self")
+    if any((folder / one).readlink() != (own / one).readlink() for one in ("ns/mnt", "root")):
         text = f"process {pid} runs in a container with files of its own"
         return f"{text}; run dynprof attach in there, as by docker exec"
     version = python_version(pid)

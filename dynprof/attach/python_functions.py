@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MAPPED = re.compile(r"([0-9a-f]+)-\S+ \S+ ([0-9a-f]+) \S+ \d+ +(/\S.*)")
+_MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+ +(/\S.*)")
 _LATER = re.compile(r" \(deleted\)$")
 PYTHON = (
     "Py_AddPendingCall",
@@ -21,6 +22,21 @@ PYTHON = (
 )
 LIBC = ("mmap", "mprotect")
 THREADS = ("pthread_create", "pthread_detach")
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A file in the memory of a process.
+
+    Attributes:
+        start: Where its beginning lies.
+        content: Where it can be read.
+        is_removed: Whether another one may lie under its name by now, or none.
+    """
+
+    start: int
+    content: Path
+    is_removed: bool
 
 
 def python_version(pid: int) -> tuple[int, int]:
@@ -42,53 +58,66 @@ def python_functions(pid: int) -> dict[str, int]:
     Those of :data:`THREADS` too, where it has them of glibc.
 
     Raises:
-        LaunchError: Its Python was built without their names, or it has no C library of its own.
+        LaunchError: Its Python was built without their names, it has no C library of its own, or
+            their files were replaced, and cannot be read any more.
         OSError: It cannot be looked at, or has ended.
     """
-    bases = _mapped_files(pid)
-    python = [path for path in bases if re.match(r"(lib)?python\d", Path(path).name)]
-    found = _addresses(pid, bases, [*python, str(_program(pid))], PYTHON)
+    files = _mapped_files(pid)
+    python = [path for path in files if re.match(r"(lib)?python\d", Path(path).name)]
+    found = _addresses(pid, files, [*python, str(_program(pid))], PYTHON)
     if not found:
         text = "its Python was built without names of functions"
         raise LaunchError(f"process {pid} cannot be reached: {text}")
-    libc = [path for path in bases if re.match(r"libc\.so|libc-2|ld-musl", Path(path).name)]
-    of_libc = _addresses(pid, bases, libc, LIBC)
+    libc = [path for path in files if re.match(r"libc\.so|libc-2|ld-musl", Path(path).name)]
+    of_libc = _addresses(pid, files, libc, LIBC)
     if not of_libc:
         raise LaunchError(f"process {pid} cannot be reached: it has no C library of its own")
-    glibc = [path for path in bases if re.match(r"lib(c|pthread)(\.so\.6|-2)", Path(path).name)]
-    return {**found, **of_libc, **_addresses(pid, bases, glibc, THREADS)}
+    glibc = [path for path in files if re.match(r"lib(c|pthread)(\.so\.6|-2)", Path(path).name)]
+    return {**found, **of_libc, **_addresses(pid, files, glibc, THREADS)}
 
 
 def _program(pid: int) -> Path:
-    return Path(f"/proc/{pid}/exe").readlink()
+    return Path(_LATER.sub("", str(Path(f"/proc/{pid}/exe").readlink())))
 
 
-def _mapped_files(pid: int) -> dict[str, int]:
-    """Return the files in its memory, and where the beginning of each lies."""
-    found: dict[str, int] = {}
+def _mapped_files(pid: int) -> dict[str, _Mapped]:
+    """Return the files in its memory, by their paths."""
+    found: dict[str, _Mapped] = {}
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        if named := _MAPPED.fullmatch(line):
-            start, offset, path = int(named[1], 16), int(named[2], 16), named[3]
-            if offset == 0:
-                found.setdefault(_LATER.sub("", path), start)
+        if (named := _MAPPED.fullmatch(line)) and int(named[3], 16) == 0:
+            start, end, path = int(named[1], 16), int(named[2], 16), _LATER.sub("", named[4])
+            is_removed = path != named[4]
+            place = f"map_files/{start:x}-{end:x}" if is_removed else f"root{path}"
+            found.setdefault(path, _Mapped(start, Path(f"/proc/{pid}/{place}"), is_removed))
     return found
 
 
 def _addresses(
-    pid: int, bases: dict[str, int], files: Iterable[str], names: tuple[str, ...]
+    pid: int, mapped: dict[str, _Mapped], paths: Iterable[str], names: tuple[str, ...]
 ) -> dict[str, int]:
     """Return where names lie, from the first file that has them all."""
     from elftools.elf.elffile import ELFFile
 
-    for path in files:
-        if path not in bases:
+    for path in paths:
+        if path not in mapped:
             continue
-        with Path(f"/proc/{pid}/root{path}").open("rb") as file:
+        with _opened(pid, path, mapped[path]) as file:
             elf = ELFFile(file)
-            base = 0 if elf.header.e_type == "ET_EXEC" else bases[path]
+            base = 0 if elf.header.e_type == "ET_EXEC" else mapped[path].start
             table: Any = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
             symbols = {name: table.get_symbol(name) for name in names} if table else {}
             found = {name: base + known["st_value"] for name, known in symbols.items() if known}
             if len(found) == len(names):
                 return found
     return {}
+
+
+def _opened(pid: int, path: str, file: _Mapped) -> BinaryIO:
+    """Open a file as the process has it: what lies under its name by now may be another one."""
+    try:
+        return file.content.open("rb")
+    except PermissionError:
+        if not file.is_removed:
+            raise
+    text = f"its {path} was replaced or removed since it began"
+    raise LaunchError(f"process {pid} cannot be reached: {text}, and only root can read that still")
