@@ -114,11 +114,7 @@ class _Pending(_Order):
     def __init__(self, pid: int, text: str) -> None:
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
-        within = {"__name__": "dynprof.attach.injected"}
-        run = f"exec(compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
-        # Where it comes too late, as Python ends, it is told nothing any more, and says nothing.
-        code = f"try:\n import sys\n if not sys.is_finalizing(): {run}\nexcept ImportError: pass"
-        content = code.encode() + b"\0"
+        content = _for_main(text).encode() + b"\0"
         self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
             self._waits_at = thread.waits_at
@@ -153,6 +149,19 @@ class _Pending(_Order):
         """Put a text in its place that does nothing."""
         with contextlib.suppress(OSError):  # it has ended
             write_memory(self._pid, self._address, b"0\0")
+
+
+def _for_main(text: str) -> str:
+    """Return what runs a text, to be run itself in the script's ``__main__``.
+
+    Its names are the script's: none is given a value here, and none is used but ``Exception``, as
+    something fails. Whatever does so ends here, else the training would fail with it; where this
+    comes too late, as Python ends, nothing can be imported any more.
+    """
+    python, within = "__import__('builtins')", {"__name__": "dynprof.attach.injected"}
+    run = f"{python}.exec({python}.compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
+    late = "__import__('sys').is_finalizing()"
+    return f"try:\n {late} or {run}\nexcept Exception: pass"
 
 
 def _order(pid: int, folder: Path, text: str) -> _Order:

@@ -45,6 +45,17 @@ def test_modules_where_the_job_works_are_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "planted").exists()
 
 
+def test_the_names_of_the_script_stay_its_own(tmp_path: Path) -> None:
+    """It may call a function ``compile`` or ``exec``, and something else than Python's ``sys``."""
+    script = LOOP.replace("import sys, time", "import time\nfrom re import compile, match as exec")
+    script = script.replace("while", "sys = before = {}\nnames = set(globals())\nwhile")
+    script += "assert sys is before\nassert set(globals()) - names == {'names'}\n"
+    with begun(tmp_path, script) as process:
+        attached(process, "--step-on", ":work")
+        is_stepping(tmp_path)
+        assert ended(tmp_path, process) == ""
+
+
 def test_the_jobs_own_modules_stay_its_own(tmp_path: Path) -> None:
     """``import secrets`` is the job's ``secrets.py`` after attaching, as it was before."""
     (tmp_path / "secrets.py").write_text("API_KEY = 'k'")
