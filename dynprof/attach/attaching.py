@@ -9,6 +9,7 @@ Nothing stays but three pages of memory at most.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import mmap
@@ -21,11 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dynprof.attach.foreign_process import why_not_reached
 from dynprof.attach.homes import homes
 from dynprof.attach.new_thread import NUMBER, start_thread
 from dynprof.attach.python_functions import python_functions
-from dynprof.attach.stopped_thread import DoesNotStopError, StoppedThread, write_memory
+from dynprof.attach.stopped_thread import (
+    DoesNotStopError,
+    StoppedThread,
+    read_memory,
+    write_memory,
+)
 from dynprof.errors import LaunchError
 
 TEXT = Path(__file__).with_name("injected.py")
@@ -88,6 +96,15 @@ class _Order:
     stood_ms: float | None = None
     where = "on its main thread"
 
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    def is_there(self) -> bool:
+        """Return whether the process is, and is the program that it was."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self._process.status() != psutil.STATUS_ZOMBIE
+        return False
+
     def insist(self) -> None:
         """Try another way, if there is one: the text has not been run for a while."""
 
@@ -99,6 +116,7 @@ class _Remote(_Order):
     """By Python's own means, from 3.14 on."""
 
     def __init__(self, pid: int, folder: Path, text: str) -> None:
+        super().__init__(pid)
         script = folder / "script.py"
         script.write_text(text)
         script.chmod(0o600)
@@ -112,9 +130,10 @@ class _Pending(_Order):
     """By a call that waits for the main thread's next moment in Python."""
 
     def __init__(self, pid: int, text: str) -> None:
+        super().__init__(pid)
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
-        content = _for_main(text).encode() + b"\0"
+        self._content = content = _for_main(text).encode() + b"\0"
         self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
             self._waits_at = thread.waits_at
@@ -133,6 +152,12 @@ class _Pending(_Order):
             raise LaunchError(f"process {self._pid} has no memory left")
         return address
 
+    def is_there(self) -> bool:
+        """Return whether the text is: a process that executes another program has it no more."""
+        with contextlib.suppress(OSError):
+            return read_memory(self._pid, self._address, len(self._content)) == self._content
+        return False
+
     def insist(self) -> None:
         """Have a new thread run it, where the main thread waits for all that time."""
         if self.where != _Order.where:
@@ -147,8 +172,9 @@ class _Pending(_Order):
 
     def forget(self) -> None:
         """Put a text in its place that does nothing."""
-        with contextlib.suppress(OSError):  # it has ended
-            write_memory(self._pid, self._address, b"0\0")
+        if self.is_there():
+            with contextlib.suppress(OSError):  # it has ended
+                write_memory(self._pid, self._address, b"0\0")
 
 
 def _for_main(text: str) -> str:
@@ -179,8 +205,11 @@ def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
     began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
     deadline_s = began_s + timeout_s
     while not (folder / "answer").exists():
-        if not Path(f"/proc/{pid}").exists():
-            raise LaunchError(f"process {pid} has ended meanwhile")
+        if (folder / "unanswered").exists():
+            text = f"process {pid} could write no answer: it has no descriptor left, or the disk no"
+            raise LaunchError(f"{text} room; dynprof status says whether it is watched")
+        if not order.is_there():
+            raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
         if time.monotonic() > deadline_s:
             _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
             deadline_s += timeout_s
@@ -189,7 +218,7 @@ def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
             why = _insist(order)
             _tell(folder, order)
         time.sleep(_LOOK_S)
-    said = json.loads((folder / "answer").read_text())
+    said = ast.literal_eval((folder / "answer").read_text())
     return Answer(said, order.stood_ms, said.pop("took_s"))
 
 

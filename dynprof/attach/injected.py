@@ -3,9 +3,10 @@
 It is followed by a call of :func:`start`, which has a thread run :func:`begin`, so that the
 training goes on at once. No fork of the job's happens while that thread imports: a child would wait
 for ever for a module that it never gets.
-"""
 
-from __future__ import annotations
+Here only modules are imported that the interpreter has from the beginning: the finder of what may
+be trusted is not there yet, or no more, and ``from __future__`` is an import like any other.
+"""
 
 import _thread
 import os
@@ -43,10 +44,14 @@ class Installed:
     Args:
         homes: As above.
         attached: Whether somebody had attached before: his session needs it as well.
+
+    Attributes:
+        works_in: The process in which what was asked for is being done, and no other finder may
+            take the place of this one; 0 where it is done.
     """
 
     def __init__(self, homes: dict[str, str], *, attached: bool) -> None:
-        self.homes, self.attached = homes, attached
+        self.homes, self.attached, self.works_in = homes, attached, os.getpid()
         self.threads = set[int]()
         library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib may not be loaded
         ends = ("/site-packages", "/dist-packages")
@@ -75,15 +80,22 @@ class Installed:
 
 
 def start(asked: dict[str, object]) -> None:
-    """Have it begun on a thread."""
-    began_s = time.perf_counter()
+    """Have it begun on a thread, unless it was withdrawn or another thread has come before."""
+    began_s, folder = time.perf_counter(), str(asked["folder"])
+    try:
+        os.rename(folder + "/go", folder + "/taken")  # noqa: PTH104 - pathlib may not be loaded
+    except OSError:
+        return
+    if any(getattr(finder, "works_in", 0) == os.getpid() for finder in sys.meta_path):
+        tell(folder, began_s, {"failed": "another command is reaching into it; try again"})
+        return
     finder = lend(asked)
     try:
         know_the_main_thread(finder)
         _thread.start_new_thread(begin, (asked, began_s, finder))
-    except (RuntimeError, ImportError) as error:
+    except (RuntimeError, ImportError, OSError) as error:
         take_back(finder, sys.modules)
-        tell(str(asked["folder"]), began_s, failed(error))
+        tell(folder, began_s, failed(error))
 
 
 def lend(asked: dict[str, object]) -> Installed:
@@ -121,57 +133,54 @@ def know_the_main_thread(finder: Installed) -> None:
 
 
 def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
-    """Do what is asked, unless it was withdrawn, and answer.
+    """Do what is asked, and answer.
 
     Args:
         asked: What ``dynprof.attach.inside.act`` takes, and ``homes``.
         began_s: When the main thread ran this text.
         finder: Finds dynprof.
     """
-    folder = str(asked["folder"])
-    try:
-        os.rename(folder + "/go", folder + "/taken")  # noqa: PTH104 - pathlib may not be loaded
-    except OSError:
-        take_back(finder, sys.modules)
-        return
     no_forks = _thread.RLock()
     os.register_at_fork(
         before=no_forks.acquire, after_in_parent=no_forks.release, after_in_child=no_forks.release
     )
     interval, before = sys.getswitchinterval(), set(sys.modules)
     finder.threads.add(_thread.get_ident())
-    with no_forks:
-        sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
-        lent = sys.getswitchinterval()
-        try:
-            answer = answered(asked, before)
-        except Exception as error:  # noqa: BLE001 - the wall cannot be there before dynprof is
-            answer = failed(error)
-        finally:
-            if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
-                sys.setswitchinterval(interval)
+    sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
+    lent = sys.getswitchinterval()
+    try:
+        answer = answered(asked, before, no_forks)
+    except Exception as error:  # noqa: BLE001 - the wall cannot be there before dynprof is
+        answer = failed(error)
+    finally:
+        if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
+            sys.setswitchinterval(interval)
     if "ended" in answer:
         remove_finders()
     elif "begun" not in answer:
         take_back(finder, before)
-    try:
-        tell(folder, began_s, answer)
-    finally:
-        finder.threads.discard(_thread.get_ident())
+    finder.works_in = 0
+    finder.threads.discard(_thread.get_ident())
+    tell(str(asked["folder"]), began_s, answer)
 
 
-def answered(asked: dict[str, object], before: Collection[str]) -> dict[str, object]:
+def answered(
+    asked: dict[str, object], before: "Collection[str]", no_forks: _thread.RLock
+) -> dict[str, object]:
     """Load dynprof, and have it do what is asked; ``before`` names what was loaded by then."""
-    from dynprof.attach.inside import act
-    from dynprof.process.shadowed_modules import forget_shadowed
-
+    with no_forks:
+        from dynprof.attach.inside import act
+        from dynprof.process.shadowed_modules import forget_shadowed
     try:
-        return act(asked)
+        if asked["action"] == "attach":  # loads the rest
+            with no_forks:
+                return act(asked)
+        return act(asked)  # waits for what is being saved
     finally:
         forget_shadowed(before, sys.path)
 
 
-def take_back(finder: Installed, before: Collection[str]) -> None:
+def take_back(finder: Installed, before: "Collection[str]") -> None:
     """Leave nothing of dynprof that was not there ``before``, where nothing was begun."""
     if finder.attached:
         return
@@ -191,9 +200,11 @@ def failed(error: Exception) -> dict[str, object]:
 
 
 def tell(folder: str, began_s: float, answer: dict[str, object]) -> None:
-    """Answer."""
-    import json
-
-    with open(folder + "/answer.part", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
-        json.dump({"took_s": time.perf_counter() - began_s, **answer}, file)
-    os.rename(folder + "/answer.part", folder + "/answer")  # noqa: PTH104 - as above
+    """Answer; where nothing can be written, say that, which takes neither descriptor nor room."""
+    said = ascii({"took_s": time.perf_counter() - began_s, **answer})
+    try:
+        with open(folder + "/answer.part", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+            file.write(said)
+        os.rename(folder + "/answer.part", folder + "/answer")  # noqa: PTH104 - as above
+    except OSError:
+        os.rename(folder + "/taken", folder + "/unanswered")  # noqa: PTH104 - as above

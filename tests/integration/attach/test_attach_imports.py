@@ -15,7 +15,9 @@ from tests.integration.launch.unprepared import LOOP, ended, is_stepping
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLANTED = "csv", "queue", "secrets", "json", "psutil", "platform", "calendar", "importlib"
+PLANTED = (
+    "csv", "queue", "secrets", "json", "psutil", "platform", "calendar", "importlib", "__future__",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,24 @@ def test_modules_where_the_job_works_are_not_run(tmp_path: Path) -> None:
         code, _, errors = dynprof("arm", process.pid, "--active", 2, "--wait")
         assert code == 0, errors
         assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "planted").exists()
+
+
+def test_modules_beside_the_script_are_not_run_by_a_refusal(tmp_path: Path) -> None:
+    """Nor is what says so, after all that dynprof had put there is gone, led astray by them."""
+    (tmp_path / "file").touch()
+    (tmp_path / "job").mkdir()
+    for name in ("json", "__future__"):
+        (tmp_path / f"job/{name}.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'w')")
+    script = LOOP.replace("from pathlib import Path", "import os").replace(
+        'not Path("enough").exists()', 'not os.path.exists("enough")'
+    )
+    script = script.replace("while", "open('begun', 'w').close()\nwhile")
+    with begun(tmp_path / "job", script, before="") as process:
+        code, _, errors = dynprof("attach", process.pid, "--config", tmp_path / "file")
+        assert code == 4
+        assert "is not a directory" in errors
+        assert ended(tmp_path / "job", process) == ""
     assert not (tmp_path / "planted").exists()
 
 
