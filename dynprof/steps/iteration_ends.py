@@ -12,7 +12,12 @@ Key = TypeVar("Key")
 LEAST_FIRES = 8
 """So many steps of optimizers are watched at least: a second optimizer may come a moment later."""
 MOST_FIRES = 128
-"""After so many without a cycle that repeats, there is none to be found."""
+"""After so many without a cycle that repeats, there is none to be found, of a few optimizers."""
+CYCLES = 4
+"""Of many, as where each parameter has its own, they are watched for so many steps of each."""
+MOST_FIRES_OF_MANY = 4096
+"""But for no more than that."""
+_LAST = 4
 CLEARLY = 2.0
 """What follows the last step of an iteration, loading and a forward pass, takes so much longer."""
 
@@ -49,7 +54,7 @@ class IterationEnds(Generic[Key]):
     def __init__(self, known: Key | None = None) -> None:
         self.thorough, self._known = known is not None, known
         self._least = MOST_FIRES if self.thorough else LEAST_FIRES
-        self._fires: deque[tuple[Key, float]] = deque(maxlen=MOST_FIRES)
+        self._fires: deque[tuple[Key, float]] = deque()
         self._order: list[Key] = []
 
     @property
@@ -67,17 +72,20 @@ class IterationEnds(Generic[Key]):
         if key not in self._order:
             self._order.append(key)
         self._fires.append((key, now_s))
-        if len(self._fires) < self._least:
+        most = min(max(MOST_FIRES, CYCLES * self.kinds), MOST_FIRES_OF_MANY)
+        if len(self._fires) > most:
+            self._fires.popleft()
+        if len(self._fires) < max(self._least, self.kinds):
             return None
         keys = [key for key, _ in self._fires]
         if period := _period(keys, len(self._order), thorough=self.thorough):
             cycle = keys[-period:]
             last = self._last_of(cycle)
             return Ending(last, _between(last, cycle), _since(last, keys))
-        if len(keys) < MOST_FIRES:
+        if len(keys) < most:
             return None
-        most = Counter(keys).most_common(1)[0][0]
-        return Ending(most, frozenset(), _since(most, keys))
+        frequent = Counter(keys).most_common(1)[0][0]
+        return Ending(frequent, frozenset(), _since(frequent, keys))
 
     def _last_of(self, cycle: list[Key]) -> Key:
         counts = Counter(cycle)
@@ -109,6 +117,8 @@ def _period(keys: list[Key], kinds: int, *, thorough: bool) -> int:
         thorough: It has to be seen three times, and the latter half of all has to keep to it.
     """
     for length in range(kinds, len(keys) // (3 if thorough else 2) + 1):
+        if keys[-_LAST:] != keys[-_LAST - length : -length]:  # most lengths are no cycle's
+            continue
         last = keys[-max(2 * length, len(keys) // 2) :] if thorough else keys[-length:]
         if last == keys[-len(last) - length : -length] and len(set(last)) == kinds:
             return length

@@ -70,12 +70,17 @@ class OptimizerSteps:
             self._steps.end_step()
         else:
             self._others += 1
-        if self._watching or irregular or key not in self._known or self._others > MOST_FIRES:
+        if self._watching or irregular or key not in self._known or self._stays_away:
             self._wall.attempt(
                 "watching optimizers", lambda: self._watch(key, optimizer, thorough=irregular)
             )
 
     _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    @property
+    def _stays_away(self) -> bool:
+        """Whether the chosen one has not stepped for long, and longer than it used to."""
+        return self._others > MOST_FIRES and self._others > max(self._usual, default=0)
 
     def _watch(self, key: int, optimizer: Any, *, thorough: bool) -> None:
         """Learn in which cycle they step: a new one does, or the chosen one not as it used to."""

@@ -87,3 +87,13 @@ def test_one_that_is_made_anew_goes_on() -> None:
             watched.step(fresh)
         del fresh
     assert watched.steps.count == 300
+
+
+@pytest.mark.parametrize("parameters", [20, 60, 80, 150, 300])
+def test_each_parameter_has_its_own(parameters: int) -> None:
+    """As where they step amid the backward pass: each iteration is counted, and once."""
+    watched, optimizers = Watched(), [Adam() for _ in range(parameters)]
+    for number in range(30):
+        watched.step(*optimizers)
+        assert watched.steps.count == number + 1
+    assert len(watched.said) == 2
