@@ -35,23 +35,46 @@ class FunctionSteps:
         self._module, self._path = wish.module or "__main__", wish.function.split(".")
         self._end_step, self._say = steps.end_step, say
         self._watched: _Monitored | _Wrapped | None = None
+        self._function: FunctionType | None = None
         self.name = f"returns of {wish.module}:{wish.function}"
 
     def look(self) -> str:
-        """Find the function, once it is there."""
-        if self._watched is not None:
-            return self._watched.unheard
+        """Find the function, once it is there, and again where the script has defined it anew."""
+        if self._watched and self._is_defined_anew():
+            self._watched.end()
+            self._watched = None
+        return self._watched.unheard if self._watched else self._find()
+
+    def _find(self) -> str:
+        owner, why = self._owner()
+        name = self._path[-1]
+        if not why and name not in vars(owner):
+            why = f"{'.'.join((self._module, *self._path[:-1]))} has no function {name}"
+        return why or self._watch(owner, name)
+
+    def _owner(self) -> tuple[Any, str]:
+        """Return the module or class that should have it, or why there is none."""
         owner: Any = _module(self._module)
         if owner is None:
-            return f"{self._module} has not been imported"
-        *parts, name = self._path
-        for part in parts:
+            return None, f"{self._module} has not been imported"
+        for part in self._path[:-1]:
             owner = vars(owner).get(part)
             if not isinstance(owner, type):
-                return f"{self._module} has no class {part}"
-        if name not in vars(owner):
-            return f"{'.'.join((self._module, *parts))} has no function {name}"
-        return self._watch(owner, name)
+                return None, f"{self._module} has no class {part}"
+        return owner, ""
+
+    def _is_defined_anew(self) -> bool:
+        """Return whether the same lines have made another function, as ``importlib.reload`` does.
+
+        Whatever else was put in its place calls it, most likely, and is left alone.
+        """
+        owner, why = self._owner()
+        found = None if why else _innermost(vars(owner).get(self._path[-1]))
+        known = self._function
+        if not isinstance(found, FunctionType) or known is None or found is known:
+            return False
+        here, there = found.__code__, known.__code__
+        return (here.co_filename, here.co_name) == (there.co_filename, there.co_name)
 
     def end(self) -> None:
         """Hear of no returns from now on."""
@@ -59,8 +82,7 @@ class FunctionSteps:
             self._watched.end()
 
     def _watch(self, owner: Any, name: str) -> str:
-        found = vars(owner)[name]
-        function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+        function = _plain(vars(owner)[name])
         if not isinstance(function, FunctionType):  # what stands in its place is not like it
             kind = type(function).__name__
             return f"{name} is no function of Python's but a {kind}; name what it calls"
@@ -68,6 +90,7 @@ class FunctionSteps:
             return f"{name} is a generator, which returns at the end of all; name what it calls"
         if sys.version_info >= (3, 12) and _is_plain(function):
             self._watched = _Monitored.of(function.__code__, self._end_step)
+        self._function = _innermost(function)
         self._watched = self._watched or _Wrapped(owner, name, self._end_step)
         self._say(self.name)
         return ""
@@ -81,9 +104,25 @@ def _module(name: str) -> ModuleType | None:
     return sys.modules.get(name, main if name == scripts else None)
 
 
-def _is_plain(function: object) -> bool:
-    """Return whether its code is nobody else's, as that of what a decorator returns is."""
-    return isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
+def _plain(found: Any) -> Any:
+    """Return the function of a class or static method."""
+    return found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+
+
+def _innermost(found: Any) -> Any:
+    """Return the function that decorators, and a wrapper of ours, stand around."""
+    function = _plain(found)
+    return inspect.unwrap(function) if isinstance(function, FunctionType) else function
+
+
+def _is_plain(function: FunctionType) -> bool:
+    """Return whether its code is nobody else's, as that of what a decorator returns is.
+
+    That knows what it calls by a closure, whether or not it says so.
+    """
+    return not hasattr(function, "__wrapped__") and {"__class__"}.issuperset(
+        function.__code__.co_freevars
+    )
 
 
 class _Monitored:
@@ -178,6 +217,11 @@ class _Wrapped:
         for owner, name in self._places:
             if vars(owner).get(name) is self._wrapper:
                 setattr(owner, name, self._before)
+        own = {"__wrapped__", "_torchdynamo_disable"}
+        kept = {
+            name: value for name, value in vars(_plain(self._wrapper)).items() if name not in own
+        }
+        vars(_plain(self._before)).update(kept)  # what it keeps under its own name
 
 
 def _places_of(function: object) -> list[tuple[ModuleType, str]]:

@@ -41,6 +41,22 @@ def decorator(function):
         return function(*args)
     return around
 
+def counting(x):
+    counting.calls = getattr(counting, "calls", 0) + 1
+
+def nameless(function):
+    def around(*args):
+        return function(*args)
+    return around
+
+@nameless
+def hidden(x):
+    return x
+
+@nameless
+def hidden_too(x):
+    return x
+
 @decorator
 def decorated(x):
     return x
@@ -117,14 +133,61 @@ def test_methods_of_all_kinds(module: ModuleType) -> None:
     assert dict(vars(kind)) == before
 
 
-def test_a_decorated_function_is_not_mistaken_for_another(module: ModuleType) -> None:
-    """They share one piece of code, that of the decorator."""
-    with Counted("decorated") as counted:
+@pytest.mark.parametrize(("name", "other"), [("decorated", "another"), ("hidden", "hidden_too")])
+def test_a_decorated_function_is_not_mistaken_for_another(
+    module: ModuleType, name: str, other: str
+) -> None:
+    """They share one piece of code, the decorator's, whether or not that names what it wraps."""
+    with Counted(name) as counted:
         counted.source.look()
-        module.another(1)
+        getattr(module, other)(1)
         assert counted.inbox.step == 0
-        module.decorated(1)
+        getattr(module, name)(1)
         assert counted.inbox.step == 1
+
+
+@pytest.mark.parametrize("name", ["step", "Trainer.step", "Trainer.of", "decorated", "hidden"])
+def test_a_function_that_is_defined_anew(module: ModuleType, name: str) -> None:
+    """A module that is loaded once more has other functions: those are heard from then on."""
+    *parts, last = name.split(".")
+
+    def call() -> None:
+        getattr(module.Trainer() if parts else module, last)(1)
+
+    with Counted(name) as counted:
+        counted.source.look()
+        call()
+        importlib.reload(module)
+        counted.source.look()
+        call()
+        assert counted.inbox.step == 2
+        counted.source.look()
+        call()
+        assert counted.inbox.step == 3
+    call()
+    assert counted.inbox.step == 3
+
+
+def test_what_stands_over_the_function_is_left_alone(module: ModuleType) -> None:
+    """Where a script puts a function of its own there, which calls it, each call counts once."""
+    with Counted("step") as counted:
+        counted.source.look()
+        before = module.step
+        vars(module)["step"] = lambda x: before(x)
+        counted.source.look()
+        module.step(1)
+        before(1)
+        assert counted.inbox.step == 2
+
+
+def test_what_a_function_keeps_of_its_own_stays(module: ModuleType) -> None:
+    """It counts its calls under its own name, before, meanwhile and afterwards."""
+    module.counting(1)
+    with Counted("counting") as counted:
+        counted.source.look()
+        module.counting(1)
+    module.counting(1)
+    assert module.counting.calls == 3
 
 
 def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
