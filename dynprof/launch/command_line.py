@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
-from dynprof.launch.variables import CONFIG, STEPS
+from dynprof.launch.variables import CONFIG, STEPS, WATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +52,8 @@ def _is_program(path: Path) -> bool:
 def environment(environ: Mapping[str, str], directory: Path, steps: str | None) -> dict[str, str]:
     """Return the environment in which the ranks of a command watch a directory.
 
+    They do so where a process that is watched has started the command, too: it was asked for.
+
     Args:
         environ: This one.
         directory: Where the config is.
@@ -59,4 +61,5 @@ def environment(environ: Mapping[str, str], directory: Path, steps: str | None) 
     """
     path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
     asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}
-    return {**environ, **asked, **({STEPS: steps} if steps else {})}
+    rest = {name: value for name, value in environ.items() if name != WATCHED}
+    return {**rest, **asked, **({STEPS: steps} if steps else {})}

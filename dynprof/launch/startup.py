@@ -37,7 +37,7 @@ def begin(before: Collection[str] = ()) -> None:
 
         Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
     if before:
-        forget_shadowed(before, [program.folder()])
+        forget_shadowed(before, program.folders())
 
 
 def directory_asked_for(environ: Mapping[str, str]) -> str:

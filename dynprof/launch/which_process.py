@@ -46,11 +46,14 @@ class Program:
     kind: str
     name: str
 
-    def folder(self) -> str:
-        """Return the folder that stands first on the path of what it imports."""
+    def folders(self) -> list[str]:
+        """Return what may stand first on the path of what it imports: its folder, or it itself.
+
+        Python runs a folder and an archive that have a ``__main__.py``, and imports from there.
+        """
         if self.kind == "script":
-            return os.path.dirname(os.path.realpath(self.name))  # noqa: PTH120
-        return os.getcwd()  # noqa: PTH109 - costs each start
+            return [self.name, os.path.dirname(os.path.realpath(self.name))]  # noqa: PTH120
+        return [os.getcwd()]  # noqa: PTH109 - costs each start
 
     @classmethod
     def of(cls, called: Sequence[str], argv: Sequence[str]) -> Program:

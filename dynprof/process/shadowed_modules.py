@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +32,13 @@ def forget_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
     for folder in folders:
         if Path(folder) == library:
             return
-        for name in [one for one in loaded if _has(Path(folder), one)]:
+        for name in [one for one in loaded if _has(folder, one)]:
             loaded.discard(name)
             for full in [one for one in sys.modules if one.partition(".")[0] == name]:
                 if full not in before:
                     del sys.modules[full]
 
 
-def _has(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+def _has(folder: str, name: str) -> bool:
+    spec = PathFinder.find_spec(name, [folder])
+    return spec is not None and spec.loader is not None  # a folder alone goes behind all others

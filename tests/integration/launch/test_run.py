@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import zipapp
 from typing import TYPE_CHECKING
 
 import psutil
@@ -152,6 +153,28 @@ Path("whose").write_text(repr([csv.WHOSE, queue.WHOSE, secrets.WHOSE]))
         assert code == 0, errors
         assert ended(tmp_path, process) == ""
     assert (tmp_path / "whose").read_text().count("of the script") == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_folder_or_archive_with_modules_named_as_pythons_own(tmp_path: Path, kind: str) -> None:
+    """Where Python runs all of it by its ``__main__.py``, its own modules are there as well."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/secrets.py").write_text("WHOSE = 'mine'")
+    (tmp_path / "app/__main__.py").write_text("import secrets\nprint(secrets.WHOSE)")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    program = "app" if kind == "folder" else "app.pyz"
+    done = processes.run([*DYNPROF, "run", program], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "mine\n", "")
+
+
+def test_a_watched_script_may_run_another_that_is_watched(tmp_path: Path) -> None:
+    """What a watched process starts is left alone, unless it starts it by ``dynprof run``."""
+    (tmp_path / "job.py").write_text("import dynprof as dp\nprint(dp.status().state)")
+    command = [*DYNPROF, "run", "--config", "inner", "job.py"]
+    script = f"import subprocess\nprint(subprocess.run({command!r}, stdout=-1, text=True).stdout)"
+    (tmp_path / "driver.py").write_text(script)
+    done = processes.run([*DYNPROF, "run", "driver.py"], cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "idle"), done.stderr
 
 
 def test_a_script_that_changes_directory(tmp_path: Path) -> None:
