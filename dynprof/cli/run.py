@@ -55,8 +55,9 @@ def run(
         fail(str(error), UNREADABLE)
     except OSError as error:
         fail(f"{config} cannot be used: {error.strerror}; nothing was started", UNREADABLE)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
+    if sys.stdout:  # not closed
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and would hand on
         signal.signal(number, signal.SIG_DFL)
     try:

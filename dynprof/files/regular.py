@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_LAST_STREAM = 2
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
@@ -94,9 +95,21 @@ def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
             os.close(descriptor)
             os.unlink(path.name, dir_fd=folder)
             descriptor, _ = descriptor_of(path.name, flags | os.O_EXCL, mode, folder=folder)
-        return descriptor
     finally:
         os.close(folder)
+    return _none_of_the_standard_streams(descriptor)
+
+
+def _none_of_the_standard_streams(descriptor: int) -> int:
+    """Return a descriptor of the same file; one that the job has closed is given to any opened."""
+    if descriptor > _LAST_STREAM:
+        return descriptor
+    import fcntl
+
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
+    finally:
+        os.close(descriptor)
 
 
 def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:

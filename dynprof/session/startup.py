@@ -22,6 +22,7 @@ from dynprof.errors import UnusablePathError
 from dynprof.files.destination import parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
 from dynprof.process.rank import SCRIPT, Rank, find_rank
+from dynprof.process.standard_descriptors import standard_descriptors_avoided
 from dynprof.requests.watcher import choose_mode
 from dynprof.session.session import Session
 from dynprof.steps.wish import Wish, wished
@@ -88,7 +89,8 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         process = ThisProcess(layout, place, backends, store=wishes.store)
         watching = choose_mode(wishes.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
-        _begin(session)
+        with standard_descriptors_avoided():
+            _begin(session)
     except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
