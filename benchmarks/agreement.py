@@ -89,6 +89,10 @@ class Walker:
         del cancellation
         return self._reply()
 
+    def parting(self) -> tuple[int, Reply]:
+        """Say where it is."""
+        return 0, self._reply()
+
     def left_alone(self, why: str) -> None:
         """Nothing of it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
+LAST_S = 3.0
+"""In which the leader waits for what becomes of a window where others still save it."""
 WATCHED_S, UNWATCHED_S = 1.0, 10.0
 """Between two calls of the roll: while ranks join or are on their way with a window, and else."""
 Ask = Callable[[Leader], object]
@@ -40,7 +43,7 @@ SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
 
 
-class _EndedError(Exception):
+class _StoppedError(Exception):
     """The session ends amid an agreement."""
 
 
@@ -73,7 +76,7 @@ class Coordinator:
         self._me, self._who, self._wall, self._say = me, who, wall, say
         self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self._stopped, self._ended = threading.Event(), threading.Event()
         self._began_s = time.monotonic()
         self._follower: Follower | None = None
         self._store = TimedStore(group.connect)
@@ -124,10 +127,15 @@ class Coordinator:
         self._say(why)
         self._me.left_alone(why)
 
+    def stop(self) -> None:
+        """Agree on nothing more; go on to say, or to hear, what becomes of what is recorded."""
+        self._stopped.set()
+        self._asks.put(None)
+
     def end(self) -> None:
         """Take part no more; the leader says so to the others."""
+        self.stop()
         self._ended.set()
-        self._asks.put(None)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=END_S)
 
@@ -153,10 +161,11 @@ class Coordinator:
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
         try:
-            while ask := self._next_ask():
-                ask(leader)
-        except _EndedError:
-            pass
+            with contextlib.suppress(_StoppedError):
+                while ask := self._next_ask():
+                    ask(leader)
+            self._ended.wait()
+            self._hear_the_last(leader)
         finally:  # else the others would go on to listen
             if not self.failed:
                 speaker.resign(Farewell())
@@ -174,9 +183,19 @@ class Coordinator:
         number = self._keeper.number
         self._keeper.hear(number, leader.roll_call(number))
 
+    def _hear_the_last(self, leader: Leader) -> None:
+        """Call the roll until each rank is done with its windows, or it has taken long enough."""
+        until_s = time.monotonic() + LAST_S
+        while self._keeper.waits and (left_s := until_s - time.monotonic()) > 0:
+            number = self._keeper.number
+            self._keeper.hear(number, leader.roll_call(number, left_s))
+            time.sleep(LOOK_AGAIN_S)
+
     def _sleep(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
-            raise _EndedError
+        if self._ended.is_set():  # and the last is being heard
+            time.sleep(seconds)
+        elif self._stopped.wait(seconds):
+            raise _StoppedError
 
     def _agree(
         self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader

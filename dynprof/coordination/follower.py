@@ -41,6 +41,8 @@ class Follower:
             self.leader = self._listener.find_leader()
             if self.leader:
                 self._follow_one()
+            if self.leader and self._has_ended():
+                self._listener.part(*self._me.parting())
             self.leader = ""
 
     def _follow_one(self) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 PREFIX = "dynprof"
 LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
+"""Who leads, the place of the next message, and a line for each that has joined or parted."""
 NAME = f"{PREFIX}/name"
 """Of what this leader says, unlike that of all others."""
 KEPT = 4

@@ -171,13 +171,17 @@ class Leader:
         """Tell all, this rank included, what needs no agreement; return what they say."""
         return self._ask(message, SOON_S)
 
-    def roll_call(self, number: int) -> dict[int, Reply]:
+    def roll_call(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask all ranks where they are; who does not say so in time is missing.
+
+        Who has parted has said of his newest request what became of it.
 
         Args:
             number: The request of which they are to say what became of it.
+            patience_s: So long they have time.
         """
-        return self.tell(Question(number))
+        replies = self._ask(Question(number), patience_s)
+        return {**self._speaker.last_words(number), **replies}
 
     def _settle(
         self,

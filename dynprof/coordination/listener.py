@@ -13,6 +13,7 @@ from dynprof.coordination.messages import (
     Farewell,
     Joined,
     Message,
+    Parted,
     Rejoin,
     Reply,
     message_of,
@@ -99,6 +100,10 @@ class Listener:
         """Reply to the message that was heard."""
         self._line.reply(self._place, to_text(said))
         self._place += 1
+
+    def part(self, number: int, last: Reply) -> None:
+        """Listen no more; say what became of the newest request that was heard of."""
+        self._store.append(JOINED, to_text(Parted(number, last)) + "\n")
 
     def end(self) -> None:
         """Leave it to others to look."""

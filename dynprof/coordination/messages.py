@@ -196,10 +196,23 @@ class Joined:
     place: int
 
 
-Line = TypeVar("Line", Reply, Joined)
+@dataclass(frozen=True)
+class Parted:
+    """What a rank says once as it listens no more.
+
+    Attributes:
+        number: The newest request that it heard of.
+        reply: Where it was, and what became of that request.
+    """
+
+    number: int
+    reply: Reply
 
 
-def to_text(said: Message | Reply | Joined) -> str:
+Line = TypeVar("Line")
+
+
+def to_text(said: Message | Reply | Joined | Parted) -> str:
     """Return what is said as one line of JSON, without its end."""
     short = isinstance(said, Reply)  # of which there are many, and half of it is not known mostly
     return _adapter(type(said)).dump_json(said, exclude_defaults=short).decode()
@@ -212,6 +225,17 @@ def message_of(raw: bytes) -> Message:
         ValueError: It is none.
     """
     found: Message = _adapter(_ANY).validate_json(_short(raw))
+    return found
+
+
+def coming_and_going(raw: bytes) -> list[Joined | Parted]:
+    """Read who joined and who parted, in the order in which they did.
+
+    Raises:
+        ValueError: A line is longer than any rank would say.
+    """
+    kinds: Any = Union[Joined, Parted]  # noqa: UP007 - as above
+    found: list[Joined | Parted] = lines_of(kinds, raw)
     return found
 
 

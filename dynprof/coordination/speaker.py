@@ -21,10 +21,20 @@ from dynprof.coordination.job_store import (
     replies_at,
     said_at,
 )
-from dynprof.coordination.messages import Joined, Message, Rejoin, Reply, lines_of, to_text
+from dynprof.coordination.messages import (
+    Joined,
+    Message,
+    Parted,
+    Rejoin,
+    Reply,
+    coming_and_going,
+    lines_of,
+    to_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
     from dynprof.coordination.job_store import Store
 
@@ -54,6 +64,7 @@ class Speaker:
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
+        self._parted: dict[int, Parted] = {}
         self.away: set[int] = set()
         self._there = set(range(max(0, self._place - KEPT), self._place))
 
@@ -72,9 +83,13 @@ class Speaker:
             self.say(Rejoin())
 
     def resign(self, farewell: Message) -> None:
-        """Say that nobody leads any more; waits for no reply."""
+        """Say that nobody leads any more, and leave what is still waited for; wait for no reply."""
+        awaited = {*self._awaits.values(), self._place}
         self._store.set(LEADER, "")
         self.say(farewell)
+        self._store.delete_key(JOINED)
+        for place in self._there - awaited:
+            self._remove(place)
 
     def listeners(self) -> set[int]:
         """Return the ranks that listen and are not away."""
@@ -82,13 +97,25 @@ class Speaker:
             joined = self._store.get(JOINED)
             news = joined.removeprefix(self._joined)  # it only grows, while this leads
             self._joined = joined
-            for one in lines_of(Joined, news):
-                if one.place > self._awaits.get(one.rank, -1):
-                    self._awaits[one.rank] = one.place
+            for one in coming_and_going(news):
+                self._hear_of(one)
         for place in sorted(self._there) if self.away else ():
-            self._note(place, self._read(place))
-        self.away = {rank for rank in self.away if self._awaits[rank] < self._place}
+            self._note(place, self._read(place).keys())
+        late = {rank for rank, place in self._awaits.items() if place < self._place}
+        self.away &= late
         return self._awaits.keys() - self.away
+
+    def _hear_of(self, one: Joined | Parted) -> None:
+        if isinstance(one, Parted):
+            self._awaits.pop(one.reply.rank, None)
+            self._parted[one.reply.rank] = one
+        else:
+            self._awaits[one.rank] = max(one.place, self._awaits.get(one.rank, 0))
+            self._parted.pop(one.rank, None)
+
+    def last_words(self, number: int) -> dict[int, Reply]:
+        """Return what those who have parted said of a request, by rank."""
+        return {rank: one.reply for rank, one in self._parted.items() if one.number == number}
 
     def say(self, message: Message) -> int:
         """Say something to all; return its place."""
@@ -116,12 +143,14 @@ class Speaker:
             if not expected <= found.keys():
                 self._sleep(pause_s)
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
-        self._note(place, found)
+            if pause_s == LONGEST_PAUSE_S:  # somebody may have parted
+                expected &= self.listeners()
+        self._note(place, found.keys())
         self.away |= expected - found.keys()
         return found
 
-    def _note(self, place: int, ranks: Iterable[int]) -> None:
-        for rank in ranks:
+    def _note(self, place: int, ranks: AbstractSet[int]) -> None:
+        for rank in ranks - self._parted.keys():
             self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
 
     def _read(self, place: int) -> dict[int, Reply]:
@@ -137,6 +166,9 @@ class Speaker:
             if place in awaited:
                 self._store.set(said_at(place), to_text(Rejoin()))
             else:
-                self._there.discard(place)
-                for key in (said_at(place), count_at(place), replies_at(place)):
-                    self._store.delete_key(key)
+                self._remove(place)
+
+    def _remove(self, place: int) -> None:
+        self._there.discard(place)
+        for key in (said_at(place), count_at(place), replies_at(place)):
+            self._store.delete_key(key)

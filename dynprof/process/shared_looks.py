@@ -125,10 +125,21 @@ def _now_s() -> float:
     return time.monotonic()
 
 
+def _user() -> int:
+    """Return the user's number outside of a user namespace, which has the same memory."""
+    own = os.geteuid()
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+            inside, outside, count = map(int, line.split())
+            if inside <= own < inside + count:
+                return outside + own - inside
+    return own
+
+
 def _own_folder() -> Path | None:
     """Return a folder of this machine that only this user may use, or nothing."""
     memory = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    folder = memory / f"dynprof-{os.geteuid()}"
+    folder = memory / f"dynprof-{_user()}"
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)

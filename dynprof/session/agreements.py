@@ -165,6 +165,8 @@ class Agreements:
     def _begin_or_end(self) -> None:
         process, before = self._process, self._coordinator
         group = group_to_agree_in(process.rank, process.store)
+        if before and group is None and self._member.is_busy and not before.failed:
+            return  # the others are still to hear what becomes of it
         if before and (group is None or group.store is not before.group.store):
             before.end()
             self._coordinator = self._member.group = None
@@ -182,6 +184,12 @@ class Agreements:
             ranks = counted(group.world_size, "rank")
             part = "leads" if self._coordinator.leads else "follows rank 0"
             self._journal.info(f"{ranks} agree on the steps of windows; this one {part}")
+
+    def stop(self) -> None:
+        """Agree on nothing more; what is recorded is still to be saved, and that to be said."""
+        self._member.stop()
+        if self._coordinator:
+            self._coordinator.stop()
 
     def end(self) -> None:
         """Take part no more."""

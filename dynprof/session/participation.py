@@ -80,7 +80,7 @@ class Participation:
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
-        self._pending = False
+        self._pending = self._ends = False
         self._mark: Mark | None = None
         self._boundary: Mark | None = None  # the newest that was noted
         self._once_more = False  # the next one is, to tell what a step takes
@@ -102,8 +102,19 @@ class Participation:
             if self._once_more:
                 self._inbox.knock()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a window of this rank is under way, or being saved."""
+        return self._loop.occupied
+
+    def stop(self) -> None:
+        """Take part in nothing more: the process ends."""
+        self._ends = True
+
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether this rank takes part and can, once it is free for a window."""
+        if self._ends:
+            return self._reply()
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
         self._know(proposal.number, number)
@@ -173,6 +184,9 @@ class Participation:
         _, number, asked = self._newest
         if not self._take_pending(opening.number) or asked is None:
             return self._reply()
+        if self._ends:
+            self._edits.refuse(number, Refusal((Problem("the process ends."),)))
+            return self._reply("its process ends")
         if why := opening.left_out.get(rank):
             self._edits.refuse(number, Refusal((Problem(f"left out by the leader: {why}"),)))
             return self._reply()
@@ -198,6 +212,10 @@ class Participation:
             number = self._edits.enter(Edit(raw, cancellation.edited_at_s))
         self._edits.cancel(number)
         return self._reply()
+
+    def parting(self) -> tuple[int, Reply]:
+        """Return the newest request that it was told of, and what became of it."""
+        return self._newest.leaders, self.where(self._newest.leaders)
 
     def left_alone(self, why: str) -> None:
         """Refuse what was proposed: nobody will say what becomes of it."""

@@ -127,8 +127,9 @@ class Session:
             process, self._journal, self._wall, self._edit_handler, self._member, self._deliveries
         )
         self._shutdown = Shutdown(
-            self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s
-        )
+            self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
+            self._part,
+        )  # fmt: skip
 
     @property
     def directory(self) -> Path:
@@ -174,16 +175,20 @@ class Session:
             return
         try:
             self._ended.set()
-            self._wall.attempt("agreeing with the other ranks", self._agreements.end)
+            self._wall.attempt("agreeing with the other ranks", self._agreements.stop)
             self._watcher.stop()
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True
+            self._part()
             self._wall.attempt("where steps come from", self._steps.end)
             self._wall.attempt("analysis", self._analyses.end)
             self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
             self._journal.stop()
+
+    def _part(self) -> None:
+        self._wall.attempt("agreeing with the other ranks", self._agreements.end)
 
     def status(self) -> Status:
         """Return where this process stands."""

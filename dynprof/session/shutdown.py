@@ -33,6 +33,7 @@ class Shutdown:
         deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
+        tell_others: Says to the other ranks what became of a window, or hears it from them.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class Shutdown:
         deliveries: Deliveries,
         journal: Journal,
         wait_s: float,
+        tell_others: Callable[[], None],
     ) -> None:
         self._loop, self._inbox = loop, inbox
         self._exporter, self._deliveries, self._journal = exporter, deliveries, journal
-        self._wait_s = wait_s
+        self._wait_s, self._tell_others = wait_s, tell_others
 
     def wind_down(self, reason: str) -> None:
         """Close, save and stop.
@@ -83,7 +85,9 @@ class Shutdown:
         self._exporter.hurry()
         if not self._waited(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
-        if not self._waited(self._deliveries.wait, "sent to its place", until_s):
+        arrived = self._waited(self._deliveries.wait, "sent to its place", until_s)
+        self._tell_others()  # then the record of the window may have to be sent
+        if not (arrived and self._waited(self._deliveries.wait, "sent to its place", until_s)):
             for text in self._deliveries.left():
                 self._journal.warning(text)
         self._deliveries.end()

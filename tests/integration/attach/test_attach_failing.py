@@ -13,9 +13,9 @@ from dynprof.attach.attaching import REMOTE_EXEC, reach
 from dynprof.attach.python_functions import python_functions
 from dynprof.errors import LaunchError
 from tests.integration import commands
-from tests.integration.commands import dynprof
 from tests.integration.attach.attached import begun
 from tests.integration.attach.reaching import needs_reaching
+from tests.integration.commands import dynprof
 from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
 
 pytestmark = [

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from tests.integration.commands import dynprof
 from tests.integration.coordination.agreeing import APART, job
+from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_windows_that_follow_each_other_at_once(tmp_path: Path) -> None:
@@ -29,3 +28,22 @@ def test_windows_that_follow_each_other_at_once(tmp_path: Path) -> None:
     for record in records:
         assert record.complete, record
         assert all(one.capture for one in record.ranks.values())
+
+
+def test_a_job_that_ends_in_its_window(tmp_path: Path) -> None:
+    """What is saved as the ranks end is in the record, wherever each of them saves."""
+    root = tmp_path / "desk_0"
+    with job(tmp_path, 3, APART):
+        assert dynprof("arm", root, "--active", 100_000)[0] == 0
+        wait_for("the windows", lambda: _opened(tmp_path) == 3 or None)
+    (path,) = root.rglob("window.json")
+    record = load_window_record(path)
+    assert {rank: one.outcome for rank, one in record.ranks.items()} == dict.fromkeys(
+        range(3), "saved"
+    )
+    for rank, one in record.ranks.items():
+        assert load_manifest(Path(one.capture)).rank == rank
+
+
+def _opened(folder: Path) -> int:
+    return sum("opened at" in log.read_text() for log in folder.glob("desk_*/log/*.log"))

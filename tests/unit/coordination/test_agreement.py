@@ -16,6 +16,7 @@ from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader, Term
 from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import (
     Cancellation,
+    Farewell,
     Mark,
     Opening,
     Profiler,
@@ -92,6 +93,10 @@ class Rank:
         """Note why."""
         self.withdrawn.append(withdrawal.reasons)
         return self._reply()
+
+    def parting(self) -> tuple[int, Reply]:
+        """Say what became of the proposal."""
+        return PROPOSAL.number, Reply(self.number, outcome="saved", capture=f"of {self.number}")
 
     def left_alone(self, why: str) -> None:
         """Note why."""
@@ -283,6 +288,25 @@ def test_a_store_that_outlives_its_ranks_misleads_nobody(spoken: int) -> None:
         assert [rank.opens for rank in ranks] == [[made.step]] * 2
     finally:
         running.end()
+
+
+def test_who_parts_says_what_became_of_it_and_is_waited_for_no_more() -> None:
+    """The leader hears it whenever it asks next; what it leaves in the store is little."""
+    with job(Rank(0), Rank(1), Rank(2)) as running:
+        assert running.leader.agree(PROPOSAL, ALL).ranks == (0, 1, 2)
+        running.ended.set()
+        for thread in running.threads:
+            thread.join(patience_s())
+        replies = running.leader.roll_call(PROPOSAL.number)
+        assert {rank: (one.outcome, one.capture) for rank, one in replies.items() if rank} == {
+            1: ("saved", "of 1"), 2: ("saved", "of 2"),
+        }  # fmt: skip
+        assert running.time.now_s < 5.0
+        assert running.leader.roll_call(PROPOSAL.number + 1).keys() == {0}
+        running.speaker.resign(Farewell())
+        kept = {"dynprof/leader", "dynprof/next", "dynprof/name"}
+        place = int(running.store.values["dynprof/next"]) - 1
+        assert running.store.values.keys() == kept | {f"dynprof/{place}/said"}
 
 
 @pytest.mark.parametrize("silent", [False, True])
