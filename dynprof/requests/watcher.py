@@ -162,8 +162,9 @@ class Watcher:
             self._observe(directory)
 
     def _observe(self, directory: tuple[int, int]) -> None:
-        observer = Observer()
+        observer: BaseObserver | None = None
         try:
+            observer = Observer()
             observer.schedule(
                 _Waker("" if self._follow_symlinks else str(self._path), self._wake.set),
                 str(self._path.parent),
@@ -173,7 +174,8 @@ class Watcher:
         except (OSError, RuntimeError) as error:
             # No more inotify instances, watches or threads, or the directory is gone.
             with contextlib.suppress(RuntimeError):  # it waits for threads that were not started
-                observer.stop()
+                if observer:
+                    observer.stop()
             if _identity(self._path.parent) is not None:
                 self._mode = "poll"
                 number = getattr(error, "errno", None)

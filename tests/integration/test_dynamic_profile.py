@@ -130,7 +130,7 @@ def test_init_raises_on_what_it_cannot_use(
 
 @pytest.mark.parametrize("threads", range(6))
 def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int) -> None:
-    """Where so many threads can be started and no more nobody seems to watch; it can be retried."""
+    """With so many threads to be had and no more, nobody seems to watch; it may try again."""
     script = f"""
         import threading
         from dynprof.errors import UnusablePathError
