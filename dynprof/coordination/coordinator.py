@@ -188,7 +188,12 @@ class Coordinator:
         until_s = time.monotonic() + LAST_S
         while self._keeper.waits and (left_s := until_s - time.monotonic()) > 0:
             number = self._keeper.number
-            self._keeper.hear(number, leader.roll_call(number, left_s))
+            try:
+                replies = leader.roll_call(number, left_s)
+            except RuntimeError:  # the store has gone with the process group
+                mine = self._me.where(number)
+                replies = {mine.rank: mine}
+            self._keeper.hear(number, replies)
             time.sleep(LOOK_AGAIN_S)
 
     def _sleep(self, seconds: float) -> None:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from dynprof.windows.this_process import ThisProcess
 
 LOOK_AGAIN_S = 0.02
+USUAL_STEP_MS = 100.0
+"""Where none has been measured yet."""
+SOON_S = 2.0
+"""A window that opens within that time is not superseded: some ranks would record it, some not."""
 
 
 class Proposed(NamedTuple):
@@ -159,11 +163,18 @@ class Participation:
 
     def _wait_until_free(self, patience_s: float) -> str:
         until_s = time.monotonic() + patience_s
-        while self._loop.occupied:
+        while self._loop.occupied or self._opens_soon():
             if time.monotonic() > until_s:
                 return f"its last window was not closed and saved within {patience_s:g} s"
             time.sleep(LOOK_AGAIN_S)
         return ""
+
+    def _opens_soon(self) -> bool:
+        """Return whether what was agreed before opens before all could be told to forget it."""
+        waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
+        if waiting is None or waiting.plan.start_step is None:
+            return False
+        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < SOON_S
 
     def where(self, number: int) -> Reply:
         """Say at which step this rank is, and what became of a request."""

@@ -45,7 +45,7 @@ for number in itertools.count():
     if rank == 0 and os.path.exists("leave"):
         os.remove("leave")
         dp.shutdown()
-dist.destroy_process_group()
+{leaving}
 print("trained")
 """
 SHARED, APART = "prof_config", "desk_{rank}"
@@ -61,9 +61,10 @@ def job(
     said: str = "agree on the steps",
     *launcher: str,
     late: int = 0,
+    leaving: str = "dist.destroy_process_group()",
 ) -> Iterator[None]:
     """Run a job whose ranks agree, and see it end well; begun by a launcher, if any."""
-    script = JOB.format(directory=directory, ms=ms, without=without, late=late)
+    script = JOB.format(directory=directory, ms=ms, without=without, late=late, leaving=leaving)
     with contextlib.ExitStack() as stack:
         if launcher:
             command = [*launcher, f"--nproc-per-node={count}"]
