@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import group_around, job_group
-from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, Agreement, Leader
+from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, SOON_S, Agreement, Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Farewell
 from dynprof.coordination.speaker import Speaker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
-LAST_S = 3.0
+LAST_S = 15.0
 """In which the leader waits for what becomes of a window where others still save it."""
 WATCHED_S, UNWATCHED_S = 1.0, 10.0
 """Between two calls of the roll: while ranks join or are on their way with a window, and else."""
@@ -137,7 +137,7 @@ class Coordinator:
         self.stop()
         self._ended.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=END_S)
+            self._thread.join(timeout=END_S + (LAST_S if self.leads else 0.0))
 
     def _run(self) -> None:
         part = self._lead if self.group.rank == LEADER else self._follow
@@ -189,7 +189,7 @@ class Coordinator:
         while self._keeper.waits and (left_s := until_s - time.monotonic()) > 0:
             number = self._keeper.number
             try:
-                replies = leader.roll_call(number, left_s)
+                replies = leader.roll_call(number, min(left_s, SOON_S))
             except RuntimeError:  # the store has gone with the process group
                 mine = self._me.where(number)
                 replies = {mine.rank: mine}

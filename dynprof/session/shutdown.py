@@ -66,7 +66,6 @@ class Shutdown:
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
             raise
-        self._exporter.stop()
 
     def _close_elsewhere(self, reason: str) -> None:
         """Let the thread that has the window open close it at its next step, if it takes one.
@@ -85,6 +84,7 @@ class Shutdown:
         self._exporter.hurry()
         if not self._waited(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
+        self._exporter.stop()  # it may still be telling that a capture is saved, and is to be sent
         arrived = self._waited(self._deliveries.wait, "sent to its place", until_s)
         self._tell_others()  # then the record of the window may have to be sent
         if not (arrived and self._waited(self._deliveries.wait, "sent to its place", until_s)):

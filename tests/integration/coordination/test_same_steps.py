@@ -11,6 +11,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
+from tests.integration.coordination import agreeing
 from tests.integration.coordination.agreeing import (
     APART,
     JOB,
@@ -248,7 +249,7 @@ if os.environ["RANK"] == "1":
     from dynprof.requests.capabilities import Capabilities
     TorchBackend.capabilities = lambda self: Capabilities("torch", (), "it is broken here")
 """
-    monkeypatch.setitem(globals(), "JOB", JOB.replace("rank = dist", cripple + "rank = dist"))
+    monkeypatch.setattr(agreeing, "JOB", JOB.replace("rank = dist", cripple + "rank = dist"))
     root = tmp_path / SHARED
     with job(tmp_path, 3):
         code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
