@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
-from dynprof.process.own_process import OwnProcess
+from dynprof.process.side_process import SideProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +31,13 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
     return ("--only", "memory") if draws else None
 
 
-def begin_analysis(trace: Path | str, *arguments: str) -> OwnProcess:
+def begin_analysis(trace: Path | str, *arguments: str) -> SideProcess:
     """Start the analysis of a trace, by its path or URL; it goes on when this process ends.
 
     Raises:
         OSError: No process can be started.
     """
-    return OwnProcess.begin("dynprof.analysis", str(trace), *arguments)
+    return SideProcess.begin("dynprof.analysis", str(trace), *arguments)
 
 
 def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ class Analyses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: tuple[str, OwnProcess] | None = None
+        self._running: tuple[str, SideProcess] | None = None
         self._waiting: deque[tuple[str, tuple[str, ...]]] = deque()
 
     def begin(self, trace: str, arguments: tuple[str, ...]) -> None:

@@ -22,11 +22,13 @@ class RankRecord(Record):
         host: Its machine.
         outcome: As in the status: ``saved``, ``failed``, or on its way.
         capture: The manifest of its capture, on that machine; empty where there is none.
+        cut: Why that has not all the steps; empty where it has.
     """
 
     host: str
     outcome: str
     capture: str = ""
+    cut: str = ""
 
 
 class WindowRecord(Record):
@@ -43,7 +45,7 @@ class WindowRecord(Record):
         ranks: What became of it on each that takes part.
         missing: Why not, for each that was asked for and does not take part, or no more.
         agreed_ms: From the proposal until all had been told the step, in milliseconds.
-        complete: Whether all that were asked for have saved it.
+        complete: Whether all that were asked for have saved all of it.
     """
 
     dynprof: str

@@ -15,7 +15,7 @@ from dynprof.attach.candidates import candidates
 from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
 from dynprof.cli.outcome import NOBODY, UNSERVED, fail, say
-from dynprof.cli.step_on import StepOn, check_step_on
+from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
 from dynprof.launch.watched_processes import watched_process
 

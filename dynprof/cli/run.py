@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.outcome import UNREADABLE, fail
-from dynprof.cli.step_on import StepOn, check_step_on
+from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
 from dynprof.files.layout import make_dir
 from dynprof.launch.command_line import command_line, environment

@@ -162,6 +162,7 @@ class Reply:
         state: That of its status.
         outcome: What became of the request on it so far; empty where it was not asked of it.
         capture: The manifest of that, on its machine; empty where there is none.
+        cut: Why that has not all steps; empty where it has.
         would: What it would record the proposal with; None where it takes no part.
         usable: All that it could record with.
         mark: The newest; None where none is known.
@@ -178,6 +179,7 @@ class Reply:
     state: str = ""
     outcome: str = ""
     capture: str = ""
+    cut: str = ""
     would: Union[Profiler, None] = None  # noqa: UP007 - as above
     usable: tuple[Profiler, ...] = ()
     mark: Union[Mark, None] = None  # noqa: UP007 - as above

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.files.destination import OUTGOING
-from dynprof.process.own_process import OwnProcess
+from dynprof.process.side_process import SideProcess
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Deliveries:
 def _sent(order: Order) -> str:
     """Send it in a process beside this one; return the last that it says."""
     try:
-        sending = OwnProcess.begin("dynprof.delivery", order.to_text())
+        sending = SideProcess.begin("dynprof.delivery", order.to_text())
         return sending.last_line(wait=True, most_s=_longest_s(order)) or ""
     except OSError as error:
         return f"no process can be started: {error}"

@@ -38,6 +38,7 @@ class Answer:
         outcome: What became of it so far.
         text: Why, in sentences.
         capture: Its manifest, relative to the config's directory.
+        cut: Why that has not all the steps that were asked for; empty where it has.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Answer:
     outcome: Outcome
     text: str = ""
     capture: str | None = None
+    cut: str = ""
 
 
 class EditOutcomes:
@@ -75,11 +77,16 @@ class EditOutcomes:
                 del self._answers[min(ended or self._answers)]
 
     def note(
-        self, number: int, outcome: Outcome, text: str = "", capture: str | None = None
+        self,
+        number: int,
+        outcome: Outcome,
+        text: str = "",
+        capture: str | None = None,
+        cut: str = "",
     ) -> None:
         """Note what became of an edit; nothing if it is forgotten already."""
         with self._lock:
             if answer := self._answers.get(number):
                 self._answers[number] = dataclasses.replace(
-                    answer, outcome=outcome, text=text, capture=capture or answer.capture
+                    answer, outcome=outcome, text=text, capture=capture or answer.capture, cut=cut
                 )

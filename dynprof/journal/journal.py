@@ -105,10 +105,11 @@ class Journal:
         text: str,
         *,
         capture: str | None = None,
+        cut: str = "",
         loud: bool = False,
     ) -> None:
         """Note what became of an edit, also in the log: as a warning if ``loud``."""
-        self.outcomes.note(number, outcome, text, capture)
+        self.outcomes.note(number, outcome, text, capture, cut)
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 

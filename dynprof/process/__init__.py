@@ -3,7 +3,7 @@
 Tells the rank and the clocks, starts threads and interpreters of dynprof's own, and finds the line
 of the script that a warning is about. Decides nothing, and keeps no state of a session. Others use
 ``rank``, ``clock``, ``threads``, ``queues``, ``thread_switching``, ``fresh_interpreter``,
-``own_process``, ``own_code``, ``greenlets``, ``interruptions``, ``graph_captures``,
+``side_process``, ``package_files``, ``greenlets``, ``interruptions``, ``graph_captures``,
 ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``, ``standard_error`` and
 ``standard_descriptors``.
 """

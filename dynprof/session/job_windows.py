@@ -251,7 +251,7 @@ class JobWindows:
             ranks=ranks,
             missing=dict(sorted(missing.items())),
             agreed_ms=round(made.took_s * 1e3, 3),
-            complete=not missing and all(one.outcome == "saved" for one in ranks.values()),
+            complete=not missing and all(_is_whole(one) for one in ranks.values()),
         )
 
 
@@ -261,4 +261,9 @@ def _rank(known: _Known, rank: int) -> RankRecord:
         host=reply.host if reply else "",
         outcome=known.outcome(rank),
         capture=reply.capture if reply else "",
+        cut=reply.cut if reply else "",
     )
+
+
+def _is_whole(one: RankRecord) -> bool:
+    return one.outcome == "saved" and not one.cut

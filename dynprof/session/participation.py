@@ -184,7 +184,7 @@ class Participation:
         if answer is None:
             return reply
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
-        return replace(reply, outcome=answer.outcome, capture=capture)
+        return replace(reply, outcome=answer.outcome, capture=capture, cut=answer.cut)
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""

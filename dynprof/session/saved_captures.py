@@ -108,7 +108,9 @@ class SavedCaptures:
         if trace:
             text = f"saved {self._shown(trace)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
-            self._journal.tell(number, "saved", "\n".join([text, *manifest.lost]), capture=capture)
+            text = "\n".join([text, *manifest.lost])
+            cut = "" if manifest.complete else manifest.reason
+            self._journal.tell(number, "saved", text, capture=capture, cut=cut)
         else:
             text = f"no trace; {manifest.reason}" + (f"; see {capture}" if capture else "")
             self._journal.tell(number, "failed", text, capture=capture)

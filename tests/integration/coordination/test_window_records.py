@@ -48,8 +48,10 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
     record = load_window_record(path)
     told = {rank: one.outcome for rank, one in record.ranks.items()}
     assert told == dict.fromkeys({1, 2} - record.missing.keys() | {0}, "saved")
+    assert not record.complete
     for rank, one in record.ranks.items():
         assert load_manifest(Path(one.capture)).rank == rank
+        assert one.cut == load_manifest(Path(one.capture)).reason != ""
     assert leaving or record.missing == {}
 
 

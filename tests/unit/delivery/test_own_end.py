@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.delivery.deliveries import DELIVERED
 from dynprof.delivery.order import Order
-from dynprof.process.own_process import OwnProcess
+from dynprof.process.side_process import SideProcess
 from tests.pace import patience_s
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
@@ -44,6 +44,6 @@ def test_a_package_that_does_not_end_quietly(
     monkeypatch.syspath_prepend(place)
     files, url = ("info/rank_0.info.json",), "oss://runs/job"
     order = Order(str(capture), files, url, str(tmp_path), (), False, 0)
-    sending = OwnProcess.begin("dynprof.delivery", order.to_text())
+    sending = SideProcess.begin("dynprof.delivery", order.to_text())
     said = sending.last_line(wait=True, most_s=patience_s())
     assert said == f"{DELIVERED}{url}/{files[0]}"

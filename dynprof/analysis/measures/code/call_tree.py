@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
-from dynprof.analysis.measures.timeline.own_work import own_work, whose
+from dynprof.analysis.measures.timeline.overhead import overhead, whose
 from dynprof.analysis.reading.categories import CALLS, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -120,7 +120,7 @@ def call_tree(
 
 def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]]:
     """Return the names of spans, a profiler's frames by its own; and the places of the latter."""
-    names, frames = trace.spans["name"][chosen], own_work(trace)[chosen]
+    names, frames = trace.spans["name"][chosen], overhead(trace)[chosen]
     owners = dict[int, int]()
     for name in distinct(names[frames]).tolist():
         owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))

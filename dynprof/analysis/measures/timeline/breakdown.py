@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from dynprof.analysis.measures.timeline.own_work import own_work
+from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
     LOADING,
@@ -190,7 +190,7 @@ class Breakdown:
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
-            RECORDING: trace.when(own_work(trace)),
+            RECORDING: trace.when(overhead(trace)),
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 

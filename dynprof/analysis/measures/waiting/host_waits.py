@@ -12,7 +12,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.own_work import own_work
+from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
 from dynprof.analysis.reading.categories import (
     CALLS,
@@ -170,7 +170,7 @@ class Host:
     @cached_property
     def _recording(self) -> NDArray[np.bool_]:
         """What the profiler itself does."""
-        return own_work(self._trace)
+        return overhead(self._trace)
 
     def _doing(self, thread: int) -> dict[str, Cover]:
         """Return why a thread launches nothing, causes before symptoms, and when."""

@@ -10,7 +10,7 @@ import pytest
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING
-from dynprof.analysis.measures.timeline.own_work import DYNPROF, TORCH, whose
+from dynprof.analysis.measures.timeline.overhead import DYNPROF, TORCH, whose
 from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.report.contents import contents
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.process.own_code import PACKAGE, working_files
+from dynprof.process.package_files import PACKAGE, working_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ def whose(name: str) -> str:
     return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
 
 
-def own_work(trace: Trace) -> NDArray[np.bool_]:
+def overhead(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of a profiler's, on threads that do the job's work."""
     thread = trace.spans["thread"]
     working = np.isin(thread, distinct(thread[trace.category(STEP_LABELS)]))

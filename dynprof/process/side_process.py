@@ -14,19 +14,19 @@ from dynprof.process.fresh_interpreter import command, environment
 MAX_WORDS = 20_000
 """Bytes kept of what it says; a path in it may be long."""
 
-_unasked: list[OwnProcess] = []
+_unasked: list[SideProcess] = []
 """Those whose end nobody has seen: kept until this process's, or Python warns of what they hold."""
 
 
 @dataclass(eq=False)
-class OwnProcess:
+class SideProcess:
     """One that is running, or has ended."""
 
     _process: subprocess.Popen[bytes]
     _words: BinaryIO
 
     @classmethod
-    def begin(cls, module: str, *arguments: str) -> OwnProcess:
+    def begin(cls, module: str, *arguments: str) -> SideProcess:
         """Start a module of dynprof's; it goes on when this process ends.
 
         Raises:

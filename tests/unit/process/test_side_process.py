@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.process import own_process
-from dynprof.process.own_process import OwnProcess
+from dynprof.process import side_process
+from dynprof.process.side_process import SideProcess
 
 if TYPE_CHECKING:
     import pytest
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> OwnProcess:
+def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
     """Return one that runs some code."""
     import sys
 
-    monkeypatch.setattr(own_process, "command", lambda *_: [sys.executable, "-c", code])
-    return OwnProcess.begin("any")
+    monkeypatch.setattr(side_process, "command", lambda *_: [sys.executable, "-c", code])
+    return SideProcess.begin("any")
 
 
 def test_one_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
