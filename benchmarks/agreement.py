@@ -5,6 +5,10 @@ by itself, a step every ten milliseconds, and eight are taken for a machine. Mea
 proposal until all had been told, and the processor time of the process that has the leader and the
 store. What a round trip of the store takes is measured beside it, on the same connection.
 
+In larger jobs than can be tried here one rank of each machine talks to the store for all there; so
+it does in the jobs of the last rows, which tell what that costs the leader and the store. The ranks
+share two cores here: what they do among themselves takes longer than on machines of their own.
+
     python -m benchmarks.agreement [RANKS ...] [--plot FILE]
 """
 
@@ -27,9 +31,16 @@ from benchmarks.tables import print_table
 from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
-from dynprof.coordination.listener import BUSY_LOOKS_A_SECOND, IDLE_S, LOOKS_A_SECOND, Listener
+from dynprof.coordination.listener import (
+    BUSY_LOOKS_A_SECOND,
+    DIRECT_RANKS,
+    IDLE_S,
+    LONGEST_IDLE_S,
+    LOOKS_A_SECOND,
+    Listener,
+)
 from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
-from dynprof.coordination.relay import Relay
+from dynprof.coordination.relay import LOCAL_IDLE_S, Relay
 from dynprof.coordination.speaker import Speaker
 
 if TYPE_CHECKING:
@@ -37,8 +48,8 @@ if TYPE_CHECKING:
 
 ROUNDS, PROCESSES = 7, 4
 RANKS_A_MACHINE = 8
-LEAST_FITTED, FORETOLD = 250, (10_000, 100_000)
-"""Ranks of the measured jobs that a line is laid through, and of those that it is drawn on to."""
+RELAYED, FORETOLD = (250, 1000), (10_000, 100_000)
+"""Ranks of the jobs that a line is laid through, and of those that it is drawn on to."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 STEP_S = 0.01
 TORCH = Profiler("torch", ("CPU", "CUDA"))
@@ -108,7 +119,7 @@ class Counting:
         return getattr(self._store, name)
 
 
-def follow(port: int, ranks: range, world_size: int, memory: str, told: Any) -> None:
+def follow(port: int, ranks: range, counted: int, machines: float, memory: str, told: Any) -> None:
     """Be some of the ranks, until the leader says farewell; tell how often each asked the store."""
     from torch.distributed import TCPStore
 
@@ -125,10 +136,10 @@ def follow(port: int, ranks: range, world_size: int, memory: str, told: Any) -> 
         listener = Listener(
             store,
             walker.rank,
-            world_size,
-            world_size / RANKS_A_MACHINE,
+            counted,
+            machines,
             ended.wait,
-            lambda store, name: Relay(store, name, machine),
+            lambda store, pace, name: Relay(store, pace, name, machine),
         )
         Follower(listener, walker, ended.is_set).follow()
 
@@ -145,8 +156,8 @@ def follow(port: int, ranks: range, world_size: int, memory: str, told: Any) -> 
         thread.join()
 
 
-def measure(world_size: int, shm: str) -> dict[str, float]:
-    """Return what an agreement of so many ranks takes."""
+def measure(world_size: int, shm: str, *, relayed: bool = False) -> dict[str, float]:
+    """Return what an agreement of so many ranks takes; relayed, as those of larger jobs do it."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, None, True)
@@ -156,7 +167,8 @@ def measure(world_size: int, shm: str) -> dict[str, float]:
     pipes, running = [], []
     for share in shares:
         here, there = context.Pipe()
-        given = (server.port, share, world_size, shm, there)
+        counted = world_size + (DIRECT_RANKS if relayed else 0)
+        given = (server.port, share, counted, world_size / RANKS_A_MACHINE, shm, there)
         process = context.Process(target=follow, args=given)
         process.start()
         pipes.append(here)
@@ -201,36 +213,37 @@ def measure(world_size: int, shm: str) -> dict[str, float]:
     }
 
 
-def foretold(measured: list[dict[str, float]], ranks: int) -> float:
+def foretold(few: dict[str, float], relayed: list[dict[str, float]], ranks: int) -> float:
     """Return the seconds that so many ranks would take, by what some have taken.
 
     The ranks have machines of their own there: what grows with them is the work of the leader and
-    the store, in one process here, a line through the measured ones. And in large jobs they look
-    less often: one of each machine where nothing happens, which the others learn as late again, and
-    each of them where something has, twice.
+    the store, in one process here, a line through the measured ones. And in large jobs one of each
+    machine looks, less often, and the others learn it a little later.
     """
-    many = [one for one in measured if one["ranks"] >= LEAST_FITTED]
     work = statistics.linear_regression(
-        [one["ranks"] for one in many], [one["worked_s"] for one in many]
+        [one["ranks"] for one in relayed], [one["worked_s"] for one in relayed]
     )
     machines = ranks / RANKS_A_MACHINE
-    seldom = 2 * max(IDLE_S, machines / LOOKS_A_SECOND) - IDLE_S + 2 * ranks / BUSY_LOOKS_A_SECOND
-    return measured[0]["seconds"] + work.slope * ranks + seldom
+    idle_s = min(LONGEST_IDLE_S, max(IDLE_S, machines / LOOKS_A_SECOND))
+    seldom_s = idle_s - IDLE_S + LOCAL_IDLE_S + 4 * machines / BUSY_LOOKS_A_SECOND
+    return few["seconds"] + work.slope * ranks + seldom_s
 
 
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    measured = []
-    for count in counts:
+    jobs = [(count, False) for count in counts] + [(count, True) for count in RELAYED]
+    found = []
+    for count, relayed in jobs:
         with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
-            measured.append(measure(count, shm))
+            found.append(measure(count, shm, relayed=relayed))
+    measured, others = found[: len(counts)], found[len(counts) :]
     head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
             "calls a rank",
             "told too late", "leader's memory")  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (
-            f"{one['ranks']:,.0f}",
+            f"{one['ranks']:,.0f}{', by machines' if one in others else ''}",
             f"{one['seconds'] * 1e3:,.0f} ms",
             f"{one['worst'] * 1e3:,.0f} ms",
             f"{one['worked_s'] * 1e3:,.0f} ms",
@@ -239,10 +252,9 @@ def main(*given: str) -> None:
             f"{one['late']:.1%}",
             f"{one['leader_mb']:+,.1f} MB",
         )
-        for one in measured
+        for one in found
     ]
-    fitted = sum(one["ranks"] >= LEAST_FITTED for one in measured) > 1
-    guesses = {count: foretold(measured, count) for count in FORETOLD} if fitted else {}
+    guesses = {count: foretold(measured[0], others, count) for count in FORETOLD}
     rows += [
         (f"{count:,} (foretold)", f"{took_s:,.1f} s", *[""] * 6)
         for count, took_s in guesses.items()

@@ -19,7 +19,7 @@ from dynprof.coordination.messages import (
     message_of,
     to_text,
 )
-from dynprof.coordination.relay import Direct, Relay
+from dynprof.coordination.relay import Direct, Pace, Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ FIRST_PAUSE_S, BUSY_LOOKS_A_SECOND = 0.001, 20_000
 """Between two looks where something has just happened, and how many there are at most in all."""
 IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
 """The same where nothing happens."""
-DIRECT_RANKS = 128
+DIRECT_RANKS = 1000
 """Of more than so many, one of each machine asks the store for all that are there."""
 
 
@@ -44,7 +44,8 @@ class Listener:
         world_size: How many listen.
         machines: On how many they are.
         rest: Waits so many seconds; returns True where all is to end.
-        relay: Makes what the ranks of this machine share, of the store and the name of the log.
+        relay: Makes what the ranks of this machine share, of the store, the pace of looks into it,
+            and the name of the log.
     """
 
     def __init__(
@@ -54,15 +55,15 @@ class Listener:
         world_size: int,
         machines: float,
         rest: Callable[[float], bool],
-        relay: Callable[[Store, str], Line] = Relay,
+        relay: Callable[[Store, Pace, str], Line] = Relay,
     ) -> None:
         self._store, self._rank, self._rest = store, rank, rest
         self._relay = relay if world_size > DIRECT_RANKS else None
         asking = machines if self._relay else world_size
         self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
-        self._first_pause_s = max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND)
+        self._pace = Pace(max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND), self._idle_s)
         self._place = 0
-        self._line: Line = Direct(store)
+        self._line: Line = Direct(store, self._pace)
 
     def find_leader(self) -> str:
         """Wait until somebody leads, and begin to listen; return who it is, empty at the end."""
@@ -84,11 +85,10 @@ class Listener:
         Raises:
             ValueError: It is none of dynprof's.
         """
-        pause_s = self._first_pause_s
+        self._line.begin()
         while (raw := self._line.said(self._place)) is None:
-            if self._rest(pause_s):
+            if self._rest(self._line.pause_s()):
                 return Farewell()
-            pause_s = min(pause_s * 1.5, self._idle_s)
         message = message_of(raw)
         if isinstance(message, Rejoin):
             if not self._who_leads():
@@ -113,7 +113,8 @@ class Listener:
         """Begin with the next message that will be said."""
         if self._relay:
             self._line.end()
-            self._line = self._relay(self._store, self._store.get(NAME).decode(errors="replace"))
+            name = self._store.get(NAME).decode(errors="replace")
+            self._line = self._relay(self._store, self._pace, name)
         while True:
             self._place = next_place(self._store)
             self._store.append(JOINED, to_text(Joined(self._rank, self._place)) + "\n")

@@ -9,6 +9,7 @@ sure that a reply of his was passed on gives it again. One that comes twice coun
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at
@@ -19,14 +20,48 @@ from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.spool import Spool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.coordination.job_store import Store
     from dynprof.process.shared_looks import Notice
 
 
+LOCAL_FIRST_S, LOCAL_IDLE_S = 0.001, 0.1
+"""Pauses between looks into the machine's memory."""
+_GROWTH = 1.5
+
+
+class Pace:
+    """Pauses that grow: short where something has just happened.
+
+    Args:
+        first_s: The first.
+        longest_s: The longest.
+    """
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s = min(first_s, longest_s), longest_s
+        self._next_s = self._first_s
+
+    def begin(self) -> None:
+        """Begin with the first again."""
+        self._next_s = self._first_s
+
+    def pause_s(self) -> float:
+        """Return the next."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * _GROWTH, self._longest_s)
+        return pause_s
+
+
 class Line(Protocol):
     """Between the leader and a rank."""
+
+    def begin(self) -> None:
+        """Begin to wait for a message."""
+
+    def pause_s(self) -> float:
+        """Return how long to wait before the next look."""
 
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""
@@ -43,10 +78,12 @@ class Direct:
 
     Args:
         store: The job's, on a connection of this thread.
+        pace: Of looks into it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, pace: Pace) -> None:
         self._store = store
+        self.begin, self.pause_s = pace.begin, pace.pause_s
 
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""
@@ -75,16 +112,35 @@ class Relay:
 
     Args:
         store: The job's, on a connection of this thread.
+        pace: Of looks into it.
         log: What tells what this leader says from that of all others.
         folder: Where the ranks of the machine meet; without it, in its memory.
+        clock: Returns monotonic seconds.
     """
 
-    def __init__(self, store: Store, log: str, folder: Path | None = None) -> None:
-        self._store, self._direct = store, Direct(store)
+    def __init__(
+        self,
+        store: Store,
+        pace: Pace,
+        log: str,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._direct = store, Direct(store, pace)
+        self._pace, self._clock = pace, clock
+        self._local = Pace(LOCAL_FIRST_S, LOCAL_IDLE_S)
+        self._asks_at_s = clock()
+        self.pause_s = self._local.pause_s
         self._looks = SharedLooks(log, folder)
         self._message_path = self._looks.path_beside(".said")
         self._replies = Spool(self._looks.path_beside(".replies"))
         self._handed: Handed | None = None
+
+    def begin(self) -> None:
+        """Begin to wait for a message."""
+        self._local.begin()
+        self._pace.begin()
+        self._asks_at_s = self._clock()
 
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""
@@ -114,7 +170,11 @@ class Relay:
                 self._message_path.unlink(missing_ok=True)
 
     def _ask_for_all(self, place: int) -> bytes | None:
-        raw = self._direct.said(place)
+        """Ask the store, by its pace, and pass on what others of the machine have replied."""
+        raw = None
+        if self._clock() >= self._asks_at_s:
+            raw = self._direct.said(place)
+            self._asks_at_s = self._clock() + self._pace.pause_s()
         if raw is not None and self._message_path:
             with contextlib.suppress(OSError):  # then each asks itself
                 write_atomic(self._message_path, f"{place}\n{raw.decode(errors='replace')}")

@@ -62,6 +62,7 @@ class SharedLooks:
         self._seen = ""
         self._looks = True
         self._said: Notice | None = None
+        self._read: tuple[tuple[int, int], Notice | None] | None = None
 
     def another(self) -> Notice | None:
         """Return what another process has said that looks; None where this one is to look."""
@@ -103,13 +104,25 @@ class SharedLooks:
         return True
 
     def _last_notice(self) -> Notice | None:
+        """Read the notice, where another has been put in its place since it was read last."""
         if self._notice_path is None:
             return None
         try:
-            looker, at_s, seen = json.loads(read_regular(self._notice_path, _MOST_BYTES))
-            return Notice(str(looker), float(at_s), str(seen))
-        except (OSError, ValueError, TypeError):
+            facts = self._notice_path.lstat()
+            version = facts.st_ino, facts.st_mtime_ns
+            if self._read is None or self._read[0] != version:
+                self._read = version, _notice(self._notice_path)
+            return self._read[1]
+        except OSError:
             return None
+
+
+def _notice(path: Path) -> Notice | None:
+    try:
+        looker, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
+        return Notice(str(looker), float(at_s), str(seen))
+    except (ValueError, TypeError):
+        return None
 
 
 def _remove_left_over(folder: Path) -> None:

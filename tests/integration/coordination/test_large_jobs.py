@@ -44,7 +44,7 @@ class Machines:
         machine.mkdir(exist_ok=True)
         listener = Listener(
             self.store, number, self._world_size, MACHINES, self.ended.wait,
-            lambda store, name: Relay(store, name, machine),
+            lambda store, pace, name: Relay(store, pace, name, machine),
         )  # fmt: skip
         listener.find_leader()
         while isinstance(listener.hear(), Question):

@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.coordination.job_store import KEPT, count_at, replies_at, said_at
 from dynprof.coordination.messages import Question, Reply, lines_of, to_text
-from dynprof.coordination.relay import Relay
+from dynprof.coordination.relay import Pace, Relay
 from dynprof.coordination.speaker import Speaker
 from dynprof.process import shared_looks
 from dynprof.process.shared_looks import SILENT_S
@@ -31,7 +31,9 @@ class Machine:
         self.store = MemoryStore()
         self.speaker = Speaker(self.store)
         self.speaker.lead("a test")
-        self.relays = [Relay(self.store, "a log", folder) for _ in range(RANKS)]
+        self.relays = [
+            Relay(self.store, Pace(0, 0), "a log", folder, lambda: self.now_s) for _ in range(RANKS)
+        ]
         self.places = [0] * RANKS
         self.alive = set(range(RANKS))
 
