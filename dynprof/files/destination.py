@@ -29,6 +29,8 @@ FILE_SYSTEMS = {
     "hdfs": "pyarrow",
 }
 """The kinds of URLs that captures may go to, and the package that fsspec needs for each."""
+_CONTAINERS = {"abfs", "abfss"}
+"""URLs of these are ``abfss://container@account/path``."""
 OUTGOING = "outgoing"
 """Where captures for a URL are put together, beside the config, where nothing else is said."""
 
@@ -61,7 +63,7 @@ class Destination:
 
     def why_not(self, layout: Layout, said_in: Path | None = None) -> str:
         """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
-        return self.why_forbidden(layout, said_in) or self.__why_no_folder()
+        return self.why_forbidden(layout, said_in) or self._why_no_folders()
 
     def why_forbidden(self, layout: Layout, said_in: Path | None = None) -> str:
         """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
@@ -75,7 +77,7 @@ class Destination:
                 return why
         return _why_no_url(self.final, layout, said_in) if isinstance(self.final, str) else ""
 
-    def __why_no_folder(self) -> str:
+    def _why_no_folders(self) -> str:
         if not isinstance(self.final, str):
             return _why_no_folder(self.workshop) or _why_no_folder(self.final)
         scheme = self.final.partition("://")[0]
@@ -122,11 +124,17 @@ def why_no_destination(prof_dir: str) -> str:
     if scheme not in FILE_SYSTEMS:
         known = ", ".join(f"{name}://" for name in FILE_SYSTEMS)
         return f"captures go to directories, and to {known}; write one of these"
-    if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
+    if _has_user(scheme, rest.partition("/")[0]) or "?" in rest or "#" in rest:
         return "a URL with credentials or parameters; give these to the job in its environment"
     if not rest.strip("/") or "::" in rest or ".." in rest.split("/"):
         return "this URL names no place; write scheme://bucket/path"
     return ""
+
+
+def _has_user(scheme: str, authority: str) -> bool:
+    """Return whether a URL names one; what Azure's have there is a container."""
+    before, at, _ = authority.rpartition("@")
+    return bool(at) and (":" in before or scheme not in _CONTAINERS)
 
 
 def _why_no_url(url: str, layout: Layout, said_in: Path | None) -> str:

@@ -59,6 +59,8 @@ def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -
         ("captures", ""),
         (URL, ""),
         ("hdfs://name-node:8020/user/me", ""),
+        ("abfss://captures@account.dfs.core.windows.net/x", ""),
+        ("abfss://me:secret@account.dfs.core.windows.net/x", "a URL with credentials"),
         ("ftp://host/path", "captures go to directories, and to s3://"),
         ("file:///tmp", "captures go to directories, and to s3://"),
         ("simplecache::s3://bucket/x", "captures go to directories, and to s3://"),
