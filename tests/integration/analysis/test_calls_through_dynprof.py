@@ -56,4 +56,4 @@ def test_what_lies_around_the_jobs_calls_is_not_the_profilers_work(
     steps = measured.breakdown
     assert steps.time_in(steps.causes[RECORDING]) < 0.5 * steps.length
     busy_us = sum(time for line, time in folded(measured) if "busy" in line)
-    assert busy_us > 3 * 40_000
+    assert busy_us > 0.9 * 3 * 40_000  # clocks of two kinds
