@@ -76,6 +76,18 @@ class EditOutcomes:
                 ended = [a.number for a in all_of_them if a.outcome not in ON_THE_WAY]
                 del self._answers[min(ended or self._answers)]
 
+    def wait(self, number: int, text: str) -> bool:
+        """Note what an edit still waits for; return whether that is news.
+
+        One that has ended does not: another thread may have superseded it a moment ago.
+        """
+        with self._lock:
+            answer = self._answers.get(number)
+            if answer is None or answer.outcome not in ON_THE_WAY or answer.text == text:
+                return False
+            self._answers[number] = dataclasses.replace(answer, outcome="waiting", text=text)
+            return True
+
     def note(
         self,
         number: int,

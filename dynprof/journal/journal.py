@@ -115,9 +115,9 @@ class Journal:
 
     def wait_for(self, number: int, hindrance: str) -> None:
         """Note what an edit waits for, once, however often that is found."""
-        text, answer = f"waits, {hindrance}", self.outcomes.answer(number)
-        if answer and answer.text != text:
-            self.tell(number, "waiting", text)
+        text = f"waits, {hindrance}"
+        if self.outcomes.wait(number, text):
+            self.info(f"request {number}: {text}")
 
     def refusal(self, number: int, texts: list[str]) -> None:
         """Note why a request is refused, and keep that for the status."""

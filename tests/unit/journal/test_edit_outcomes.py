@@ -5,6 +5,19 @@ from __future__ import annotations
 from dynprof.journal.edit_outcomes import MOST, EditOutcomes
 
 
+def test_what_was_superseded_waits_no_more() -> None:
+    """A step that finds at the same moment that it has to wait does not take that back."""
+    outcomes = EditOutcomes()
+    outcomes.enter(1, "", 0.0)
+    assert outcomes.wait(1, "waits, the disk is full")
+    assert not outcomes.wait(1, "waits, the disk is full")
+    outcomes.note(1, "superseded", "superseded by request 2")
+    assert not outcomes.wait(1, "waits, the last capture is being saved")
+    assert not outcomes.wait(2, "waits, nobody knows it")
+    (answer,) = outcomes.answers
+    assert (answer.outcome, answer.text) == ("superseded", "superseded by request 2")
+
+
 def test_open_requests_are_remembered_longest() -> None:
     """Newer edits push out what has ended, not what is still on its way."""
     outcomes = EditOutcomes()
