@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 SESSION = "dynprof-recording"
+STORE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -49,10 +50,13 @@ SESSIONS = {
     "terminal": Session(
         title="four ranks, one operator",
         job="""
-import time, dynprof as dp
+import time, torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
 dp.init("prof_config")
+gradient = torch.zeros(1000)
 while True:
     time.sleep(0.02)
+    dist.all_reduce(gradient)
     dp.step()
 """,
         ranks=4,
@@ -130,12 +134,12 @@ def picture(session: Session) -> str:
         folder = Path(place)
         (folder / "train.py").write_text(session.job)
         for rank in range(session.ranks):
-            several = {"RANK": str(rank), "WORLD_SIZE": str(session.ranks)}
+            several = {"RANK": str(rank), "WORLD_SIZE": str(session.ranks), **STORE}
             env = {**os.environ, "PATH": PATH, **(several if session.ranks > 1 else {})}
             job = subprocess.Popen(["python", "train.py"], cwd=folder, env=env)
             jobs.callback(job.wait)
             jobs.callback(job.kill)
-        time.sleep(8)
+        time.sleep(20)
         shown = record(session, folder).rstrip().removesuffix("$")
     console = Console(record=True, width=session.columns, file=io.StringIO())
     console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
