@@ -19,7 +19,8 @@ from dynprof.coordination.messages import (
     message_of,
     to_text,
 )
-from dynprof.coordination.relay import Direct, Pace, Relay
+from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
+from dynprof.coordination.relay import Direct, Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from dynprof.coordination.job_store import Store
     from dynprof.coordination.relay import Line
 
-FIRST_PAUSE_S, BUSY_LOOKS_A_SECOND = 0.001, 20_000
-"""Between two looks where something has just happened, and how many there are at most in all."""
+BUSY_LOOKS_A_SECOND = 20_000
+"""There are so many at most, in all, where something has just happened."""
 IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
-"""The same where nothing happens."""
+"""Between two looks where nothing happens, and how many there are at most in all each second."""
 DIRECT_RANKS = 1000
 """Of more than so many, one of each machine asks the store for all that are there."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at
 from dynprof.coordination.messages import MOST_BYTES
+from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
 from dynprof.process.shared_looks import SharedLooks
@@ -27,31 +28,8 @@ if TYPE_CHECKING:
     from dynprof.process.shared_looks import Notice
 
 
-LOCAL_FIRST_S, LOCAL_IDLE_S = 0.001, 0.1
-"""Pauses between looks into the machine's memory."""
-_GROWTH = 1.5
-
-
-class Pace:
-    """Pauses that grow: short where something has just happened.
-
-    Args:
-        first_s: The first.
-        longest_s: The longest.
-    """
-
-    def __init__(self, first_s: float, longest_s: float) -> None:
-        self._first_s, self._longest_s = min(first_s, longest_s), longest_s
-        self._next_s = self._first_s
-
-    def begin(self) -> None:
-        """Begin with the first again."""
-        self._next_s = self._first_s
-
-    def pause_s(self) -> float:
-        """Return the next."""
-        pause_s, self._next_s = self._next_s, min(self._next_s * _GROWTH, self._longest_s)
-        return pause_s
+LOCAL_IDLE_S = 0.1
+"""Between two looks into the machine's memory where nothing happens."""
 
 
 class Line(Protocol):
@@ -66,7 +44,7 @@ class Line(Protocol):
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""
 
-    def reply(self, place: int, *texts: str) -> None:
+    def reply(self, place: int, text: str, /) -> None:
         """Reply to it."""
 
     def end(self) -> None:
@@ -128,7 +106,7 @@ class Relay:
     ) -> None:
         self._store, self._direct = store, Direct(store, pace)
         self._pace, self._clock = pace, clock
-        self._local = Pace(LOCAL_FIRST_S, LOCAL_IDLE_S)
+        self._local = Pace(FIRST_PAUSE_S, LOCAL_IDLE_S)
         self._asks_at_s = clock()
         self.pause_s = self._local.pause_s
         self._looks = SharedLooks(log, folder)
@@ -152,14 +130,13 @@ class Relay:
             return None
         return self._shared(place) or self._direct.said(place)
 
-    def reply(self, place: int, *texts: str) -> None:
+    def reply(self, place: int, text: str, /) -> None:
         """Reply to it, or hand that to the one that asks."""
         other = self._looks.another()
-        for text in texts:
-            if other and self._replies.put(f"{place} {text}"):
-                self._handed = Handed(other.looker, place, text)
-            else:
-                self._direct.reply(place, text)
+        if other and self._replies.put(f"{place} {text}"):
+            self._handed = Handed(other.looker, place, text)
+        else:
+            self._direct.reply(place, text)
 
     def end(self) -> None:
         """Leave it to others; what they have given to this one is passed on."""

@@ -31,6 +31,7 @@ from dynprof.coordination.messages import (
     lines_of,
     to_text,
 )
+from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from dynprof.coordination.job_store import Store
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
+LONGEST_PAUSE_S = 0.05
 """Between two looks at how many have replied."""
 
 
@@ -129,7 +130,7 @@ class Speaker:
     def replies(self, place: int, patience_s: float) -> dict[int, Reply]:
         """Return what those who listen reply, by rank; who has not after the patience is away."""
         expected = self.listeners()
-        until_s, pause_s = self._clock() + patience_s, FIRST_PAUSE_S
+        until_s, pace = self._clock() + patience_s, Pace(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         found: dict[int, Reply] = {}
         needed = len(expected)
         while not expected <= found.keys():
@@ -141,9 +142,8 @@ class Speaker:
             if late:
                 break
             if not expected <= found.keys():
-                self._sleep(pause_s)
-                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
-            if pause_s == LONGEST_PAUSE_S:  # somebody may have parted
+                self._sleep(pace.pause_s())
+            if pace.is_longest:  # somebody may have parted
                 expected &= self.listeners()
         self._note(place, found.keys())
         self.away |= expected - found.keys()

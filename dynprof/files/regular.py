@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_LAST_STREAM = 2
+LAST_STREAM = 2
+"""The last descriptor of the standard streams."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
@@ -102,12 +103,12 @@ def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
 
 def _none_of_the_standard_streams(descriptor: int) -> int:
     """Return a descriptor of the same file; one that the job has closed is given to any opened."""
-    if descriptor > _LAST_STREAM:
+    if descriptor > LAST_STREAM:
         return descriptor
     import fcntl
 
     try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, LAST_STREAM + 1)
     finally:
         os.close(descriptor)
 

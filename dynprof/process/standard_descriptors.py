@@ -10,17 +10,17 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from dynprof.files.regular import LAST_STREAM
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-LAST = 2
 
 
 @contextlib.contextmanager
 def standard_descriptors_avoided() -> Iterator[None]:
     """Have nothing that is opened meanwhile be one of them; then they are closed as before."""
     with contextlib.ExitStack() as taken:
-        while (number := os.open(os.devnull, os.O_RDWR)) <= LAST:
+        while (number := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
             taken.callback(os.close, number)
         os.close(number)
         yield

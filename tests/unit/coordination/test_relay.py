@@ -9,7 +9,8 @@ import pytest
 
 from dynprof.coordination.job_store import KEPT, count_at, replies_at, said_at
 from dynprof.coordination.messages import Question, Reply, lines_of, to_text
-from dynprof.coordination.relay import Pace, Relay
+from dynprof.coordination.pace import Pace
+from dynprof.coordination.relay import Relay
 from dynprof.coordination.speaker import Speaker
 from dynprof.process import shared_looks
 from dynprof.process.shared_looks import SILENT_S

@@ -1,0 +1,34 @@
+"""How often something is looked for, on either side of an agreement."""
+
+from __future__ import annotations
+
+FIRST_PAUSE_S = 0.001
+"""Between two looks where something has just happened."""
+_GROWTH = 1.5
+
+
+class Pace:
+    """Pauses that grow: short where something has just happened.
+
+    Args:
+        first_s: The first.
+        longest_s: The longest.
+    """
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s = min(first_s, longest_s), longest_s
+        self._next_s = self._first_s
+
+    @property
+    def is_longest(self) -> bool:
+        """Whether they grow no more."""
+        return self._next_s == self._longest_s
+
+    def begin(self) -> None:
+        """Begin with the first again."""
+        self._next_s = self._first_s
+
+    def pause_s(self) -> float:
+        """Return the next."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * _GROWTH, self._longest_s)
+        return pause_s
