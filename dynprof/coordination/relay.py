@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LOCAL_IDLE_S = 0.1
 """Between two looks into the machine's memory where nothing happens."""
+COLLECT_S = LOCAL_IDLE_S
+"""For so long replies are held for those that are to come: who is free has looked by then."""
 
 
 class Line(Protocol):
@@ -85,6 +87,43 @@ class Handed(NamedTuple):
     text: str
 
 
+class Bundle:
+    """Replies of a machine's ranks that are passed on together: each call of the store counts.
+
+    All reply to each message; so as many are waited for as came to the one before.
+
+    Args:
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of_place: dict[int, list[str]] = {}
+        self._since_s = 0.0
+        self._newest = -1
+        self._replied = self._expected = 0
+
+    def put(self, place: int, text: str) -> None:
+        """Hold a reply."""
+        if place > self._newest:
+            self._newest, self._expected, self._replied = place, self._replied, 0
+        self._replied += place == self._newest
+        if not self._of_place:
+            self._since_s = self._clock()
+        self._of_place.setdefault(place, []).append(text)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether nothing is to come, or was waited for for long enough."""
+        is_all = self._replied >= self._expected
+        return bool(self._of_place) and (is_all or self._clock() >= self._since_s + COLLECT_S)
+
+    def take(self) -> dict[int, list[str]]:
+        """Return what is held, by place, and hold it no more."""
+        held, self._of_place = self._of_place, {}
+        return held
+
+
 class Relay:
     """Asks for all ranks of its machine, or has another ask.
 
@@ -112,6 +151,7 @@ class Relay:
         self._looks = SharedLooks(log, folder)
         self._message_path = self._looks.path_beside(".said")
         self._replies = Spool(self._looks.path_beside(".replies"))
+        self._bundle = Bundle(clock)
         self._handed: Handed | None = None
 
     def begin(self) -> None:
@@ -133,7 +173,9 @@ class Relay:
     def reply(self, place: int, text: str, /) -> None:
         """Reply to it, or hand that to the one that asks."""
         other = self._looks.another()
-        if other and self._replies.put(f"{place} {text}"):
+        if other is None and self._message_path:
+            self._bundle.put(place, text)
+        elif other and self._replies.put(f"{place} {text}"):
             self._handed = Handed(other.looker, place, text)
         else:
             self._direct.reply(place, text)
@@ -141,10 +183,11 @@ class Relay:
     def end(self) -> None:
         """Leave it to others; what they have given to this one is passed on."""
         if self._looks.end():
-            self._pass_on()
+            self._collect()
             self._replies.remove()
             if self._message_path:
                 self._message_path.unlink(missing_ok=True)
+        self._pass_on()
 
     def _ask_for_all(self, place: int) -> bytes | None:
         """Ask the store, by its pace, and pass on what others of the machine have replied."""
@@ -156,7 +199,9 @@ class Relay:
             with contextlib.suppress(OSError):  # then each asks itself
                 write_atomic(self._message_path, f"{place}\n{raw.decode(errors='replace')}")
         self._looks.has_seen(str(place + (raw is not None)))
-        self._pass_on()
+        self._collect()
+        if self._bundle.is_due:
+            self._pass_on()
         return raw
 
     def _shared(self, place: int) -> bytes | None:
@@ -168,17 +213,20 @@ class Relay:
                 return message if number == b"%d" % place else None
         return None
 
-    def _pass_on(self) -> None:
-        of_place: dict[int, list[str]] = {}
+    def _collect(self) -> None:
         for line in self._replies.take():
             place, _, text = line.partition(" ")
             if place.isdecimal():
-                of_place.setdefault(int(place), []).append(text)
-        for number, texts in of_place.items():
-            self._direct.reply(number, *texts)
+                self._bundle.put(int(place), text)
+
+    def _pass_on(self) -> None:
+        for place, texts in self._bundle.take().items():
+            self._direct.reply(place, *texts)
 
     def _make_sure(self, other: Notice | None) -> None:
         """Give a reply again where it was handed to one that asks no more."""
+        if other:  # this one does not ask any more
+            self._pass_on()
         handed = self._handed
         if handed and (other is None or other.looker != handed.to):
             self._handed = None

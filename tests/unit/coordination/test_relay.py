@@ -10,7 +10,7 @@ import pytest
 from dynprof.coordination.job_store import KEPT, count_at, replies_at, said_at
 from dynprof.coordination.messages import Question, Reply, lines_of, to_text
 from dynprof.coordination.pace import Pace
-from dynprof.coordination.relay import Relay
+from dynprof.coordination.relay import COLLECT_S, Relay
 from dynprof.coordination.speaker import Speaker
 from dynprof.process import shared_looks
 from dynprof.process.shared_looks import SILENT_S
@@ -74,7 +74,41 @@ def test_one_asks_for_all(machine: Machine) -> None:
         assert machine.replied(place) == list(range(RANKS))
         assert int(machine.store.values[count_at(place)]) == RANKS
         asked = machine.store.calls - before
-        assert asked <= 2 + 1 + 2 * 2  # its looks, the message, its own reply and those of others
+        assert asked <= 2 + 1 + 2 * (2 if place == 0 else 1)  # its looks, the message, all replies
+
+
+def test_who_replies_no_more_is_not_waited_for_twice(machine: Machine) -> None:
+    """The others' replies are held for a moment, once; from then on for those who live."""
+    machine.speaker.say(Question(1))
+    machine.look_all(2)
+    machine.alive.discard(5)
+    others = sorted(machine.alive)
+    machine.speaker.say(Question(2))
+    for _ in range(2):
+        for rank in others:
+            machine.look(rank)
+    assert machine.replied(1) == []
+    machine.now_s += COLLECT_S
+    machine.look(0)
+    assert machine.replied(1) == others
+    machine.speaker.say(Question(3))
+    for _ in range(2):
+        for rank in others:
+            machine.look(rank)
+    assert machine.replied(2) == others
+
+
+def test_one_that_was_stopped_passes_on_what_it_held(machine: Machine) -> None:
+    """Though another asks by then."""
+    machine.speaker.say(Question(1))
+    machine.look_all(2)
+    machine.speaker.say(Question(2))
+    machine.look(0)
+    machine.alive.discard(0)
+    machine.look_all(round(SILENT_S / LOOK_S) + 3)
+    assert machine.replied(1) == list(range(1, RANKS))
+    machine.look(0)
+    assert machine.replied(1) == list(range(RANKS))
 
 
 @pytest.mark.parametrize("when", ["before it hears", "when it has heard", "when all have replied"])
