@@ -5,9 +5,11 @@ by itself, a step every ten milliseconds, and eight are taken for a machine. Mea
 proposal until all had been told, and the processor time of the process that has the leader and the
 store. What a round trip of the store takes is measured beside it, on the same connection.
 
-In larger jobs than can be tried here one rank of each machine talks to the store for all there; so
-it does in the jobs of the last rows, which tell what that costs the leader and the store. The ranks
-share two cores here: what they do among themselves takes longer than on machines of their own.
+In larger jobs than can be tried here one rank of each machine talks to the store for all there, the
+less often the more machines there are; so it does in the jobs of the last rows. What larger ones
+take is foretold by these: as long as a few machines take at that pace, and what each rank more
+costs the leader and the store. The ranks share two cores here: what they do among themselves takes
+longer than on machines of their own, so that nothing is told by it.
 
     python -m benchmarks.agreement [RANKS ...] [--plot FILE]
 """
@@ -31,16 +33,9 @@ from benchmarks.tables import print_table
 from dynprof.config import RankSet
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
-from dynprof.coordination.listener import (
-    BUSY_LOOKS_A_SECOND,
-    DIRECT_RANKS,
-    IDLE_S,
-    LONGEST_IDLE_S,
-    LOOKS_A_SECOND,
-    Listener,
-)
+from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
-from dynprof.coordination.relay import LOCAL_IDLE_S, Relay
+from dynprof.coordination.relay import Relay
 from dynprof.coordination.speaker import Speaker
 
 if TYPE_CHECKING:
@@ -48,8 +43,8 @@ if TYPE_CHECKING:
 
 ROUNDS, PROCESSES = 7, 4
 RANKS_A_MACHINE = 8
-RELAYED, FORETOLD = (250, 1000), (10_000, 100_000)
-"""Ranks of the jobs that a line is laid through, and of those that it is drawn on to."""
+FEW, RELAYED, FORETOLD = 33, (250, 1000), (10_000, 100_000)
+"""Ranks of a job that shows the pace of larger ones, of those that show the work, and of these."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 STEP_S = 0.01
 TORCH = Profiler("torch", ("CPU", "CUDA"))
@@ -156,8 +151,8 @@ def follow(port: int, ranks: range, counted: int, machines: float, memory: str, 
         thread.join()
 
 
-def measure(world_size: int, shm: str, *, relayed: bool = False) -> dict[str, float]:
-    """Return what an agreement of so many ranks takes; relayed, as those of larger jobs do it."""
+def measure(world_size: int, shm: str, like: int = 0) -> dict[str, float]:
+    """Return what an agreement of so many ranks takes, or of so many of a job like a larger one."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, None, True)
@@ -167,8 +162,8 @@ def measure(world_size: int, shm: str, *, relayed: bool = False) -> dict[str, fl
     pipes, running = [], []
     for share in shares:
         here, there = context.Pipe()
-        counted = world_size + (DIRECT_RANKS if relayed else 0)
-        given = (server.port, share, counted, world_size / RANKS_A_MACHINE, shm, there)
+        counted = like or world_size
+        given = (server.port, share, counted, counted / RANKS_A_MACHINE, shm, there)
         process = context.Process(target=follow, args=given)
         process.start()
         pipes.append(here)
@@ -203,6 +198,7 @@ def measure(world_size: int, shm: str, *, relayed: bool = False) -> dict[str, fl
     opened = sum(opened for *_, opened in found)
     return {
         "ranks": world_size,
+        "like": like,
         "seconds": statistics.median(took),
         "worst": max(took),
         "worked_s": statistics.median(worked),
@@ -213,37 +209,34 @@ def measure(world_size: int, shm: str, *, relayed: bool = False) -> dict[str, fl
     }
 
 
-def foretold(few: dict[str, float], relayed: list[dict[str, float]], ranks: int) -> float:
-    """Return the seconds that so many ranks would take, by what some have taken.
+def foretold(alike: list[dict[str, float]]) -> float:
+    """Return the seconds that a job would take, by what some of its ranks have taken.
 
     The ranks have machines of their own there: what grows with them is the work of the leader and
-    the store, in one process here, a line through the measured ones. And in large jobs one of each
-    machine looks, less often, and the others learn it a little later.
+    the store, in one process here, a line through the measured ones. How long it takes until the
+    slowest machine has looked is the worst that a few machines have shown.
     """
+    few, *more = alike
     work = statistics.linear_regression(
-        [one["ranks"] for one in relayed], [one["worked_s"] for one in relayed]
+        [one["ranks"] for one in more], [one["worked_s"] for one in more]
     )
-    machines = ranks / RANKS_A_MACHINE
-    idle_s = min(LONGEST_IDLE_S, max(IDLE_S, machines / LOOKS_A_SECOND))
-    seldom_s = idle_s - IDLE_S + LOCAL_IDLE_S + 4 * machines / BUSY_LOOKS_A_SECOND
-    return few["seconds"] + work.slope * ranks + seldom_s
+    return few["worst"] + work.slope * few["like"]
 
 
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    jobs = [(count, False) for count in counts] + [(count, True) for count in RELAYED]
+    jobs = [(count, 0) for count in counts]
+    jobs += [(count, like) for like in FORETOLD for count in (FEW, *RELAYED)]
     found = []
-    for count, relayed in jobs:
+    for count, like in jobs:
         with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
-            found.append(measure(count, shm, relayed=relayed))
-    measured, others = found[: len(counts)], found[len(counts) :]
+            found.append(measure(count, shm, like))
     head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
-            "calls a rank",
-            "told too late", "leader's memory")  # fmt: skip
+            "calls a rank", "told too late", "leader's memory")  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (
-            f"{one['ranks']:,.0f}{', by machines' if one in others else ''}",
+            f"{one['ranks']:,.0f}" + (f" of {one['like']:,.0f}" if one["like"] else ""),
             f"{one['seconds'] * 1e3:,.0f} ms",
             f"{one['worst'] * 1e3:,.0f} ms",
             f"{one['worked_s'] * 1e3:,.0f} ms",
@@ -254,14 +247,14 @@ def main(*given: str) -> None:
         )
         for one in found
     ]
-    guesses = {count: foretold(measured[0], others, count) for count in FORETOLD}
+    guesses = {like: foretold([one for one in found if one["like"] == like]) for like in FORETOLD}
     rows += [
         (f"{count:,} (foretold)", f"{took_s:,.1f} s", *[""] * 6)
         for count, took_s in guesses.items()
     ]
     print_table(f"A step for all ranks, {ROUNDS} agreements each", head, rows)
     if "--plot" in given:
-        plot(given[given.index("--plot") + 1], measured, guesses)
+        plot(given[given.index("--plot") + 1], found[: len(counts)], guesses)
 
 
 if __name__ == "__main__":
