@@ -19,8 +19,8 @@ from dynprof.coordination.messages import (
     message_of,
     to_text,
 )
-from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
-from dynprof.coordination.relay import Direct, Relay
+from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
+from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,8 @@ class Listener:
         self._relay = relay if world_size > DIRECT_RANKS else None
         asking = machines if self._relay else world_size
         self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
-        self._pace = Pace(max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND), self._idle_s)
+        growth = SLOW_GROWTH if self._relay else GROWTH
+        self._pace = Pace(max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND), self._idle_s, growth)
         self._place = 0
         self._line: Line = Direct(store, self._pace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FIRST_PAUSE_S = 0.001
 """Between two looks where something has just happened."""
-_GROWTH = 1.5
+GROWTH = 1.5
 
 
 class Pace:
@@ -13,10 +13,12 @@ class Pace:
     Args:
         first_s: The first.
         longest_s: The longest.
+        growth: Of each over the one before.
     """
 
-    def __init__(self, first_s: float, longest_s: float) -> None:
+    def __init__(self, first_s: float, longest_s: float, growth: float = GROWTH) -> None:
         self._first_s, self._longest_s = min(first_s, longest_s), longest_s
+        self._growth = growth
         self._next_s = self._first_s
 
     @property
@@ -30,5 +32,5 @@ class Pace:
 
     def pause_s(self) -> float:
         """Return the next."""
-        pause_s, self._next_s = self._next_s, min(self._next_s * _GROWTH, self._longest_s)
+        pause_s, self._next_s = self._next_s, min(self._next_s * self._growth, self._longest_s)
         return pause_s

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LOCAL_IDLE_S = 0.1
 """Between two looks into the machine's memory where nothing happens."""
+SLOW_GROWTH = 1.1
+"""Of pauses: the next message of an agreement comes soon, and a machine's looks cost little."""
 COLLECT_S = LOCAL_IDLE_S
 """For so long replies are held for those that are to come: who is free has looked by then."""
 
@@ -145,7 +147,7 @@ class Relay:
     ) -> None:
         self._store, self._direct = store, Direct(store, pace)
         self._pace, self._clock = pace, clock
-        self._local = Pace(FIRST_PAUSE_S, LOCAL_IDLE_S)
+        self._local = Pace(FIRST_PAUSE_S, LOCAL_IDLE_S, SLOW_GROWTH)
         self._asks_at_s = clock()
         self.pause_s = self._local.pause_s
         self._looks = SharedLooks(log, folder)
