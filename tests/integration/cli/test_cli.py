@@ -98,7 +98,7 @@ def test_the_demo_tells_its_story(backend: str, tmp_path: Path) -> None:
     words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
     words.append("training time lost until the trace was on disk: ")
     assert all(word in done.stdout for word in words)
-    name = {"python": "x  load_batch (", "torch": "x  aten::"}[backend]
+    name = {"python": "python_job.py:", "torch": "x  aten::"}[backend]
     assert name in done.stdout
     (manifest,) = tmp_path.glob("prof_config/step_*/info/rank_0.info.json")
     assert json.loads(manifest.read_text())["complete"]
