@@ -42,11 +42,13 @@ class Proposed(NamedTuple):
         leaders: Its number, counted by the leader.
         own: Its number here.
         asked: What it asks for; None where that cannot be had.
+        saved: What was saved, and when: another leader counts from 1 again.
     """
 
     leaders: int
     own: int
     asked: Asked | None
+    saved: tuple[str, float] = "", 0.0
 
 
 class Participation:
@@ -122,10 +124,11 @@ class Participation:
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
         self._know(proposal.number, number)
-        self._newest, self._pending = Proposed(proposal.number, number, None), False
+        saved = proposal.config, proposal.edited_at_s
+        self._newest, self._pending = Proposed(proposal.number, number, None, saved), False
         if isinstance(asked, Refusal):
             return self._refuse(number, asked)
-        self._newest = Proposed(proposal.number, number, asked)
+        self._newest = self._newest._replace(asked=asked)
         usable = [one for one in self._process.capabilities() if not one.missing]
         could = tuple(Profiler(one.backend, one.activities) for one in usable)
         planned = self._edits.plan(number, asked)
@@ -149,7 +152,8 @@ class Participation:
         """Return the number here of what is proposed, and what it asks for."""
         if own := self._own.pop(proposal.number, None):
             return proposal.number, _narrowed(own, proposal)
-        known = self._newest if self._newest.leaders == proposal.number else None
+        newest, saved = self._newest, (proposal.config, proposal.edited_at_s)
+        known = newest if (newest.leaders, newest.saved) == (proposal.number, saved) else None
         if known and known.asked:  # it is proposed once more, with less
             return known.own, _narrowed(known.asked, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s)
@@ -192,7 +196,7 @@ class Participation:
         if by := opening.renumber.get(rank, 0):
             self._inbox.renumber(by)
             self._mark = None
-        _, number, asked = self._newest
+        number, asked = self._newest.own, self._newest.asked
         if not self._take_pending(opening.number) or asked is None:
             return self._reply()
         if self._ends:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from dynprof.coordination.messages import Mark
+from dynprof.coordination.messages import Mark, Opening, Proposal
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
@@ -48,3 +48,16 @@ def test_a_script_that_skips_numbers_is_not_looked_at_each_step(job: Job) -> Non
         job.session.set_step(number)
     assert not job.session.inbox.due
     assert member.where(0).mark is None
+
+
+def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
+    """What it proposes is what it says, not what the leader before proposed by that number."""
+    member = job.session._member
+    for active, edited_at_s in ((3, 1.0), (7, 2.0)):
+        text = f'{{"active": {active}}}'
+        assert member.consider(Proposal(1, text, edited_at_s, 0.0)).takes_part
+        assert member.open_at(Opening(1, 100, {})).problem == ""
+        waiting = job.session.inbox.waiting
+        assert waiting
+        assert waiting.config.active == active
+        member.left_alone("nobody leads the ranks any more")
