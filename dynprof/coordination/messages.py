@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from dynprof.config.file_reading import MAX_BYTES
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_BYTES = 1 << 20
-"""Of one message: a config is small, and what is longer was not written by dynprof."""
+MOST_BYTES = 7 * MAX_BYTES
+"""Of one message: a byte of a config takes up to six in it; what torch's store takes is 8 MiB."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dynprof.config.file_reading import MAX_BYTES
 from dynprof.coordination.messages import (
     MOST_BYTES,
     Cancellation,
@@ -61,6 +62,14 @@ def test_replies_stand_one_a_line() -> None:
     ]
     lines = [to_text(reply) for reply in said]
     assert lines_of(Reply, "\n".join([lines[0], "{}", "rubbish", lines[1], ""]).encode()) == said
+
+
+@pytest.mark.parametrize("typed", ["\n", '"', "\x01", "\N{SNOWMAN}"])
+def test_the_longest_config_that_is_read_can_be_told(typed: str) -> None:
+    """Whatever is saved in the file's place: else all that hear of it would agree no more."""
+    text = typed * (MAX_BYTES // len(typed.encode()))
+    for message in (Proposal(1, text, 1.5, 30.0), Withdrawal(1, ("refused",), text)):
+        assert message_of(to_text(message).encode()) == message
 
 
 def test_what_is_too_long_is_not_read() -> None:
