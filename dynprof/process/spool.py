@@ -57,7 +57,8 @@ class Spool:
                 os.ftruncate(file, 0)
         except OSError:
             return []
-        return raw.decode(errors="replace").splitlines()
+        # Of bytes: a text may have U+2028 and the like in it, which end its lines.
+        return [line.decode(errors="replace") for line in raw.split(b"\n") if line]
 
     def remove(self) -> None:
         """Remove the file, and what lies in it."""

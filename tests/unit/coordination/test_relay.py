@@ -111,6 +111,14 @@ def test_one_that_was_stopped_passes_on_what_it_held(machine: Machine) -> None:
     assert machine.replied(1) == list(range(RANKS))
 
 
+def test_a_reply_with_a_separator_of_lines_in_it_arrives(machine: Machine) -> None:
+    """Where an operator has typed U+2028 into ``prof_dir``, each capture's path has it."""
+    said = Reply(5, capture="/c/a\u2028b/info")
+    machine.relays[5].reply(0, to_text(said))
+    machine.look_all()
+    assert lines_of(Reply, machine.store.values[replies_at(0)]) == [said]
+
+
 @pytest.mark.parametrize("when", ["before it hears", "when it has heard", "when all have replied"])
 def test_one_that_falls_silent_is_replaced(machine: Machine, when: str) -> None:
     """The others reply all the same, also where theirs lay with the one that is no more."""

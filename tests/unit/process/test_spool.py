@@ -21,6 +21,14 @@ def test_what_was_put_is_taken_once(tmp_path: Path) -> None:
     assert one.take() == other.take() == []
 
 
+def test_a_line_ends_where_it_was_put_and_nowhere_else(tmp_path: Path) -> None:
+    """Names of folders may have in them what ends a line of text."""
+    spool = Spool(tmp_path / "lines")
+    lines = [f"a{mark}b" for mark in "\u2028\u2029\x85\x0b\x0c\x1c\x1e\r"]
+    assert all(map(spool.put, lines))
+    assert spool.take() == lines
+
+
 def test_nothing_is_lost_or_taken_twice_between_threads(tmp_path: Path) -> None:
     """Eight write and two take at once: what was put and what was refused make the whole."""
     put: list[str] = []
