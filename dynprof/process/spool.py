@@ -37,7 +37,7 @@ class Spool:
 
     def put(self, line: str) -> bool:
         """Leave a line; return whether it lies there."""
-        raw = line.encode() + b"\n"
+        raw = b"\n" + line.encode() + b"\n"  # before it: another's may be cut off, on a full disk
         try:
             with self._locked(os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
                 fits = file is not None and os.fstat(file).st_size + len(raw) <= MOST_BYTES

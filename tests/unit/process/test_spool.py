@@ -29,6 +29,14 @@ def test_a_line_ends_where_it_was_put_and_nowhere_else(tmp_path: Path) -> None:
     assert spool.take() == lines
 
 
+def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    """As the machine's memory is full: who wrote it is told so, the next one has room again."""
+    spool = Spool(tmp_path / "lines")
+    (tmp_path / "lines").write_bytes(b"5 a part")
+    assert spool.put("6 whole")
+    assert spool.take() == ["5 a part", "6 whole"]
+
+
 def test_nothing_is_lost_or_taken_twice_between_threads(tmp_path: Path) -> None:
     """Eight write and two take at once: what was put and what was refused make the whole."""
     put: list[str] = []
