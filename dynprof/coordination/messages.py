@@ -221,6 +221,11 @@ def to_text(said: Message | Reply | Joined | Parted) -> str:
     return _adapter(type(said)).dump_json(said, exclude_defaults=short).decode()
 
 
+def in_utf_8(path: str) -> str:
+    """Return a path as it can be said: the name of a folder may have other bytes in it."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def message_of(raw: bytes) -> Message:
     """Read a message.
 

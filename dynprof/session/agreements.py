@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
 from dynprof.coordination.leader import Terms
-from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal
+from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
 from dynprof.journal.status import LEADS
@@ -172,7 +172,7 @@ class Agreements:
             self._coordinator = self._member.group = None
         if group and self._coordinator is None:
             layout = process.layout
-            who = f"rank {group.rank} on {layout.host} ({layout.config})"
+            who = f"rank {group.rank} on {layout.host} ({in_utf_8(str(layout.config))})"
             self._member.group = group
             self._windows = JobWindows(
                 process, group.world_size, who, self._wall.attempt, self._deliveries

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.config import parse_config
-from dynprof.coordination.messages import Mark, Profiler, Reply
+from dynprof.coordination.messages import Mark, Profiler, Reply, in_utf_8
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import MOST
@@ -188,7 +188,7 @@ class Participation:
         if answer is None:
             return reply
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
-        return replace(reply, outcome=answer.outcome, capture=capture, cut=answer.cut)
+        return replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""

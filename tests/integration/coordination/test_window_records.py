@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
         assert load_manifest(Path(one.capture)).rank == rank
         assert one.cut == load_manifest(Path(one.capture)).reason != ""
     assert leaving or record.missing == {}
+
+
+def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:
+    """The ranks agree, and tell where their captures lie as well as that can be written."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
+    folder.mkdir()
+    with job(folder, 2, APART):
+        code, _, errors = dynprof("arm", folder / "desk_0", "--active", 2, "--wait")
+        assert code == 0, errors
+    (path,) = folder.rglob("window.json")
+    record = load_window_record(path)
+    assert record.complete
+    for place in (record.leader, record.ranks[0].capture, record.ranks[1].capture):
+        assert "/caf\\udce9/desk_" in place
 
 
 def _opened(folder: Path) -> int:
