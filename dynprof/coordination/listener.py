@@ -32,6 +32,8 @@ BUSY_LOOKS_A_SECOND = 20_000
 """There are so many at most, in all, where something has just happened."""
 IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
 """Between two looks where nothing happens, and how many there are at most in all each second."""
+LOST_S = 30.0
+"""After so long without a message it is looked whether the one that is waited for is gone."""
 DIRECT_RANKS = 1000
 """Of more than so many, one of each machine asks the store for all that are there."""
 
@@ -88,15 +90,26 @@ class Listener:
             ValueError: It is none of dynprof's.
         """
         self._line.begin()
+        waited_s = 0.0
         while (raw := self._line.said(self._place)) is None:
-            if self._rest(self._line.pause_s()):
+            pause_s = self._line.pause_s()
+            if self._rest(pause_s):
                 return Farewell()
-        message = message_of(raw)
+            waited_s += pause_s
+            if waited_s >= LOST_S:
+                waited_s = 0.0
+                if self._is_lost():
+                    break
+        message = Rejoin() if raw is None else message_of(raw)
         if isinstance(message, Rejoin):
             if not self._who_leads():
                 return Farewell()
             self._join()
         return message
+
+    def _is_lost(self) -> bool:
+        """Return whether it was away as the leader changed: the new one does not know of it."""
+        return next_place(self._store) > self._place + KEPT
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config import RankSet
+from dynprof.coordination import listener
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_store import KEPT
 from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader, Terms
@@ -450,3 +451,27 @@ def test_where_nothing_tells_by_how_much_it_is_said() -> None:
     assert made.remarks == (
         "rank 1 is at step 40 where rank 0 is at 1,000: each opens at that number of its own",
     )
+
+
+@pytest.mark.parametrize("farewell", [True, False])
+def test_a_rank_that_was_away_as_the_leader_changed_finds_the_new_one(
+    farewell: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for is in the store no more, and nobody knows of it: it joins anew."""
+    monkeypatch.setattr(listener, "LOST_S", 0.01)
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        ranks[2].go_on.clear()
+        running.leader.agree(PROPOSAL, ALL)
+        if farewell:
+            running.speaker.resign(Farewell())
+        speaker = Speaker(running.store, running.time, running.time.sleep)
+        leader = Leader(speaker, ranks[0], 3, running.time, running.time.pass_by)
+        speaker.lead("host:2")
+        for _ in range(2 * KEPT):
+            leader.tell(Cancellation(9, "{}", 0.0))
+        ranks[2].go_on.set()
+        while len(speaker.listeners()) < 2:
+            threading.Event().wait(0.0005)
+        made = leader.agree(PROPOSAL, ALL)
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
