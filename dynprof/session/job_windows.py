@@ -159,7 +159,11 @@ class JobWindows:
         with self._lock:
             self._heard_of, self._replies = number, replies
             self._heard_at = self._clock.wall_s()
-        self._learn(number, told=replies)
+            before = self._kept.get(number, _Known()).told or {}
+        # A rank that is gone since has its capture all the same.
+        ended = {rank: one for rank, one in before.items() if _has_ended(one)}
+        said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}
+        self._learn(number, told={**ended, **said})
 
     def _learn(self, number: int, **news: Any) -> None:
         with self._lock:
@@ -253,6 +257,11 @@ class JobWindows:
             agreed_ms=round(made.took_s * 1e3, 3),
             complete=not missing and all(_is_whole(one) for one in ranks.values()),
         )
+
+
+def _has_ended(one: Reply) -> bool:
+    """Return whether nothing more comes of a request there."""
+    return bool(one.outcome) and one.outcome not in ON_THE_WAY
 
 
 def _rank(known: _Known, rank: int) -> RankRecord:

@@ -102,6 +102,19 @@ def test_a_rank_that_is_gone_is_missing(tmp_path: Path) -> None:
     assert (set(record.ranks), record.missing, record.complete) == ({0}, expected, False)
 
 
+def test_what_a_rank_has_saved_stays_in_the_record_when_it_is_gone(tmp_path: Path) -> None:
+    """While others still save theirs, one is killed, and another begins anew."""
+    known = windows(tmp_path)
+    known.hear(4, {0: said(0, "saving"), 1: said(1, "saved"), 2: said(2, "saved")})
+    known.hear(4, {0: said(0, "saved"), 1: said(1, "")})
+    assert not known.waits
+    record = load_window_record(tmp_path / known.status().record)
+    assert {rank: (one.outcome, one.capture) for rank, one in record.ranks.items()} == {
+        rank: ("saved", f"/c{rank}") for rank in range(3)
+    }
+    assert record.missing == {3: "it does not run dynprof"}
+
+
 def test_where_no_rank_opens_there_is_no_record(tmp_path: Path) -> None:
     """The status says why."""
     known = windows(tmp_path)
