@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.leader import Terms
+from dynprof.coordination.leader import LEADER, Terms
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 PROPOSED_WITHIN_S = 10.0
 """What a rank reads that follows is proposed by then, where all read the same file."""
+UNLED = 4
+"""Of so many groups, the newest that are no more, windows are followed on this rank."""
 
 
 class Agreements:
@@ -57,6 +60,8 @@ class Agreements:
         self._edits, self._member, self._deliveries = edits, member, deliveries
         self._coordinator: Coordinator | None = None
         self._windows: JobWindows | None = None
+        # Of groups whose other ranks cannot be asked any more.
+        self._unled: deque[JobWindows] = deque(maxlen=UNLED)
         self._looking = threading.Lock()
         self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
 
@@ -146,6 +151,7 @@ class Agreements:
         self._look_for_a_group()
         if self._coordinator:
             self._coordinator.look()
+        self._hear_alone()
         if self._read_here is None:
             return
         edit, read_s = self._read_here
@@ -157,6 +163,20 @@ class Agreements:
             leader = self.part.removeprefix("follows ") or "who leads"
             text = f"what was saved here was not proposed by {leader}; save it there."
             self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
+
+    def _hear_alone(self) -> None:
+        """Bring records to their end whose other ranks are out of reach: by what is known here."""
+        if self._coordinator and self._coordinator.failed:
+            self._let_go_of_windows()
+        for windows in tuple(self._unled):
+            heard: set[int] = set()
+            while windows.waits and (number := windows.number) not in heard:
+                heard.add(number)
+                windows.hear(number, {LEADER: self._member.where(number)})
+
+    def _let_go_of_windows(self) -> None:
+        if self._windows and self._windows not in self._unled:
+            self._unled.append(self._windows)
 
     def _look_for_a_group(self) -> None:
         with self._looking:  # the watcher's thread does as well as the journal's
@@ -170,6 +190,7 @@ class Agreements:
         if before and (group is None or group.store is not before.group.store):
             before.end()
             self._coordinator = self._member.group = None
+            self._let_go_of_windows()
         if group and self._coordinator is None:
             layout = process.layout
             who = f"rank {group.rank} on {layout.host} ({in_utf_8(str(layout.config))})"
@@ -195,3 +216,5 @@ class Agreements:
         """Take part no more."""
         if self._coordinator:
             self._coordinator.end()
+            self._let_go_of_windows()
+        self._hear_alone()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+from dynprof.captures.window_record import load_window_record
+from dynprof.config import parse_config
 from dynprof.coordination.coordinator import Coordinator
 from dynprof.coordination.job_group import JobGroup
+from dynprof.coordination.leader import Agreement
+from dynprof.coordination.messages import Opening, Proposal
+from dynprof.requests.edits import Edit
+from dynprof.requests.request import Asked
 from dynprof.session import agreements
+from dynprof.session.job_windows import NO_ANSWER, JobWindows
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -37,3 +45,27 @@ def test_two_threads_that_see_the_group_come_up_begin_once(
     job.session._agreements.look()
     second.join(patience_s())
     assert len(begun) == 1
+
+
+def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -> None:
+    """The store is lost amid a window: what this rank saves is in it, and who is not heard of."""
+    parts, member = job.session._agreements, job.session._member
+    raw = b'{"active": 3}'
+    parsed = parse_config(raw)
+    windows = JobWindows(
+        parts._process, 2, "rank 0 on host", parts._wall.attempt, parts._deliveries
+    )
+    member.consider(Proposal(1, raw.decode(), 0.0, 0.0))
+    windows.begin(1, Asked(Edit(raw, 0.0), parsed.config, parsed, now=False))
+    member.open_at(Opening(1, 5, {}))
+    windows.settle(Agreement(1, 5, (0, 1)))
+    lost = SimpleNamespace(failed=True, leads=False, look=lambda: None, end=lambda: None)
+    parts._windows, parts._coordinator = windows, cast("Coordinator", lost)
+    found = []
+    for steps in (0, 6, 6):
+        job.step(steps)
+        parts.look()
+        record = load_window_record(next(job.root.rglob("window.json")))
+        found.append((record.ranks[0].outcome, record.missing, record.ranks[0].capture != ""))
+    gone = {1: NO_ANSWER}
+    assert found == [("waiting", gone, False), ("open", gone, False), ("saved", gone, True)]
