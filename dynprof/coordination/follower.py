@@ -42,7 +42,7 @@ class Follower:
             if self.leader:
                 self._follow_one()
             if self.leader and self._has_ended():
-                self._listener.part(*self._me.parting())
+                self._listener.part(self._me.parting())
             self.leader = ""
 
     def _follow_one(self) -> None:

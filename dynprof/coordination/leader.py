@@ -174,7 +174,7 @@ class Leader:
     def roll_call(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask all ranks where they are; who does not say so in time is missing.
 
-        Who has parted has said of his newest request what became of it.
+        Who has parted has said of his newest requests what became of them.
 
         Args:
             number: The request of which they are to say what became of it.

@@ -23,7 +23,7 @@ from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
 from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dynprof.coordination.job_store import Store
     from dynprof.coordination.relay import Line
@@ -116,9 +116,10 @@ class Listener:
         self._line.reply(self._place, to_text(said))
         self._place += 1
 
-    def part(self, number: int, last: Reply) -> None:
-        """Listen no more; say what became of the newest request that was heard of."""
-        self._store.append(JOINED, to_text(Parted(number, last)) + "\n")
+    def part(self, last: Mapping[int, Reply]) -> None:
+        """Listen no more; say what became of requests, by their numbers, in one go."""
+        lines = [to_text(Parted(number, reply)) + "\n" for number, reply in last.items()]
+        self._store.append(JOINED, "".join(lines))
 
     def end(self) -> None:
         """Leave it to others to look."""

@@ -201,10 +201,10 @@ class Joined:
 
 @dataclass(frozen=True)
 class Parted:
-    """What a rank says once as it listens no more.
+    """What a rank says as it listens no more.
 
     Attributes:
-        number: The newest request that it heard of.
+        number: A request that it heard of.
         reply: Where it was, and what became of that request.
     """
 

@@ -37,8 +37,8 @@ class Participant(Protocol):
     def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
 
-    def parting(self) -> tuple[int, Reply]:
-        """Return the newest request that it was told of, and what became of it."""
+    def parting(self) -> dict[int, Reply]:
+        """Return what became of requests that the leader may not know of, the newest included."""
 
     def left_alone(self, why: str) -> None:
         """Forget what was proposed: nobody will say what becomes of it."""

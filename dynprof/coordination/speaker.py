@@ -65,7 +65,7 @@ class Speaker:
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
-        self._parted: dict[int, Parted] = {}
+        self._parted: dict[int, dict[int, Reply]] = {}  # by rank, and number of the request
         self.away: set[int] = set()
         self._there = set(range(max(0, self._place - KEPT), self._place))
 
@@ -109,14 +109,14 @@ class Speaker:
     def _hear_of(self, one: Joined | Parted) -> None:
         if isinstance(one, Parted):
             self._awaits.pop(one.reply.rank, None)
-            self._parted[one.reply.rank] = one
+            self._parted.setdefault(one.reply.rank, {})[one.number] = one.reply
         else:
             self._awaits[one.rank] = max(one.place, self._awaits.get(one.rank, 0))
             self._parted.pop(one.rank, None)
 
     def last_words(self, number: int) -> dict[int, Reply]:
         """Return what those who have parted said of a request, by rank."""
-        return {rank: one.reply for rank, one in self._parted.items() if one.number == number}
+        return {rank: of[number] for rank, of in self._parted.items() if number in of}
 
     def say(self, message: Message) -> int:
         """Say something to all; return its place."""

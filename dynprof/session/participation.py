@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,7 @@ from dynprof.config import parse_config
 from dynprof.coordination.messages import Mark, Profiler, Reply, in_utf_8
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
-from dynprof.journal.edit_outcomes import MOST
+from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S = 0.02
 USUAL_STEP_MS = 100.0
 """Where none has been measured yet."""
+NEWS_S = 20.0
+"""A leader that has not heard the end of a window asks again within that time."""
 SOON_S = 2.0
 """A window that opens within that time is not superseded: some ranks would record it, some not."""
 
@@ -86,6 +89,7 @@ class Participation:
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
+        self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
         self._pending = self._ends = False
         self._mark: Mark | None = None
         self._boundary: Mark | None = None  # the newest that was noted
@@ -143,6 +147,7 @@ class Participation:
         """Know which request is meant; what has a higher number was another leader's."""
         before = [(number, mine) for number, mine in self._numbers.items() if number < leaders]
         self._numbers = dict([*before, (leaders, own)][-MOST:])
+        self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
     def _refuse(self, number: int, refusal: Refusal) -> Reply:
         self._edits.refuse(number, refusal)
@@ -187,6 +192,8 @@ class Participation:
         reply = self._reply(takes_part=self._pending)
         if answer is None:
             return reply
+        if number in self._owed and answer.outcome not in ON_THE_WAY:
+            self._owed[number] = time.monotonic()
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         return replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
 
@@ -206,6 +213,7 @@ class Participation:
             self._edits.refuse(number, Refusal((Problem(f"left out by the leader: {why}"),)))
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
+        self._owed[opening.number] = math.inf
         refused = self._edits.serve(number, replace(asked, config=config))
         return self._reply("; ".join(map(str, refused.problems)) if refused else "")
 
@@ -228,9 +236,11 @@ class Participation:
         self._edits.cancel(number)
         return self._reply()
 
-    def parting(self) -> tuple[int, Reply]:
-        """Return the newest request that it was told of, and what became of it."""
-        return self._newest.leaders, self.where(self._newest.leaders)
+    def parting(self) -> dict[int, Reply]:
+        """Return what became of the newest request, and of those whose end is news."""
+        before_s = time.monotonic() - NEWS_S
+        news = {number for number, said_s in self._owed.items() if said_s > before_s}
+        return {number: self.where(number) for number in sorted({*news, self._newest.leaders})}
 
     def left_alone(self, why: str) -> None:
         """Refuse what was proposed: nobody will say what becomes of it."""

@@ -95,9 +95,10 @@ class Rank:
         self.withdrawn.append(withdrawal.reasons)
         return self._reply()
 
-    def parting(self) -> tuple[int, Reply]:
-        """Say what became of the proposal."""
-        return PROPOSAL.number, Reply(self.number, outcome="saved", capture=f"of {self.number}")
+    def parting(self) -> dict[int, Reply]:
+        """Say what became of the proposal, and of the one after it."""
+        saved = Reply(self.number, outcome="saved", capture=f"of {self.number}")
+        return {PROPOSAL.number: saved, PROPOSAL.number + 1: replace(saved, outcome="not served")}
 
     def left_alone(self, why: str) -> None:
         """Note why."""
@@ -303,7 +304,9 @@ def test_who_parts_says_what_became_of_it_and_is_waited_for_no_more() -> None:
             1: ("saved", "of 1"), 2: ("saved", "of 2"),
         }  # fmt: skip
         assert running.time.now_s < 5.0
-        assert running.leader.roll_call(PROPOSAL.number + 1).keys() == {0}
+        replies = running.leader.roll_call(PROPOSAL.number + 1)
+        assert {one.outcome for rank, one in replies.items() if rank} == {"not served"}
+        assert running.leader.roll_call(PROPOSAL.number + 2).keys() == {0}
         running.speaker.resign(Farewell())
         kept = {"dynprof/leader", "dynprof/next", "dynprof/name"}
         place = int(running.store.values["dynprof/next"]) - 1

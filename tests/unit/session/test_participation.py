@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from dynprof.coordination.messages import Mark, Opening, Proposal
+from dynprof.session import participation
 
 if TYPE_CHECKING:
+    import pytest
+
     from dynprof.coordination.job_group import JobGroup
     from tests.fake_job import Job
 
@@ -61,3 +64,20 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
         assert waiting
         assert waiting.config.active == active
         member.left_alone("nobody leads the ranks any more")
+
+
+def test_who_parts_says_of_each_window_what_is_news(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that was saved as the next was agreed on, the leader may not have asked since."""
+    member = job.session._member
+    for number in (1, 2):
+        member.consider(Proposal(number, '{"active": 3}', float(number), 0.0))
+        member.open_at(Opening(number, job.session.inbox.step + 1, {}))
+        job.step(6 if number == 1 else 0)
+    parting = member.parting()
+    assert {number: one.outcome for number, one in parting.items()} == {1: "saved", 2: "waiting"}
+    assert parting[1].capture
+    assert member.parting().keys() == {1, 2}  # the leader may have stopped before it heard that
+    monkeypatch.setattr(participation, "NEWS_S", 0.0)
+    assert member.parting().keys() == {2}
