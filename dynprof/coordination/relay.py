@@ -184,12 +184,19 @@ class Relay:
 
     def end(self) -> None:
         """Leave it to others; what they have given to this one is passed on."""
-        if self._looks.end():
+        asked = self._looks.end()
+        if asked:
             self._collect()
-            self._replies.remove()
-            if self._message_path:
-                self._message_path.unlink(missing_ok=True)
-        self._pass_on()
+        try:
+            self._pass_on()
+        finally:  # the store may be gone by then
+            if asked:
+                self._remove_shared()
+
+    def _remove_shared(self) -> None:
+        self._replies.remove()
+        if self._message_path:
+            self._message_path.unlink(missing_ok=True)
 
     def _ask_for_all(self, place: int) -> bytes | None:
         """Ask the store, by its pace, and pass on what others of the machine have replied."""

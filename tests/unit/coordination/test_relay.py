@@ -229,3 +229,20 @@ def test_whatever_happens_each_that_lives_replies(
             machine.alive = machine.alive or {0}
             machine.look_all(round(SILENT_S / LOOK_S) + 3)
             assert set(machine.replied(place)) >= machine.alive, (seed, place)
+
+
+def test_one_that_ends_where_the_store_is_gone_leaves_nothing_behind(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 may end first, and the store with it, while replies lie there still."""
+
+    def gone(key: str, value: str) -> None:
+        raise RuntimeError(f"no {key} for {value}")
+
+    machine.speaker.say(Question(1))
+    for rank in range(RANKS):
+        machine.look(rank)
+    monkeypatch.setattr(machine.store, "append", gone)
+    with pytest.raises(RuntimeError):
+        machine.relays[0].end()
+    assert not list(tmp_path.iterdir())
