@@ -155,6 +155,7 @@ class Coordinator:
         except (RuntimeError, ValueError) as error:
             if not (self._ended.is_set() or self.failed):
                 self._say(f"the ranks agree no more: {str(error).splitlines()[0]}")
+            self.failed = self.failed or self._ended.is_set()
 
     def _lead(self) -> None:
         speaker = Speaker(self._store, sleep=self._sleep)
@@ -191,6 +192,7 @@ class Coordinator:
             try:
                 replies = leader.roll_call(number, min(left_s, SOON_S))
             except RuntimeError:  # the store has gone with the process group
+                self.failed = True
                 return
             self._keeper.hear(number, replies)
             time.sleep(LOOK_AGAIN_S)

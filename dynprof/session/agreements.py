@@ -216,5 +216,4 @@ class Agreements:
         """Take part no more."""
         if self._coordinator:
             self._coordinator.end()
-            self._let_go_of_windows()
         self._hear_alone()
