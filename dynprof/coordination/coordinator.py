@@ -77,6 +77,7 @@ class Coordinator:
         self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._stopped, self._ended = threading.Event(), threading.Event()
+        self._hears_the_last = False
         self._began_s = time.monotonic()
         self._follower: Follower | None = None
         self._store = TimedStore(group.connect)
@@ -166,6 +167,7 @@ class Coordinator:
                 while ask := self._next_ask():
                     ask(leader)
             self._ended.wait()
+            self._hears_the_last = True
             self._hear_the_last(leader)
         finally:  # else the others would go on to listen
             if not self.failed:
@@ -198,7 +200,7 @@ class Coordinator:
             time.sleep(LOOK_AGAIN_S)
 
     def _sleep(self, seconds: float) -> None:
-        if self._ended.is_set():  # and the last is being heard
+        if self._hears_the_last:
             time.sleep(seconds)
         elif self._stopped.wait(seconds):
             raise _StoppedError

@@ -1,0 +1,88 @@
+"""The thread of a rank that takes part ends when it is told to, whatever it is at."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+from dynprof.config import RankSet
+from dynprof.coordination.coordinator import Coordinator
+from dynprof.coordination.job_group import JobGroup
+from dynprof.coordination.job_store import JOINED
+from dynprof.coordination.leader import Agreement, Terms
+from dynprof.coordination.messages import Joined, Proposal, Reply, to_text
+from tests.memory_store import MemoryStore
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dynprof.coordination.participant import Participant
+    from dynprof.wall import Wall
+
+
+class Alone:
+    """A leader's rank that can, a wall without a failure, and a keeper that waits for nothing."""
+
+    number, waits = 0, False
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Say that it can."""
+        del proposal
+        return Reply(0, takes_part=True)
+
+    def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
+        """Hear of others."""
+
+    def attempt(self, doing: str, action: Callable[[], object]) -> None:
+        """Do it."""
+        assert doing
+        action()
+
+
+class Group(JobGroup):
+    """A group of two, of which the other listens and never answers."""
+
+    def connect(self) -> MemoryStore:
+        """Return its store."""
+        return cast("MemoryStore", self.store)
+
+
+class Store(MemoryStore):
+    """Has the coordinator end amid a call, while replies are counted.
+
+    Attributes:
+        coordinator: That.
+        ended: Whether it has.
+    """
+
+    coordinator: Coordinator
+    ended = False
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number."""
+        if not self.ended:
+            self.ended = True
+            end = threading.Thread(target=self.coordinator.end, daemon=True)
+            end.start()
+            while not self.coordinator._ended.is_set():
+                threading.Event().wait(0.0005)
+        return super().add(key, amount)
+
+
+def test_a_leader_that_ends_amid_an_agreement_gives_it_up() -> None:
+    """It waits for no reply then: a rank that is silent may take the whole patience."""
+    store, alone = Store(), Alone()
+    made: list[Agreement] = []
+    coordinator = store.coordinator = Coordinator(
+        Group(0, 2, lambda: store), cast("Participant", alone), "a test",
+        cast("Wall", alone), print, alone,
+    )  # fmt: skip
+    coordinator.begin()
+    while "dynprof/leader" not in store.values:
+        threading.Event().wait(0.0005)
+    store.append(JOINED, to_text(Joined(1, 0)) + "\n")
+    coordinator.propose(Proposal(1, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append)
+    coordinator._thread.join(patience_s())
+    assert not coordinator._thread.is_alive()
+    assert [one.reasons for one in made] == [("the other ranks could not be asked",)]
