@@ -151,9 +151,9 @@ def _user() -> int:
 
 def _own_folder() -> Path | None:
     """Return a folder of this machine that only this user may use, or nothing."""
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    folder = memory / f"dynprof-{_user()}"
-    try:
+    try:  # there may be no folder for temporary files at all
+        memory = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        folder = memory / f"dynprof-{_user()}"
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         facts = folder.lstat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,3 +175,19 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(
     assert not member.another_sees_the_same()
     member.has_seen(OLD)
     assert not list(elsewhere.iterdir())
+
+
+def test_where_no_folder_may_be_written_each_reads_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have a root that is read only, and no memory to share."""
+
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(shared_looks, "_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    member = SharedLooks("x")
+    assert not member.another_sees_the_same()
+    member.has_seen(OLD)
+    assert not member.end()
