@@ -39,6 +39,7 @@ Ask = Callable[[Leader], object]
 """What the leader's thread is to do."""
 SILENT_S = 10.0
 """A store that has not answered for so long is taken to be lost."""
+NOT_ASKED = ("the other ranks could not be asked",)
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
 
@@ -113,6 +114,8 @@ class Coordinator:
             done: Is told what came of it, on the thread of this.
         """
         self._asks.put(functools.partial(self._agree, proposal, terms, done))
+        if self.failed:  # meanwhile, and nobody takes it any more
+            done(Agreement(proposal.number, None, reasons=NOT_ASKED))
 
     def tell(self, message: Message) -> None:
         """Tell all ranks, this one included, what needs no agreement."""
@@ -208,7 +211,7 @@ class Coordinator:
     def _agree(
         self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader
     ) -> None:
-        made = Agreement(proposal.number, None, reasons=("the other ranks could not be asked",))
+        made = Agreement(proposal.number, None, reasons=NOT_ASKED)
         try:
             made = leader.agree(proposal, terms)
         finally:

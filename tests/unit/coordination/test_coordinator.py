@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
-from dynprof.coordination.coordinator import Coordinator
+from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
 from dynprof.coordination.leader import Agreement, Terms
@@ -34,6 +34,9 @@ class Alone:
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Hear of others."""
 
+    def left_alone(self, why: str) -> None:
+        """Hear that nobody leads."""
+
     def attempt(self, doing: str, action: Callable[[], object]) -> None:
         """Do it."""
         assert doing
@@ -46,6 +49,14 @@ class Group(JobGroup):
     def connect(self) -> MemoryStore:
         """Return its store."""
         return cast("MemoryStore", self.store)
+
+
+class Lost(Group):
+    """A group whose store cannot be reached."""
+
+    def connect(self) -> MemoryStore:
+        """Fail."""
+        raise RuntimeError("there is none")
 
 
 class Store(MemoryStore):
@@ -85,4 +96,18 @@ def test_a_leader_that_ends_amid_an_agreement_gives_it_up() -> None:
     coordinator.propose(Proposal(1, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append)
     coordinator._thread.join(patience_s())
     assert not coordinator._thread.is_alive()
-    assert [one.reasons for one in made] == [("the other ranks could not be asked",)]
+    assert [one.reasons for one in made] == [NOT_ASKED]
+
+
+def test_what_is_proposed_just_as_the_store_is_lost_is_answered() -> None:
+    """Nobody takes it any more; whoever saved it would wait for an answer for ever."""
+    alone = Alone()
+    made: list[Agreement] = []
+    coordinator = Coordinator(
+        Lost(0, 2, object), cast("Participant", alone), "a test", cast("Wall", alone), print, alone
+    )
+    assert coordinator.leads
+    coordinator.begin()
+    coordinator._thread.join(patience_s())
+    coordinator.propose(Proposal(1, "{}", 0.0, 1.0), Terms(RankSet.parse("all")), made.append)
+    assert [(one.step, one.reasons) for one in made] == [(None, NOT_ASKED)]
