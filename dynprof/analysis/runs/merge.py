@@ -69,7 +69,8 @@ def merge(
     folder = window_folder(path, traces)
     ranks, ready, problems = compared(traces, folder)
     if len(ranks) < 2:
-        raise CaptureError(f"{path} holds a single rank: dynprof view opens it")
+        single = f"{path} holds a single rank: dynprof view opens it"
+        raise CaptureError("\n".join((single, *window_words(ready))))
     chosen = chosen_ranks(ranks, wanted)
     target = _prepared(output, folder / FOLDER)
     clocks, meetings = ranks.clocks(), ranks.meet(chosen)

@@ -55,20 +55,24 @@ def report_on(path: Path, output: Path | None = None) -> Report:
     measured, problems = newest_measured(path)
     traces = [t for t in window_below(path, measured.path) if t not in problems]
     if len(traces) == 1:
-        return _on_one(measured, output, problems)
+        words = [] if path == measured.path else window_words(traces)
+        return _on_one(measured, output, problems, words)
     made = _on_ranks(window_folder(path, traces), traces, output)
     return replace(made, problems={**problems, **made.problems})
 
 
-def _on_one(measured: MeasuredTrace, output: Path | None, problems: dict[Path, str]) -> Report:
+def _on_one(
+    measured: MeasuredTrace, output: Path | None, problems: dict[Path, str], words: list[str]
+) -> Report:
     target = _prepared(output, folder_of(measured.path))
-    return Report(write_report(measured, target), verdict(measured), problems)
+    said = [*map(sentence, words), *verdict(measured)]
+    return Report(write_report(measured, target), said, problems)
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     ranks, ready, problems = compared(traces, folder)
     if len(ranks) < 2:
-        return _on_one(MeasuredTrace(ready[-1]), output, problems)
+        return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
     measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
     target = _prepared(output, folder / FOLDER)
     about = f"what follows is of {ranks.chosen()}"
