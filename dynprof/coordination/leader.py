@@ -38,8 +38,6 @@ JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
-
-
 MARKS = 2
 """Newest that are kept of each rank."""
 FAR = 5
@@ -234,9 +232,12 @@ class Leader:
     ) -> tuple[list[Place], float]:
         """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
         self._sleep(LEAST_LEAD_S)
-        again_s = self._clock()
-        now = self.roll_call(number)
-        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - again_s))
+        for _ in range(3):  # who just falls silent makes that last, and need not be told
+            away, again_s = set(self._speaker.away), self._clock()
+            now = self.roll_call(number)
+            lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - again_s))
+            if self._speaker.away <= away:
+                break
         found = [
             Place(
                 rank,

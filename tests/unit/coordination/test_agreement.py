@@ -248,6 +248,24 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
     assert ranks[2].opens[-1:] == [made.step]
 
 
+def test_a_rank_that_falls_silent_amid_an_agreement_puts_the_step_off_no_further() -> None:
+    """The others are waited for as long as it takes to tell them, not as it took to miss it."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    stands_still, asked = ranks[2].where, iter((False, True))
+
+    def where(number: int) -> Reply:
+        if next(asked, False):
+            ranks[2].go_on.clear()
+        return stands_still(number)
+
+    ranks[2].where = where  # type: ignore[method-assign]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
+    assert made.step is not None
+    assert made.step < 110
+
+
 def test_a_rank_that_learns_too_late_is_named() -> None:
     """The others have begun by then; it says so itself."""
     ranks = [Rank(0), Rank(1)]
