@@ -55,17 +55,25 @@ class Shutdown:
 
         Raises:
             KeyboardInterrupt: Ctrl-C meanwhile; what was being saved is given up.
+            SystemExit: A signal handler of the script's raised it meanwhile.
         """
         try:
-            if waiting := self._inbox.disarm():
-                self._journal.tell(waiting.number, "not served", f"not served, {reason}")
-            self._close_elsewhere(reason)
-            self._loop.close_now(reason)
-            self._loop.let_go(reason)
-            self._wait_for_saving()
+            try:
+                self._close_and_save(reason)
+            except SystemExit:  # the process ends already: a launcher tells all ranks to
+                self._close_and_save(reason)
+                raise
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
             raise
+
+    def _close_and_save(self, reason: str) -> None:
+        if waiting := self._inbox.disarm():
+            self._journal.tell(waiting.number, "not served", f"not served, {reason}")
+        self._close_elsewhere(reason)
+        self._loop.close_now(reason)
+        self._loop.let_go(reason)
+        self._wait_for_saving()
 
     def _close_elsewhere(self, reason: str) -> None:
         """Let the thread that has the window open close it at its next step, if it takes one.

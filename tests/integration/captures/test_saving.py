@@ -131,6 +131,23 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
         assert the_manifest(job).complete
 
 
+def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(tmp_path: Path) -> None:
+    """As torchrun sends it to the ranks that end because another one died."""
+    script = """
+import signal; signal.signal(15, lambda *_: sys.exit(7))
+def terminate():
+    time.sleep(0.1)
+    os.kill(os.getpid(), 15)
+import atexit; atexit.register(threading.Thread(target=terminate, daemon=True).start)
+sys.exit(3)
+"""
+    with RunningJob(tmp_path, SAVING + script) as job:
+        _, errors = job.process.communicate()
+        assert "SystemExit: 7" in errors
+        assert list((job.root / "to").rglob("*.gz"))
+        assert the_manifest(job).complete
+
+
 def test_a_fork_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """The child trains and ends by itself; the parent's capture becomes whole."""
     script = (
