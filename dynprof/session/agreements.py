@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
@@ -12,6 +13,7 @@ from dynprof.coordination.leader import LEADER, Terms
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
+from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
 from dynprof.requests.plan import Refusal
@@ -129,6 +131,9 @@ class Agreements:
         return None
 
     def _tell_of(self, made: Agreement) -> None:
+        """Tell what came of a proposal; what a rank gave as its reason takes one line."""
+        left_out = {rank: printable(why) for rank, why in made.left_out.items()}
+        made = replace(made, left_out=left_out, reasons=tuple(map(printable, made.reasons)))
         if made.step is None:  # the store may have failed before this rank itself was told
             self._member.unasked(made.number)
             self._member.withdraw(Withdrawal(made.number, made.reasons))

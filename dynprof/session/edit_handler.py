@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, describe
 from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
+from dynprof.journal.journal import printable
 from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
@@ -133,8 +134,8 @@ class EditHandler:
         return None
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """Say why there will be no window."""
-        texts = list(map(str, refusal.problems))
+        """Say why there will be no window; each reason in one line, another rank's may be any."""
+        texts = [printable(str(problem)) for problem in refusal.problems]
         if refusal.asked:
             self._journal.refusal(number, texts)
         else:

@@ -16,6 +16,7 @@ from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.session import agreements
 from dynprof.session.job_windows import NO_ANSWER, JobWindows
+from dynprof.session.participation import Proposed
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -73,3 +74,18 @@ def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -
         found.append((record.ranks[0].outcome, record.missing, record.ranks[0].capture != ""))
     gone = {1: NO_ANSWER}
     assert found == [("waiting", gone, False), ("open", gone, False), ("saved", gone, True)]
+
+
+def test_a_reason_of_another_rank_is_one_line(job: Job) -> None:
+    """A path in it may have line breaks and a terminal's codes: it could pass for other lines."""
+    reason = "rank 1: no /x\nrank 0: all is well\x1b[31m"
+    shown = "rank 1: no /x\\nrank 0: all is well\\x1b[31m"
+    job.session._agreements._tell_of(Agreement(1, 7, (0,), {1: reason}))
+    assert f"request 1: rank 1 takes no part: {shown}" in job.log().split("\n")
+    job.edit(active=2)
+    member, made = job.session._member, Agreement(2, None, (), {}, (reason,))
+    member._pending, member._newest = True, Proposed(2, 1, None)
+    job.session._agreements._tell_of(made)
+    (answer,) = job.session.status().edits
+    assert answer.text == f"{shown}; no rank opens."
+    assert f"{shown}; no rank opens." in job.log().split("\n")
