@@ -79,11 +79,11 @@ class EditOutcomes:
     def wait(self, number: int, text: str) -> bool:
         """Note what an edit still waits for; return whether that is news.
 
-        One that has ended does not: another thread may have superseded it a moment ago.
+        One that has gone on does not: another thread may have superseded or opened it a moment ago.
         """
         with self._lock:
             answer = self._answers.get(number)
-            if answer is None or answer.outcome not in ON_THE_WAY or answer.text == text:
+            if answer is None or answer.outcome != "waiting" or answer.text == text:
                 return False
             self._answers[number] = dataclasses.replace(answer, outcome="waiting", text=text)
             return True

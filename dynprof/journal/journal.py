@@ -115,7 +115,10 @@ class Journal:
 
     def wait_for(self, number: int, hindrance: str) -> None:
         """Note what an edit waits for, once, however often that is found."""
-        text = f"waits, {hindrance}"
+        self.still_waits(number, f"waits, {hindrance}")
+
+    def still_waits(self, number: int, text: str) -> None:
+        """Note something of an edit, if that is news and it still waits."""
         if self.outcomes.wait(number, text):
             self.info(f"request {number}: {text}")
 

@@ -99,8 +99,11 @@ class EditHandler:
         better = self.plan(number, asked)
         if isinstance(better, Refusal) or better.plan.backend == waiting.plan.backend:
             return
-        if self._inbox.exchange(waiting, better):
-            self._tell_of(better, f"{_profiler(better)} serves it, which has come since")
+        if self._inbox.exchange(waiting, better):  # from here on a step may take it
+            remarks = tuple(map(str, better.remarks))
+            text = f"{_profiler(better)} serves it, which has come since"
+            self._journal.still_waits(number, "\n".join([text, *remarks]))
+            self._journal.remember(remarks=remarks)
 
     def read(self, edit: Edit, *, now: bool = False) -> Asked | Cancel | Refusal:
         """Return what an edit asks for."""
@@ -159,16 +162,12 @@ class EditHandler:
         when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
-        self._tell_of(request, text)
+        remarks = tuple(map(str, request.remarks))
+        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
+        self._journal.remember(problems=(), remarks=remarks)
         if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
-
-    def _tell_of(self, request: Request, text: str) -> None:
-        """Say that a request waits, with what is remarked of it."""
-        remarks = [str(remark) for remark in request.remarks]
-        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.remember(problems=(), remarks=tuple(remarks))
 
     def _after_what(self) -> str:
         """Say what a request has to wait for besides its step: it may be thousands of steps."""

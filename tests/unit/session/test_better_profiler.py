@@ -1,0 +1,54 @@
+"""A request that waits while a better profiler comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.requests.inbox import Inbox
+from dynprof.testing import FakeBackend
+
+if TYPE_CHECKING:
+    from dynprof.requests.request import Request
+    from tests.fake_job import Job
+
+
+@pytest.fixture
+def coming(job: Job) -> Job:
+    """Return a job with a request that waits, and a better profiler for it that has just come."""
+    job.edit(active=2, start_step=5)
+    process = job.session._process
+    job.session._edit_handler._process = replace(
+        process, backends=(FakeBackend("new"), job.backend)
+    )
+    return job
+
+
+def test_what_a_step_takes_at_that_moment_waits_no_more(
+    coming: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status says that the window is open, and not again that its request waits."""
+    exchange = Inbox.exchange
+
+    def and_a_step_comes(inbox: Inbox, waiting: Request, better: Request) -> bool:
+        done = exchange(inbox, waiting, better)
+        assert inbox.claim(better)
+        coming.session._journal.tell(better.number, "open", "opened at step 5")
+        return done
+
+    monkeypatch.setattr(Inbox, "exchange", and_a_step_comes)
+    coming.session._edit_handler.look()
+    (answer,) = coming.session.status().edits
+    assert (answer.outcome, answer.text) == ("open", "opened at step 5")
+
+
+def test_what_was_refused_since_stays_in_the_status(coming: Job) -> None:
+    """It is news of the request that waits, and none of the edit after it."""
+    coming.edit(active=0)
+    problems = coming.session.status().problems
+    coming.session._edit_handler.look()
+    assert "new (CPU) serves it" in coming.session.status().edits[0].text
+    assert coming.session.status().problems == problems
+    assert problems
