@@ -24,7 +24,15 @@ _IN_SCRIPTS_FOLDERS = (
     "info/.{}_*.saving",
     "*_ascend_pt/info/.{}_*.saving",
 )
-_UNFINISHED = (".{}_*.recording", "step_*/info/.{}_*.saving", "*/step_*/info/.{}_*.saving")
+_UNFINISHED = (
+    ".{}_*.recording",
+    "*/.{}_*.recording",
+    "*/*/.{}_*.recording",
+    "step_*/info/.{}_*.saving",
+    "*/step_*/info/.{}_*.saving",
+    "*/*/step_*/info/.{}_*.saving",
+)
+"""Captures lie in the directory, in one below it, or are put together in a process's own there."""
 
 
 @contextlib.contextmanager

@@ -17,10 +17,16 @@ LATER_S = 4e9
 
 
 @pytest.fixture(
-    params=["step_1-2_x/info/.h_1.rank0.saving", "sub/step_1-2_x/info/.h_1.rank0.saving"]
+    params=[
+        "step_1-2_x/info/.h_1.rank0.saving",
+        "sub/step_1-2_x/info/.h_1.rank0.saving",
+        "outgoing/h_1.rank0/step_1-2_x/info/.h_1.rank0.saving",
+        "sub/.h_1.rank0.recording",
+        "outgoing/h_1.rank0/.h_1.rank0.recording",
+    ]
 )
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a folder of unfinished work."""
+    """Return a folder of unfinished work; captures are also put together in a folder apart."""
     path: Path = tmp_path / request.param
     path.mkdir(parents=True)
     (path / "half.json").write_text("[")
