@@ -21,10 +21,11 @@ from dynprof.cli.config_directory import (
     nobody,
     statuses,
 )
-from dynprof.cli.outcome import NOBODY, fail
+from dynprof.cli.outcome import NOBODY, fail, say
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
+from dynprof.delivery.left_behind import left_behind
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def status(
     elif not watch:
         shown = console()
         shown.print(screen(found, shown.width))
+        for one in left_behind(directory):
+            say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
 
@@ -90,6 +93,7 @@ def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
     return {
         "directory": str(directory),
         "ranks": [{**dataclasses.asdict(one), "health": health(one)} for one in found],
+        "left_behind": [str(one.folder) for one in left_behind(directory)],
     }
 
 

@@ -2,5 +2,5 @@
 
 In come the files of one capture; they leave in a process beside the training, again and again until
 they are there, or stay where they are and the log says so. Never imports a cloud's package into
-the job, never reads credentials. Others use ``order`` and ``deliveries``.
+the job, never reads credentials. Others use ``order``, ``deliveries`` and ``left_behind``.
 """

@@ -1,6 +1,7 @@
 """``python -m dynprof.delivery ORDER``: what the training process starts to send a capture, once.
 
-Whatever keeps it from that ends it, and is the last thing that it says.
+Whatever keeps it from that ends it, and is the last thing that it says. A person types
+``python -m dynprof.delivery FOLDER TARGET`` for captures that no job sends any more.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import re
 import sys
 from pathlib import Path
 
-from dynprof.captures.manifest import MAX_BYTES
+from dynprof.captures.manifest import MAX_BYTES, load_manifest
 from dynprof.delivery.deliveries import DELIVERED
-from dynprof.delivery.order import Order, renamed
+from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
+from dynprof.files.destination import is_url
+from dynprof.files.layout import INFO_DIR
+from dynprof.files.leftovers import occupied
 from dynprof.files.regular import open_regular, read_regular
 
 _MANIFEST = re.compile(r"info/(rank_[0-9]+)(?:\.[0-9]+)?\.info\.json")
@@ -27,7 +31,33 @@ def main(text: str) -> None:
         Exception: Of whatever kind the target's file system has.
     """
     os.nice(10)
-    order = Order.from_text(text)
+    send(Order.from_text(text))
+
+
+def send_all(folder: Path, target: str) -> None:
+    """Send the captures in a folder to one of the same kind: a directory, or a URL.
+
+    Raises:
+        Exception: As :func:`main` does; also where a job is about to send them.
+    """
+    folder, place = folder.resolve(), target if is_url(target) else str(Path(target).resolve())
+    with occupied(folder) as mine:
+        if not mine:
+            raise BlockingIOError(f"a process that is alive sends what lies in {folder}")
+        for path in sorted(folder.glob(f"{INFO_DIR}/rank_*.info.json")):
+            files = files_of(path, load_manifest(path))
+            send(Order(str(folder), files, place, str(folder), (place,), False, 0))
+
+
+def send(order: Order) -> None:
+    """Send what an order names, unless another process is at it."""
+    with occupied(Path(order.folder, order.files[-1]).parent) as mine:
+        if not mine:
+            raise BlockingIOError(f"another process is sending what lies in {order.folder}")
+        _send(order)
+
+
+def _send(order: Order) -> None:
     target = target_of(order)
     last = order.files[-1]
     stem = Path(last).name.removesuffix(".info.json")
@@ -71,5 +101,8 @@ def _remove(folder: Path, files: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) == 3:
+        send_all(Path(sys.argv[1]), sys.argv[2])
+    else:
+        main(sys.argv[1])
     os._exit(0)  # a cloud's package may have something to say at its end, or never come to it

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.files.destination import OUTGOING
+from dynprof.files.leftovers import occupied
 from dynprof.process.side_process import SideProcess
 from dynprof.process.threads import own_thread
 
@@ -54,7 +55,7 @@ class Deliveries:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._errands: queue.SimpleQueue[Errand] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[tuple[Errand, contextlib.ExitStack]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._left: list[Order] = []  # the first is being sent
         self._workshops: set[Path] = set()
@@ -68,9 +69,18 @@ class Deliveries:
             self._left.append(errand.order)
             self._workshops.add(Path(errand.order.folder).parent)
             self._idle.clear()
-            self._errands.put(errand)
+            self._errands.put((errand, self._hold(errand.order)))
             if self._thread.ident is None:
                 self._thread.start()
+
+    @staticmethod
+    def _hold(order: Order) -> contextlib.ExitStack:
+        """Keep what waits from other jobs, which send what nobody holds."""
+        held = contextlib.ExitStack()
+        if not order.keeps:
+            with contextlib.suppress(OSError):
+                held.enter_context(occupied(Path(order.folder)))
+        return held
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all have arrived, and let none wait for others; False if that took longer."""
@@ -102,23 +112,27 @@ class Deliveries:
                     self._idle.set()
 
     def _send_next(self) -> None:
-        errand = self._errands.get()
+        errand, held = self._errands.get()
+        with held:
+            self._see_to(errand)
+
+    def _see_to(self, errand: Errand) -> None:
         self._ending.wait(errand.wait_s())
         until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
-        said = _sent(errand.order)
+        said = sent(errand.order)
         while not said.startswith(DELIVERED) and time.monotonic() < until_s:
             if pause_s == FIRST_PAUSE_S:
                 errand.on_trouble(said)
             time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            said = _sent(errand.order)
+            said = sent(errand.order)
         if said.startswith(DELIVERED):
             errand.on_end(said.removeprefix(DELIVERED), "")
         else:
             errand.on_end("", said)
 
 
-def _sent(order: Order) -> str:
+def sent(order: Order) -> str:
     """Send it in a process beside this one; return the last that it says."""
     try:
         sending = SideProcess.begin("dynprof.delivery", order.to_text())

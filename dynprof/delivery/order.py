@@ -92,30 +92,25 @@ class Delivery:
 
     def order(self, manifest_path: Path, manifest: Manifest) -> Order:
         """Return what to send of a capture that has been put together."""
-        folder = manifest_path.parent.parent
-        trace = [folder / manifest.trace] if manifest.trace else []
-        if trace and trace[0].is_dir():
-            trace = [path for path in sorted(trace[0].rglob("*")) if path.is_file()]
-        files = [*trace, *_beside(manifest_path), manifest_path]
-        names = [str(file.relative_to(folder)) for file in files]
+        folder, names = manifest_path.parent.parent, files_of(manifest_path, manifest)
         return self._order(folder, names, least_free_mb=self.least_free_mb)
 
     def record_order(self, record: Path) -> Order:
         """Return what to send of the record of a window of all ranks."""
         folder = record.parent.parent
-        return self._order(folder, [str(record.relative_to(folder))], keeps=True)
+        return self._order(folder, (str(record.relative_to(folder)),), keeps=True)
 
     def _order(
         self,
         folder: Path,
-        files: list[str],
+        files: tuple[str, ...],
         *,
         least_free_mb: float | None = None,
         keeps: bool = False,
     ) -> Order:
         return Order(
             folder=str(folder),
-            files=tuple(files),
+            files=files,
             target=str(self.destination.folder(folder.name)),
             root=str(self.layout.root),
             prof_dirs=tuple(map(str, self.layout.prof_dirs)),
@@ -136,6 +131,16 @@ def delivery_of(config: ProfilerConfig, layout: Layout, rank: Rank) -> Delivery:
         asked=config.asked_ranks,
         rank=rank,
     )
+
+
+def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Return the files of a capture in their order: its manifest, which names them, comes last."""
+    folder = manifest_path.parent.parent
+    trace = [folder / manifest.trace] if manifest.trace else []
+    if trace and trace[0].is_dir():
+        trace = [path for path in sorted(trace[0].rglob("*")) if path.is_file()]
+    files = [*trace, *_beside(manifest_path), manifest_path]
+    return tuple(str(file.relative_to(folder)) for file in files)
 
 
 def _beside(manifest_path: Path) -> list[Path]:

@@ -36,18 +36,38 @@ _UNFINISHED = (
 
 
 @contextlib.contextmanager
-def occupied(folder: Path) -> Iterator[None]:
+def occupied(folder: Path) -> Iterator[bool]:
     """Hold the lock on a folder; the system lets go of it when the process dies, however it does.
 
-    Where the file system has no locks, nothing there is ever taken for a leftover.
+    Gives False where somebody else holds it. Where the file system has no locks, nothing there is
+    ever taken for a leftover.
     """
-    descriptor = os.open(folder, _FOLDER)
+    descriptor, mine = os.open(folder, _FOLDER), True
     try:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        except BlockingIOError:
+            mine = False
+        except OSError:  # no locks there
+            pass
+        yield mine
     finally:
         os.close(descriptor)
+
+
+def is_free(folder: Path) -> bool:
+    """Return whether it is certain that nobody holds the lock on a folder."""
+    try:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError:  # a link, a FIFO, a file: nobody of ours made it
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody lives, or nobody can tell
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def remove_leftovers(
@@ -84,19 +104,9 @@ def _matches(place: Path, pattern: str) -> list[Path]:
 
 
 def _is_left(folder: Path, now_s: float) -> bool:
-    try:
-        descriptor = os.open(folder, _FOLDER)
-    except OSError:  # a link, a FIFO, a file: nobody of ours made it
-        return False
-    try:
-        if now_s - os.fstat(descriptor).st_mtime < OLD_S:
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody lives, or nobody can tell
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    with contextlib.suppress(OSError):
+        return now_s - folder.lstat().st_mtime >= OLD_S and is_free(folder)
+    return False
 
 
 def _remove(folder: Path) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.files.destination import destination
+from dynprof.delivery.deliveries import DELIVERED, sent
+from dynprof.delivery.left_behind import left_behind
+from dynprof.errors import ConfigError
+from dynprof.files.destination import OUTGOING, destination
 from dynprof.files.layout import free_disk_mb
-from dynprof.files.leftovers import OLD_S, remove_leftovers
+from dynprof.files.leftovers import OLD_S, occupied, remove_leftovers
 from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     import threading
 
     from dynprof.captures.analysis_start import Analyses
+    from dynprof.delivery.left_behind import LeftBehind
+    from dynprof.files.layout import Layout
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.step_sources import StepSources
@@ -50,6 +56,7 @@ class Upkeep:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._wall, self._analyses = journal, wall, analyses
         self._steps = steps
+        self._told: set[Path] = set()  # of captures that stay
 
     def tick(self) -> None:
         """Do what is due once a second, on the journal's thread."""
@@ -79,14 +86,14 @@ class Upkeep:
         """
 
         def clear_up() -> None:
-            self._clear_up_once()
+            self._clear_up_once(ended)
             if not ended.wait(OLD_S):
-                self._clear_up_once()
+                self._clear_up_once(ended)
 
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
             own_thread(clear_up, "dynprof-clear").start()
 
-    def _clear_up_once(self) -> None:
+    def _clear_up_once(self, ended: threading.Event) -> None:
         layout, removed = self._process.layout, list[Path]()
         places = (layout.root, *layout.prof_dirs)
         self._wall.attempt(
@@ -96,6 +103,45 @@ class Upkeep:
         self._wall.attempt("clearing up", lambda: remove_stale(layout, wall_s))
         for path in removed:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
+        self._wall.attempt("sending what was left behind", lambda: self._send_on(ended))
+
+    def _send_on(self, ended: threading.Event) -> None:
+        """Send the captures that nobody sends any more; say which stay, and what sends them.
+
+        Apart from those of this job, which are neither kept waiting by them nor its end.
+        """
+        layout, away = self._process.layout, dict[str, str]()
+        for one in left_behind(layout.root, layout.prof_dirs):
+            if ended.is_set():
+                return
+            why = self._why_not_sent(one, layout, away)
+            if why and one.path not in self._told:
+                self._told.add(one.path)
+                text = f"the capture in {one.folder} was never sent on: {why}; to send it, type"
+                self._journal.warning(f"{text} {one.command}")
+
+    def _why_not_sent(self, one: LeftBehind, layout: Layout, away: dict[str, str]) -> str:
+        """Send one on; return why it is still there. A place that does not answer is asked once."""
+        if not one.is_of(layout.host, os.geteuid()):
+            return "another user's job, or one on another machine, has left it"
+        with occupied(one.folder) as mine:
+            if not mine:
+                return ""
+            try:
+                order = one.order(layout)
+            except (OSError, ConfigError) as error:
+                return str(error)
+            place = order.target.rpartition("/")[0]
+            said = away.get(place) or sent(order)
+        if not said.startswith(DELIVERED):
+            away[place] = said
+            return said
+        self._journal.info(f"sent on what another job left: {said.removeprefix(DELIVERED)}")
+        with contextlib.suppress(OSError):
+            one.folder.parent.rmdir()
+            if one.folder.parent.parent.name == OUTGOING:
+                one.folder.parent.parent.rmdir()
+        return ""
 
 
 def learn_rank(process: ThisProcess, journal: Journal) -> None:

@@ -69,7 +69,7 @@ A name stands for a module of the hall, or for a folder and all that is in it.""
 ANALYSIS_SEES = {"analysis", "captures.manifest", "captures.window_record", "errors", "files"}
 ANALYSIS_SEES |= {"plural", "process", "version"}
 CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
-CLI_SEES |= {"attach", "launch", "plural", "process", "requests", "steps", "version"}
+CLI_SEES |= {"attach", "delivery", "launch", "plural", "process", "requests", "steps", "version"}
 
 TORCH_MODULES = {
     f"backends.{name}"

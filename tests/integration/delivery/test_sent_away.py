@@ -5,113 +5,27 @@ The server is moto's, the client boto3's; what the job uses is s3fs.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import socket
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.captures.window_record import WindowRecord
 from tests.integration.commands import dynprof
+from tests.integration.delivery.buckets import (
+    PLACE,
+    SECRET,
+    UNTIL_ENOUGH,
+    Bucket,
+    end,
+    files,
+    job,
+    log,
+)
 from tests.integration.launching import end_well, ranks
 from tests.integration.running import LOOP, RunningJob, wait_for
-from tests.processes import start
-
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
-pytest.importorskip("s3fs", reason="s3fs is not installed")
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-UNTIL_ENOUGH = LOOP.replace("while True", "import os\nwhile not os.path.exists('enough')")
-SECRET = "nobody-may-read-this"  # noqa: S105 - of a server on loopback
-PLACE = "s3://runs/job"
-
-
-class Bucket:
-    """A bucket of a server that may be there or not.
-
-    Args:
-        folder: Where the server works.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self._folder = folder
-        self.env = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
-            "AWS_ACCESS_KEY_ID": "somebody",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        self._client: Any = boto3.client(
-            "s3",
-            endpoint_url=self.env["AWS_ENDPOINT_URL"],
-            aws_access_key_id="somebody",
-            aws_secret_access_key=SECRET,
-            region_name="us-east-1",
-        )
-
-    @contextlib.contextmanager
-    def served(self) -> Iterator[None]:
-        """Run the server, with an empty bucket."""
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        with start(command, cwd=self._folder):
-            wait_for("the server", self._is_there)
-            self._client.create_bucket(Bucket="runs")
-            yield
-
-    def _is_there(self) -> bool | None:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-            return True
-        return None
-
-    def objects(self) -> dict[str, bytes]:
-        """Return what lies there, by key."""
-        found = self._client.list_objects_v2(Bucket="runs").get("Contents", [])
-        return {one["Key"]: self._read(one["Key"]) for one in found}
-
-    def _read(self, key: str) -> bytes:
-        content: bytes = self._client.get_object(Bucket="runs", Key=key)["Body"].read()
-        return content
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    """Return one whose server is not running yet."""
-    made = Bucket(tmp_path)
-    yield made
-    made._client.close()
-
-
-@contextlib.contextmanager
-def job(
-    folder: Path, bucket: Bucket, allowed: str = PLACE, script: str = UNTIL_ENOUGH
-) -> Iterator[RunningJob]:
-    """Run a job that may send captures to a URL."""
-    env = {**bucket.env, "DYNPROF_PROF_DIRS": allowed}
-    with RunningJob(folder, script, **env) as running:
-        running.when("training", lambda status: status.state == "idle")
-        yield running
-
-
-def end(running: RunningJob) -> None:
-    """Let a job come to its end."""
-    (running.root.parent / "enough").touch()
-    running.process.communicate()
-    assert running.process.returncode == 0
-
-
-def files(folder: Path) -> list[str]:
-    """Return what lies in a folder and below, links and folders too."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 def steps_of(trace: bytes) -> list[int]:
@@ -119,11 +33,6 @@ def steps_of(trace: bytes) -> list[int]:
     events = json.loads(gzip.decompress(trace))["traceEvents"]
     names = [event["name"] for event in events if event["name"].startswith("ProfilerStep#")]
     return sorted(int(name.removeprefix("ProfilerStep#")) for name in names)
-
-
-def log(root: Path) -> str:
-    """Return all logs."""
-    return "".join(path.read_text() for path in sorted(root.glob("log/*")))
 
 
 def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:

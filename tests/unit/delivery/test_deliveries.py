@@ -36,7 +36,7 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
         go_on.wait(patience_s())
         return f"{DELIVERED}{order.target}/info/rank_0.info.json"
 
-    monkeypatch.setattr(deliveries, "_sent", sent)
+    monkeypatch.setattr(deliveries, "sent", sent)
     made = Deliveries(attempt)
     for name in ("a", "b"):
         made.submit(Errand(order(name), on_end=lambda *said: told.append(said)))
@@ -57,7 +57,7 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     reasons = (f"no route, {number}" for number in itertools.count(1))
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(deliveries, "LONGEST_PAUSE_S", 0.001)
-    monkeypatch.setattr(deliveries, "_sent", lambda _: next(reasons))
+    monkeypatch.setattr(deliveries, "sent", lambda _: next(reasons))
     trouble, told = list[str](), list[tuple[str, str]]()
     made = Deliveries(attempt)
     made.submit(

@@ -1,0 +1,133 @@
+"""Captures that no process sends any more: the job was killed, or gave them up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.config import parse_config
+from dynprof.delivery.order import delivery_of
+from dynprof.errors import CaptureError, ConfigError
+from dynprof.files.destination import is_url, placed
+from dynprof.files.leftovers import OLD_S, is_free
+from dynprof.process.rank import Rank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dynprof.delivery.order import Order
+    from dynprof.files.layout import Layout
+
+_MANIFESTS = (
+    "*_*.rank*/step_*/info/rank_*.info.json",
+    "*/*_*.rank*/step_*/info/rank_*.info.json",
+)
+"""Each process puts captures that are to be sent together in a folder of its own."""
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """One capture.
+
+    Attributes:
+        path: Its manifest.
+        manifest: What that says.
+        target: Where its folder was to go; empty where that is not known here.
+    """
+
+    path: Path
+    manifest: Manifest
+    target: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.path.parent.parent
+
+    @property
+    def command(self) -> str:
+        """What sends it, typed by somebody who may."""
+        target = self.target or "URL-OR-DIRECTORY"
+        return shlex.join(["python", "-m", "dynprof.delivery", str(self.folder), target])
+
+    def is_of(self, host: str, user: int) -> bool:
+        """Return whether a user made all of it on a machine: nobody is had to send others' files.
+
+        A lock need not be known to other machines.
+        """
+        places = (self.folder.parent, self.folder, self.path.parent, self.path)
+        facts = [place.lstat() for place in places]
+        mine = all(one.st_uid == user and not stat.S_ISLNK(one.st_mode) for one in facts)
+        return mine and self.folder.parent.name.startswith(f"{host}_")
+
+    def order(self, layout: Layout) -> Order:
+        """Return what to send, once, by the rules of the job that does.
+
+        Raises:
+            OSError: The rules forbid it.
+            ConfigError: It is not known where to.
+        """
+        if not self.target:
+            raise PermissionError("it is not known which directory prof_dir is relative to")
+        config = parse_config(json.dumps(self.manifest.request.config).encode()).config
+        rank = Rank(self.manifest.rank, self.manifest.world_size, "")
+        delivery = delivery_of(config, layout, rank)
+        if why := delivery.destination.why_not(layout, self.path):
+            raise PermissionError(why)
+        return replace(delivery.order(self.path, self.manifest), retry_s=0)
+
+
+def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
+    """Return what nobody sends of what lies below these directories, the oldest first.
+
+    Not what is being saved, nor what is so young that its process may be about to send it.
+
+    Args:
+        root: That of a config.
+        places: Others in which captures of its job may have been put together.
+    """
+    found = {path for place in (root, *places) for one in _MANIFESTS for path in _glob(place, one)}
+    left = [one for path in sorted(found) if (one := _left(path, root))]
+    return sorted(left, key=lambda one: one.manifest.closed_at)
+
+
+def _glob(place: Path, pattern: str) -> list[Path]:
+    try:
+        return list(place.glob(pattern))
+    except OSError:  # folders vanish meanwhile
+        return []
+
+
+def _left(path: Path, root: Path) -> LeftBehind | None:
+    folder = path.parent.parent
+    try:
+        if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
+            return None
+        if not (is_free(folder) and is_free(path.parent)):
+            return None
+        manifest = load_manifest(path)
+        trace = manifest.trace
+        if trace and (Path(trace).name != trace or not os.path.lexists(folder / trace)):
+            return None  # half of it has gone: it has been sent
+    except (OSError, CaptureError):
+        return None
+    return LeftBehind(path, manifest, _target(manifest, folder, root))
+
+
+def _target(manifest: Manifest, folder: Path, root: Path) -> str:
+    try:
+        config = parse_config(json.dumps(manifest.request.config).encode()).config
+    except ConfigError:  # another version of dynprof wrote it
+        return ""
+    place = config.prof_dir
+    if not (is_url(place) or Path(place).is_absolute() or folder.is_relative_to(root)):
+        return ""  # a scratch directory may be that of several jobs
+    place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
+    return f"{place}/{folder.name}"
