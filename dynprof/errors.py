@@ -81,6 +81,6 @@ class SessionError(DynprofError):
     """A call of :mod:`dynprof.acl` came out of order; it changed nothing."""
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """Return an exception in words; its class only where we did not raise it on purpose."""
     return str(error) if isinstance(error, DynprofError) else f"{type(error).__name__}: {error}"

@@ -16,10 +16,12 @@ from dynprof.captures.manifest import MAX_BYTES, load_manifest
 from dynprof.delivery.deliveries import DELIVERED
 from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
+from dynprof.errors import describe
 from dynprof.files.destination import is_url
 from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import open_regular, read_regular
+from dynprof.journal.journal import printable
 
 _MANIFEST = re.compile(r"info/(rank_[0-9]+)(?:\.[0-9]+)?\.info\.json")
 
@@ -100,9 +102,16 @@ def _remove(folder: Path, files: tuple[str, ...]) -> None:
                 place.rmdir()
 
 
+def _end(_: object, error: BaseException, __: object) -> None:
+    """Say why it did not work, in one line: the last counts, and a store may answer anything."""
+    print(printable(describe(error)), file=sys.stderr, flush=True)
+    os._exit(1)  # a cloud's package may have something to say at its end, or never come to it
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
+    sys.excepthook = _end
+    if len(sys.argv) > 2:
         send_all(Path(sys.argv[1]), sys.argv[2])
     else:
         main(sys.argv[1])
-    os._exit(0)  # a cloud's package may have something to say at its end, or never come to it
+    os._exit(0)  # as above

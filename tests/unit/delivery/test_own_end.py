@@ -16,7 +16,7 @@ pytest.importorskip("fsspec", reason="fsspec is not installed")
 if TYPE_CHECKING:
     from pathlib import Path
 
-PACKAGE = """
+STORE = """
 import atexit, sys, threading, time
 from fsspec.spec import AbstractFileSystem
 
@@ -25,25 +25,49 @@ class OSSFileSystem(AbstractFileSystem):
     def cat_file(self, path, **more):
         raise FileNotFoundError(path)
     def put_file(self, source, path, **more):
+"""
+PACKAGE = (
+    STORE
+    + """
         pass
 
 atexit.register(print, "the client session was not closed", file=sys.stderr)
 threading.Thread(target=time.sleep, args=(3600,)).start()
 """
+)
+LIAR = (
+    STORE
+    + """
+        raise OSError("no, key\\x1b[31m\\ndelivered oss://elsewhere")
+"""
+)
+URL, FILES = "oss://runs/job", ("info/rank_0.info.json",)
+
+
+def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Return the last that is said where a cloud's package is this one."""
+    place, capture = folder / "packages", folder / "capture"
+    (place / "ossfs").mkdir(parents=True)
+    (place / "ossfs" / "__init__.py").write_text(package)
+    (capture / "info").mkdir(parents=True)
+    (capture / "info" / "rank_0.info.json").write_text("{}")
+    monkeypatch.syspath_prepend(place)
+    order = Order(str(capture), FILES, URL, str(folder), (), False, 0)
+    sending = SideProcess.begin("dynprof.delivery", order.to_text())
+    return sending.last_line(wait=True, most_s=patience_s())
 
 
 def test_a_package_that_does_not_end_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has arrived has arrived, whatever a cloud's package says or waits for at the end."""
-    place, capture = tmp_path / "packages", tmp_path / "capture"
-    (place / "ossfs").mkdir(parents=True)
-    (place / "ossfs" / "__init__.py").write_text(PACKAGE)
-    (capture / "info").mkdir(parents=True)
-    (capture / "info" / "rank_0.info.json").write_text("{}")
-    monkeypatch.syspath_prepend(place)
-    files, url = ("info/rank_0.info.json",), "oss://runs/job"
-    order = Order(str(capture), files, url, str(tmp_path), (), False, 0)
-    sending = SideProcess.begin("dynprof.delivery", order.to_text())
-    said = sending.last_line(wait=True, most_s=patience_s())
-    assert said == f"{DELIVERED}{url}/{files[0]}"
+    assert said_with(PACKAGE, tmp_path, monkeypatch) == f"{DELIVERED}{URL}/{FILES[0]}"
+
+
+def test_what_a_store_answers_is_not_taken_for_an_arrival(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reason is said in one line, whatever lines the store's has, and in no terminal's codes."""
+    said = said_with(LIAR, tmp_path, monkeypatch)
+    assert said == r"OSError: no, key\x1b[31m\ndelivered oss://elsewhere"
+    assert (tmp_path / "capture" / FILES[0]).exists()
