@@ -7,13 +7,15 @@ Whatever keeps it from that ends it, and is the last thing that it says. A perso
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 from dynprof.captures.manifest import MAX_BYTES, load_manifest
-from dynprof.delivery.deliveries import DELIVERED
+from dynprof.delivery.deliveries import DELIVERED, longest_s
 from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
 from dynprof.errors import describe
@@ -23,6 +25,8 @@ from dynprof.files.leftovers import occupied
 from dynprof.files.regular import open_regular, read_regular
 from dynprof.journal.journal import printable
 
+SPARE_S = 5
+"""The job ends a try that hangs first, and says so."""
 _MANIFEST = re.compile(r"info/(rank_[0-9]+)(?:\.[0-9]+)?\.info\.json")
 
 
@@ -102,6 +106,12 @@ def _remove(folder: Path, files: tuple[str, ...]) -> None:
                 place.rmdir()
 
 
+def _end_in_time(order: Order) -> None:
+    """End a try that hangs, as the job does, also where that has ended meanwhile."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the job may ignore it
+    signal.alarm(math.ceil(longest_s(order)) + SPARE_S)
+
+
 def _end(_: object, error: BaseException, __: object) -> None:
     """Say why it did not work, in one line: the last counts, and a store may answer anything."""
     print(printable(describe(error)), file=sys.stderr, flush=True)
@@ -113,5 +123,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         send_all(Path(sys.argv[1]), sys.argv[2])
     else:
+        _end_in_time(Order.from_text(sys.argv[1]))
         main(sys.argv[1])
     os._exit(0)  # as above

@@ -136,12 +136,12 @@ def sent(order: Order) -> str:
     """Send it in a process beside this one; return the last that it says."""
     try:
         sending = SideProcess.begin("dynprof.delivery", order.to_text())
-        return sending.last_line(wait=True, most_s=_longest_s(order)) or ""
+        return sending.last_line(wait=True, most_s=longest_s(order)) or ""
     except OSError as error:
         return f"no process can be started: {error}"
 
 
-def _longest_s(order: Order) -> float:
+def longest_s(order: Order) -> float:
     """Return how long a try may take: where a network disk or a store hangs, it has no end."""
     sizes = 0
     for file in order.files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORE = """
-import atexit, sys, threading, time
+import atexit, signal, sys, threading, time
 from fsspec.spec import AbstractFileSystem
 
 class OSSFileSystem(AbstractFileSystem):
@@ -39,6 +40,14 @@ LIAR = (
     STORE
     + """
         raise OSError("no, key\\x1b[31m\\ndelivered oss://elsewhere")
+"""
+)
+STUCK = (
+    STORE
+    + """
+        assert 60 < signal.alarm(1) <= 66
+        while True:
+            time.sleep(1)
 """
 )
 URL, FILES = "oss://runs/job", ("info/rank_0.info.json",)
@@ -71,3 +80,15 @@ def test_what_a_store_answers_is_not_taken_for_an_arrival(
     said = said_with(LIAR, tmp_path, monkeypatch)
     assert said == r"OSError: no, key\x1b[31m\ndelivered oss://elsewhere"
     assert (tmp_path / "capture" / FILES[0]).exists()
+
+
+def test_one_that_hangs_ends_though_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may have been killed; and it ignores the signal, as its children do then."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        said = said_with(STUCK, tmp_path, monkeypatch)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert said == f"it ended with code {-signal.SIGALRM}"
