@@ -65,6 +65,7 @@ class Shutdown:
                 raise
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
+            self._tell_what_is_left()
             raise
 
     def _close_and_save(self, reason: str) -> None:
@@ -96,9 +97,12 @@ class Shutdown:
         arrived = self._waited(self._deliveries.wait, "sent to its place", until_s)
         self._tell_others()  # then the record of the window may have to be sent
         if not (arrived and self._waited(self._deliveries.wait, "sent to its place", until_s)):
-            for text in self._deliveries.left():
-                self._journal.warning(text)
+            self._tell_what_is_left()
         self._deliveries.end()
+
+    def _tell_what_is_left(self) -> None:
+        for text in self._deliveries.left():
+            self._journal.warning(text)
 
     def _waited(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
         """Wait for something, not without a word where that takes long."""

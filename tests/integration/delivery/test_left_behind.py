@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -86,3 +87,17 @@ def test_what_no_job_may_send_is_named_with_the_command_that_does(
         assert f"job/{folder.name}/info/rank_0.info.json" in bucket.objects()
     assert files(root / "outgoing" / folder.parent.name) == []
     assert "is sent by no job" not in dynprof("status", root)[1]
+
+
+def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket: Bucket) -> None:
+    """It ends the wait of a job whose store does not answer; nobody else would say so."""
+    with job(tmp_path, bucket) as running:
+        running.edit(prof_dir=PLACE, active=2)
+        wait_for("the capture", lambda: "put together in" in log(running.root) or None)
+        (tmp_path / "enough").touch()
+        wait_for("the wait", lambda: "the process waits for it" in log(running.root) or None)
+        running.process.send_signal(signal.SIGINT)
+        running.process.communicate()
+    (info,) = running.root.glob("outgoing/*/step_*/info")
+    place = f"the capture in {info.parent} has not arrived in {PLACE}/{info.parent.name}"
+    assert f"{place}: it may arrive yet, and else stays there" in log(running.root)
