@@ -201,7 +201,12 @@ class Agreements:
             who = f"rank {group.rank} on {layout.host} ({in_utf_8(str(layout.config))})"
             self._member.group = group
             self._windows = JobWindows(
-                process, group.world_size, who, self._wall.attempt, self._deliveries
+                process,
+                group.world_size,
+                who,
+                self._wall.attempt,
+                self._deliveries,
+                self._journal.warning,
             )
             self._coordinator = Coordinator(
                 group, self._member, who, self._wall, self._journal.warning, self._windows

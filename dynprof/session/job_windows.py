@@ -20,7 +20,7 @@ from dynprof.process.clock import iso
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dynprof.captures.exporter import Attempt
@@ -110,6 +110,7 @@ class JobWindows:
         leader: Who leads: its rank, machine and config.
         attempt: Runs an action, and notes the exception that it ends with.
         deliveries: Sends records to where captures go, if that is no directory.
+        warn: Called with what an operator should know.
     """
 
     def __init__(
@@ -119,9 +120,10 @@ class JobWindows:
         leader: str,
         attempt: Attempt,
         deliveries: Deliveries,
+        warn: Callable[[str], None],
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._attempt, self._deliveries = attempt, deliveries
+        self._attempt, self._deliveries, self._warn = attempt, deliveries, warn
         self._world_size, self._leader = world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
         self._kept: dict[int, _Known] = {}  # by their numbers
@@ -234,7 +236,13 @@ class JobWindows:
         self._process.layout.make_dir(path.parent)
         record.save(path)
         if isinstance(delivery.destination.final, str) and is_last:
-            self._deliveries.submit(Errand(delivery.record_order(path)))
+            order = delivery.record_order(path)
+
+            def end(arrived: str, why: str) -> None:
+                if not arrived:
+                    self._warn(f"{path} has not arrived in {order.target}, and lies here: {why}")
+
+            self._deliveries.submit(Errand(order, on_end=end))
 
     def _record(self, known: _Known, first: int, made: Agreement, asked: Asked) -> WindowRecord:
         config, missing = asked.config, known.missing

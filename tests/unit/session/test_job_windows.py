@@ -10,7 +10,7 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.coordination.leader import Agreement
 from dynprof.coordination.messages import Reply
-from dynprof.delivery.deliveries import Deliveries
+from dynprof.delivery.deliveries import Deliveries, Errand
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
@@ -39,17 +39,25 @@ def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
     return None
 
 
-def asked(edited_at_s: float = 0.0) -> Asked:
+def asked(edited_at_s: float = 0.0, raw: bytes = RAW) -> Asked:
     """Return what an edit asks for."""
-    parsed = parse_config(RAW)
-    return Asked(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
+    parsed = parse_config(raw)
+    return Asked(Edit(raw, edited_at_s), parsed.config, parsed, now=False)
 
 
-def windows(root: Path, attempt: Attempt = attempt) -> JobWindows:
+def windows(
+    root: Path,
+    attempt: Attempt = attempt,
+    deliveries: Deliveries | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+    raw: bytes = RAW,
+) -> JobWindows:
     """Return those of a job of five ranks, of which 0 to 2 agreed on step 7, and 3 on nothing."""
     process = ThisProcess(Layout(root, 0, "host", 42), Rank(0, 5, "test"), (), clock=FakeClock())
-    made = JobWindows(process, 5, "rank 0 on host", attempt, Deliveries(attempt))
-    made.begin(4, asked())
+    made = JobWindows(
+        process, 5, "rank 0 on host", attempt, deliveries or Deliveries(attempt), warn
+    )
+    made.begin(4, asked(raw=raw))
     assert made.status().pending is None
     made.settle(Agreement(4, 7, (0, 1, 2), {3: "it does not run dynprof"}, (), 0.25))
     return made
@@ -168,6 +176,26 @@ def test_a_record_that_cannot_be_written_is_tried_when_there_is_news(tmp_path: P
         known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
     assert [type(failure) for failure in failures] == [NotADirectoryError] * 2
     assert known.status().saved == 3
+
+
+class NoWay(Deliveries):
+    """Nothing arrives."""
+
+    def submit(self, errand: Errand) -> None:
+        """Say why not."""
+        errand.on_end("", "PermissionError: Forbidden")
+
+
+def test_a_record_that_does_not_arrive_is_named(tmp_path: Path) -> None:
+    """Once all is over; without it nobody sees there who is missing."""
+    warned = list[str]()
+    raw = b'{"active": 3, "warmup": 2, "prof_dir": "s3://runs/job"}'
+    made = windows(tmp_path, attempt, NoWay(attempt), warned.append, raw)
+    made.hear(4, {rank: said(rank, "saved") for rank in (0, 1, 2)})
+    (path,) = tmp_path.rglob("window.json")
+    target = f"s3://runs/job/{path.parent.parent.name}"
+    why = "PermissionError: Forbidden"
+    assert warned == [f"{path} has not arrived in {target}, and lies here: {why}"]
 
 
 def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
