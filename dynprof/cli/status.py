@@ -26,9 +26,11 @@ from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.delivery.left_behind import left_behind
+from dynprof.files.destination import is_url
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
+    from dynprof.delivery.left_behind import LeftBehind
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
@@ -83,17 +85,23 @@ def status(
     elif not watch:
         shown = console()
         shown.print(screen(found, shown.width))
-        for one in left_behind(directory):
+        for one in _left(directory, found):
             say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
+
+
+def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:
+    """Return the captures that nobody sends, also from scratch directories that jobs may use."""
+    places = {Path(place) for one in found for place in one.prof_dirs if not is_url(place)}
+    return left_behind(directory.resolve(), places)
 
 
 def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
     return {
         "directory": str(directory),
         "ranks": [{**dataclasses.asdict(one), "health": health(one)} for one in found],
-        "left_behind": [str(one.folder) for one in left_behind(directory)],
+        "left_behind": [str(one.folder) for one in _left(directory, found)],
     }
 
 

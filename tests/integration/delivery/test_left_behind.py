@@ -101,3 +101,16 @@ def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket:
     (info,) = running.root.glob("outgoing/*/step_*/info")
     place = f"the capture in {info.parent} has not arrived in {PLACE}/{info.parent.name}"
     assert f"{place}: it may arrive yet, and else stays there" in log(running.root)
+
+
+def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bucket) -> None:
+    """It may lie anywhere; the job that may use it says where."""
+    scratch = tmp_path / "scratch"
+    with job(tmp_path, bucket, allowed=f"{scratch}:{PLACE}") as running:
+        running.edit(prof_dir=PLACE, active=2, storage={"scratch_dir": str(scratch), "retry_s": 0})
+        running.when("the capture", lambda status: bool(status.last_capture))
+        (manifest,) = scratch.rglob("rank_0.info.json")
+        os.utime(manifest, (1e9, 1e9))
+        said = dynprof("status", running.root)[1]
+    folder = manifest.parent.parent
+    assert f"python -m dynprof.delivery {folder} {PLACE}/{folder.name}" in said
