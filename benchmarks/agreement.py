@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 ROUNDS, PROCESSES = 7, 4
 RANKS_A_MACHINE = 8
-FEW, RELAYED, FORETOLD = 33, (250, 1000), (10_000, 100_000)
-"""Ranks of a job that shows the pace of larger ones, of those that show the work, and of these."""
+FEW, MORE, FORETOLD = 33, 500, (10_000, 100_000)
+"""Ranks of a job that shows the pace of larger ones, of one that shows the work, and of these."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 STEP_S = 0.01
 TORCH = Profiler("torch", ("CPU", "CUDA"))
@@ -95,9 +95,9 @@ class Walker:
         del cancellation
         return self._reply()
 
-    def parting(self) -> tuple[int, Reply]:
-        """Say where it is."""
-        return 0, self._reply()
+    def parting(self) -> dict[int, Reply]:
+        """Nothing of it."""
+        return {}
 
     def left_alone(self, why: str) -> None:
         """Nothing of it."""
@@ -213,21 +213,19 @@ def foretold(alike: list[dict[str, float]]) -> float:
     """Return the seconds that a job would take, by what some of its ranks have taken.
 
     The ranks have machines of their own there: what grows with them is the work of the leader and
-    the store, in one process here, a line through the measured ones. How long it takes until the
+    the store, in one process here, a line through the two. How long it takes until the
     slowest machine has looked is the worst that a few machines have shown.
     """
-    few, *more = alike
-    work = statistics.linear_regression(
-        [one["ranks"] for one in more], [one["worked_s"] for one in more]
-    )
-    return few["worst"] + work.slope * few["like"]
+    few, more = alike
+    work_s = (more["worked_s"] - few["worked_s"]) / (more["ranks"] - few["ranks"])
+    return few["worst"] + work_s * few["like"]
 
 
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
     jobs = [(count, 0) for count in counts]
-    jobs += [(count, like) for like in FORETOLD for count in (FEW, *RELAYED)]
+    jobs += [(count, like) for like in FORETOLD for count in (FEW, MORE)]
     found = []
     for count, like in jobs:
         with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:

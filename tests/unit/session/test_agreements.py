@@ -53,9 +53,8 @@ def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -
     parts, member = job.session._agreements, job.session._member
     raw = b'{"active": 3}'
     parsed = parse_config(raw)
-    windows = JobWindows(
-        parts._process, 2, "rank 0 on host", parts._wall.attempt, parts._deliveries
-    )
+    attempt, warn = parts._wall.attempt, parts._journal.warning
+    windows = JobWindows(parts._process, 2, "rank 0", attempt, parts._deliveries, warn)
     member.consider(Proposal(1, raw.decode(), 0.0, 0.0))
     windows.begin(1, Asked(Edit(raw, 0.0), parsed.config, parsed, now=False))
     member.open_at(Opening(1, 5, {}))
