@@ -263,6 +263,7 @@ class JobWindows:
             ranks=ranks,
             missing=dict(sorted(missing.items())),
             agreed_ms=round(made.took_s * 1e3, 3),
+            remarks=made.remarks,
             complete=not missing and all(_is_whole(one) for one in ranks.values()),
         )
 

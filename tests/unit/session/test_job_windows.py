@@ -59,7 +59,9 @@ def windows(
     )
     made.begin(4, asked(raw=raw))
     assert made.status().pending is None
-    made.settle(Agreement(4, 7, (0, 1, 2), {3: "it does not run dynprof"}, (), 0.25))
+    remarks = ("rank 2 counted its steps otherwise",)
+    left_out = {3: "it does not run dynprof"}
+    made.settle(Agreement(4, 7, (0, 1, 2), left_out, (), 0.25, remarks=remarks))
     return made
 
 
@@ -74,6 +76,7 @@ def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
     path = tmp_path / "step_9-11_19700101T000000Z" / "info" / "window.json"
     record = load_window_record(path)
     assert (record.first, record.last, record.agreed_ms) == (9, 11, 250.0)
+    assert record.remarks == ("rank 2 counted its steps otherwise",)
     assert (record.asked, record.world_size) == ((0, 1, 2, 3), 5)
     assert {rank: one.outcome for rank, one in record.ranks.items()} == dict.fromkeys(
         range(3), "waiting"
