@@ -172,7 +172,8 @@ class Participation:
 
     def _wait_until_free(self, patience_s: float) -> str:
         until_s = time.monotonic() + patience_s
-        while self._loop.occupied or self._opens_soon():
+        # In the order in which a window comes to be open: else one that just does is not seen.
+        while self._opens_soon() or self._loop.occupied:
             if time.monotonic() > until_s:
                 return f"its last window was not closed and saved within {patience_s:g} s"
             time.sleep(LOOK_AGAIN_S)

@@ -74,7 +74,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a window is open or just being opened."""
-        return self._open is not None or self._opening
+        return self._opening or self._open is not None  # in the order in which it becomes so
 
     @property
     def occupied(self) -> bool:

@@ -215,9 +215,13 @@ FLOOD = """
 #include <thread>
 
 static std::atomic<bool> flooding{true};
+static std::atomic<int> marked{0};
 
 extern "C" void flood() {
-    std::thread([] { while (flooding) mstxMarkA("again", nullptr); }).detach();
+    std::thread([] { for (; flooding; marked++) mstxMarkA("again", nullptr); }).detach();
+}
+extern "C" void wash_over(int marks) {
+    for (marks += marked; marked < marks;) std::this_thread::yield();
 }
 extern "C" void enough() { flooding = false; }
 """
@@ -230,6 +234,7 @@ def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
     flood = ctypes.CDLL("flood.so")
     flood.flood()
     window()
+    flood.wash_over(2_000_000)  # however seldom that thread runs on a busy machine
     while dp.status().step < 3 or dp.status().state == "recording":
         time.sleep(0.01)
         dp.step()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
     from dynprof.coordination.job_group import JobGroup
+    from dynprof.windows.loop import Loop
     from tests.fake_job import Job
 
 
@@ -64,6 +65,40 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
         assert waiting
         assert waiting.config.active == active
         member.left_alone("nobody leads the ranks any more")
+
+
+def test_a_window_that_opens_between_two_looks_is_waited_for(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request is agreed on once it is over, and not refused as it comes too late then."""
+    member = job.session._member
+    member.consider(Proposal(1, '{"active": 30}', 1.0, 0.0))
+    member.open_at(Opening(1, 5, {}))
+    occupied = type(job.session._loop).occupied
+
+    def look(loop: Loop) -> bool:
+        """Return what was so a moment ago."""
+        seen = cast("bool", occupied.__get__(loop))
+        job.step(10)
+        return seen
+
+    monkeypatch.setattr(type(job.session._loop), "occupied", property(look))
+    reply = member.consider(Proposal(2, '{"active": 2}', 2.0, 0.0))
+    assert reply.problem == "its last window was not closed and saved within 0 s"
+
+
+def test_a_window_that_is_just_open_is_seen(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may look at any moment of its opening."""
+    loop = job.session._loop
+
+    def not_yet(loop: Loop) -> None:
+        """Return what was so a moment ago."""
+        loop._opening = False
+
+    assert not loop.busy
+    loop._opening = True
+    monkeypatch.setattr(type(loop), "_open", property(not_yet), raising=False)
+    assert loop.busy
 
 
 def test_who_parts_says_of_each_window_what_is_news(
