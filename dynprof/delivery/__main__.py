@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from dynprof.captures.manifest import MAX_BYTES, load_manifest
 from dynprof.delivery.deliveries import DELIVERED, longest_s
@@ -22,7 +22,7 @@ from dynprof.errors import describe
 from dynprof.files.destination import is_url
 from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
-from dynprof.files.regular import open_regular, read_regular
+from dynprof.files.regular import folder_below, open_below, read_regular
 from dynprof.journal.journal import printable
 
 SPARE_S = 5
@@ -70,7 +70,7 @@ def _send(order: Order) -> None:
     free = _free_stem(order, target) if _MANIFEST.fullmatch(last) and not order.keeps else stem
     for file in order.files:
         # Others may write where captures lie: none of theirs is sent in the name of the job's user.
-        with open_regular(Path(order.folder, file), follow_symlinks=False) as source:
+        with open_below(Path(order.folder), PurePath(file)) as source:
             target.put(source, renamed(file, stem, free))
     # Its exit code may get lost. Said before anything is removed: else, where it cannot be said, it
     # would be nowhere as far as anybody knows.
@@ -97,8 +97,9 @@ def _free_stem(order: Order, target: Target) -> str:
 
 def _remove(folder: Path, files: tuple[str, ...]) -> None:
     """Remove what has been sent, and the folders that are empty then."""
-    for file in files:
-        Path(folder, file).unlink(missing_ok=True)
+    for file in map(PurePath, files):
+        with contextlib.suppress(FileNotFoundError), folder_below(folder, file.parent) as below:
+            os.unlink(file.name, dir_fd=below)
     emptied = {parent for file in files for parent in Path(folder, file).parents}
     for place in sorted(emptied, key=lambda place: len(place.parts), reverse=True):
         if place.is_relative_to(folder):

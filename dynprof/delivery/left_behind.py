@@ -114,11 +114,15 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
             return None
         manifest = load_manifest(path)
         trace = manifest.trace
-        if trace and (Path(trace).name != trace or not os.path.lexists(folder / trace)):
+        if trace and (not _is_name(trace) or not os.path.lexists(folder / trace)):
             return None  # half of it has gone: it has been sent
     except (OSError, CaptureError):
         return None
     return LeftBehind(path, manifest, _target(manifest, folder, root))
+
+
+def _is_name(text: str) -> bool:
+    return text != ".." and Path(text).name == text
 
 
 def _target(manifest: Manifest, folder: Path, root: Path) -> str:

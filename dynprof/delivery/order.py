@@ -137,7 +137,7 @@ def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
     """Return the files of a capture in their order: its manifest, which names them, comes last."""
     folder = manifest_path.parent.parent
     trace = [folder / manifest.trace] if manifest.trace else []
-    if trace and trace[0].is_dir():
+    if trace and trace[0].is_dir() and not trace[0].is_symlink():
         trace = [path for path in sorted(trace[0].rglob("*")) if path.is_file()]
     files = [*trace, *_beside(manifest_path), manifest_path]
     return tuple(str(file.relative_to(folder)) for file in files)

@@ -13,12 +13,14 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+    from pathlib import Path, PurePath
 
 _ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 LAST_STREAM = 2
 """The last descriptor of the standard streams."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_LINK
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
@@ -89,7 +91,7 @@ def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
         NotRegularError: Something else stands there.
         OSError: It cannot be opened.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_LINK)
+    folder = os.open(path.parent, _FOLDER)
     try:
         descriptor, facts = descriptor_of(path.name, flags, mode, folder=folder)
         if facts.st_nlink > 1:
@@ -111,6 +113,31 @@ def _none_of_the_standard_streams(descriptor: int) -> int:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, LAST_STREAM + 1)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_below(top: Path, below: PurePath) -> Iterator[int]:
+    """Open a folder below another; no link leads there, whoever puts one in its way meanwhile.
+
+    Raises:
+        OSError: It cannot be opened, or a link stands in its way.
+    """
+    if ".." in below.parts:
+        raise PermissionError(errno.EPERM, "it lies elsewhere", str(below))
+    folder = os.open(top, _FOLDER)
+    try:
+        for name in below.parts:
+            above, folder = folder, os.open(name, _FOLDER, dir_fd=folder)
+            os.close(above)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_below(top: Path, file: PurePath) -> BinaryIO:
+    """Open a regular file below a folder for reading bytes, as :func:`folder_below` does."""
+    with folder_below(top, file.parent) as folder:
+        return open(descriptor_of(file.name, folder=folder)[0], "rb")  # noqa: PTH123
 
 
 def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:

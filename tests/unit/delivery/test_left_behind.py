@@ -70,12 +70,24 @@ def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret"])
+@pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret", ".."])
 def test_a_trace_that_is_not_there_is_not_sent(tmp_path: Path, trace: str) -> None:
     """It has been sent and removed; nor does a manifest reach outside of its folder."""
     left(tmp_path / "outgoing", trace, prof_dir="captures")
     (tmp_path / "secret").touch()
     assert left_behind(tmp_path) == []
+
+
+def test_a_link_in_the_place_of_a_trace_leads_to_nothing_that_is_sent(tmp_path: Path) -> None:
+    """Whoever may write in the folder has no files of the job's user sent, nor removed there."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").touch()
+    (folder / "a.json.gz").unlink()
+    (folder / "a.json.gz").symlink_to(tmp_path / "private")
+    (one,) = left_behind(tmp_path)
+    files = one.order(Layout(tmp_path, 0, "host", 43)).files
+    assert files == ("a.json.gz", "info/rank_0.info.json")
 
 
 def test_only_what_the_jobs_own_user_made_here_is_sent(tmp_path: Path) -> None:

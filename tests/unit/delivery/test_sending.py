@@ -155,6 +155,19 @@ def test_what_others_put_in_the_place_of_a_file_is_not_sent(
     assert path.is_symlink()
 
 
+@pytest.mark.parametrize("file", ["trace/key", "../../private/key"])
+def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file: str) -> None:
+    """Also where a folder on the way is a link, which another may have put there meanwhile."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("nobody may read this")
+    (tmp_path / "scratch/step_1/trace").symlink_to(private)
+    with pytest.raises(OSError, match=r"trace|elsewhere"):
+        main(replace(order, files=(file, *FILES)).to_text())
+    assert (private / "key").read_text() not in contents(tmp_path / "captures").values()
+    assert contents(private)
+
+
 def test_the_disk_there_keeps_what_the_job_needs(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
