@@ -19,7 +19,7 @@ from dynprof.delivery.deliveries import DELIVERED, longest_s
 from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
 from dynprof.errors import describe
-from dynprof.files.destination import is_url
+from dynprof.files.destination import is_url, why_no_destination
 from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
@@ -46,6 +46,8 @@ def send_all(folder: Path, target: str) -> None:
     Raises:
         Exception: As :func:`main` does; also where a job is about to send them.
     """
+    if why := why_no_destination(target):
+        raise ValueError(why)
     folder, place = folder.resolve(), target if is_url(target) else str(Path(target).resolve())
     with occupied(folder) as mine:
         if not mine:
@@ -64,6 +66,8 @@ def send(order: Order) -> None:
 
 
 def _send(order: Order) -> None:
+    if _lies_there(order):
+        raise FileExistsError(f"what lies in {order.folder} is there already")
     target = target_of(order)
     last = order.files[-1]
     stem = Path(last).name.removesuffix(".info.json")
@@ -78,6 +82,13 @@ def _send(order: Order) -> None:
     if not order.keeps:
         with contextlib.suppress(OSError):
             _remove(Path(order.folder), order.files)
+
+
+def _lies_there(order: Order) -> bool:
+    """Return whether both are one folder, by whatever names: it would be removed once sent."""
+    with contextlib.suppress(FileNotFoundError):
+        return not is_url(order.target) and Path(order.target).samefile(order.folder)
+    return False
 
 
 def _free_stem(order: Order, target: Target) -> str:

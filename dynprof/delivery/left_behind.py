@@ -118,7 +118,8 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
             return None  # half of it has gone: it has been sent
     except (OSError, CaptureError):
         return None
-    return LeftBehind(path, manifest, _target(manifest, folder, root))
+    target = _target(manifest, folder, root)
+    return None if target == str(folder) else LeftBehind(path, manifest, target)
 
 
 def _is_name(text: str) -> bool:

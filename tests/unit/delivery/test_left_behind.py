@@ -78,6 +78,12 @@ def test_a_trace_that_is_not_there_is_not_sent(tmp_path: Path, trace: str) -> No
     assert left_behind(tmp_path) == []
 
 
+def test_a_capture_that_lies_where_it_was_to_go_is_not_left(tmp_path: Path) -> None:
+    """Its directory only has a name like those in which captures are put together."""
+    left(tmp_path, prof_dir="host_42.rank0")
+    assert left_behind(tmp_path) == []
+
+
 def test_a_link_in_the_place_of_a_trace_leads_to_nothing_that_is_sent(tmp_path: Path) -> None:
     """Whoever may write in the folder has no files of the job's user sent, nor removed there."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")

@@ -6,16 +6,13 @@ import errno
 import io
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from dynprof.delivery.__main__ import main
+from dynprof.delivery.__main__ import main, send_all
 from dynprof.delivery.deliveries import DELIVERED
 from dynprof.delivery.order import Order
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = ("trace.json", "info/rank_0.metadata.json", "info/rank_0.info.json")
 
@@ -153,6 +150,24 @@ def test_what_others_put_in_the_place_of_a_file_is_not_sent(
         main(order.to_text())
     assert secret.read_text() not in contents(tmp_path / "captures").values()
     assert path.is_symlink()
+
+
+def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> None:
+    """Sent to where it lies, by whatever name, it would be gone."""
+    (tmp_path / "link").symlink_to(tmp_path / "scratch")
+    before = contents(tmp_path / "scratch")
+    for place in ("scratch", "link"):
+        with pytest.raises(FileExistsError, match="is there already"):
+            main(replace(order, target=str(tmp_path / place / "step_1")).to_text())
+    assert contents(tmp_path / "scratch") == before
+
+
+def test_a_person_sends_to_a_place_that_lasts(order: Order, tmp_path: Path) -> None:
+    """What fsspec keeps in a process's memory would be gone with it."""
+    before = contents(tmp_path / "scratch")
+    with pytest.raises(ValueError, match="captures go to directories"):
+        send_all(Path(order.folder), "memory://runs/job")
+    assert contents(tmp_path / "scratch") == before
 
 
 @pytest.mark.parametrize("file", ["trace/key", "../../private/key"])
