@@ -79,7 +79,8 @@ class LeftBehind:
         config = parse_config(json.dumps(self.manifest.request.config).encode()).config
         rank = Rank(self.manifest.rank, self.manifest.world_size, "")
         delivery = delivery_of(config, layout, rank)
-        if why := delivery.destination.why_not(layout, self.path):
+        why = delivery.destination.why_not(layout, self.path)
+        if why := why or layout.why_forbidden(self.folder.parent):
             raise PermissionError(why)
         return replace(delivery.order(self.path, self.manifest), retry_s=0)
 
@@ -132,7 +133,8 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
     except ConfigError:  # another version of dynprof wrote it
         return ""
     place = config.prof_dir
-    if not (is_url(place) or Path(place).is_absolute() or folder.is_relative_to(root)):
-        return ""  # a scratch directory may be that of several jobs
+    here = Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
+    if not (is_url(place) or Path(place).is_absolute() or here):
+        return ""  # a scratch directory may be that of several jobs, and a link lead to another's
     place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
     return f"{place}/{folder.name}"

@@ -122,6 +122,26 @@ def test_the_rules_of_the_job_that_sends_hold(tmp_path: Path, place: str) -> Non
         one.order(Layout(root, 0, "host", 43))
 
 
+def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> None:
+    """Captures of a directory that nobody else may read would come to lie in one that others may.
+
+    Where the job's owner has links followed they go only to where their config says.
+    """
+    root = tmp_path / "root"
+    root.mkdir()
+    left(tmp_path / "private" / "outgoing", prof_dir="captures")
+    (root / "x").symlink_to(tmp_path / "private" / "outgoing")
+    (one,) = left_behind(root)
+    assert not one.target
+    (root / "x").unlink()
+    left(tmp_path / "linked", prof_dir=str(root / "captures"))
+    (root / "x").symlink_to(tmp_path / "linked")
+    (one,) = left_behind(root)
+    with pytest.raises(PermissionError, match="x is a symbolic link, which is not followed"):
+        one.order(Layout(root, 0, "host", 43))
+    assert one.order(Layout(root, 0, "host", 43, follow_symlinks=True)).target == one.target
+
+
 def test_a_scratch_directory_of_several_jobs_does_not_say_whose_it_is(tmp_path: Path) -> None:
     """Where prof_dir is relative to an unknown directory nothing is sent, but somebody told."""
     root = tmp_path / "root"
