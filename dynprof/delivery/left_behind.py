@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -66,6 +67,12 @@ class LeftBehind:
         facts = [place.lstat() for place in places]
         mine = all(one.st_uid == user and not stat.S_ISLNK(one.st_mode) for one in facts)
         return mine and self.folder.parent.name.startswith(f"{host}_")
+
+    def is_unchanged(self) -> bool:
+        """Return whether its manifest is that still: it may just have been about to be written."""
+        with contextlib.suppress(CaptureError):
+            return load_manifest(self.path) == self.manifest
+        return False
 
     def order(self, layout: Layout) -> Order:
         """Return what to send, once, by the rules of the job that does.

@@ -111,21 +111,29 @@ class Upkeep:
         Apart from those of this job, which are neither kept waiting by them nor its end.
         """
         layout, away = self._process.layout, dict[str, str]()
+        stay: dict[str, list[LeftBehind]] = {}
         for one in left_behind(layout.root, layout.prof_dirs):
             if ended.is_set():
-                return
-            why = self._why_not_sent(one, layout, away)
+                break
+            try:
+                why = self._why_not_sent(one, layout, away)
+            except FileNotFoundError:  # another job has sent it meanwhile
+                continue
             if why and one.path not in self._told:
                 self._told.add(one.path)
-                text = f"the capture in {one.folder} was never sent on: {why}; to send it, type"
-                self._journal.warning(f"{text} {one.command}")
+                stay.setdefault(why, []).append(one)
+        for why, ones in stay.items():  # a job of many ranks may have left thousands
+            text = f"the capture in {ones[0].folder} was never sent on: {why}; to send it, type"
+            more = f"; so it is with {len(ones) - 1:,} more, which dynprof status names"
+            text += f" {ones[0].command}{more if len(ones) > 1 else ''}"
+            self._journal.warning(text)
 
     def _why_not_sent(self, one: LeftBehind, layout: Layout, away: dict[str, str]) -> str:
         """Send one on; return why it is still there. A place that does not answer is asked once."""
         if not one.is_of(layout.host, os.geteuid()):
             return "another user's job, or one on another machine, has left it"
         with occupied(one.folder) as mine:
-            if not mine:
+            if not (mine and one.is_unchanged()):
                 return ""
             try:
                 order = one.order(layout)
