@@ -49,9 +49,9 @@ def send_all(folder: Path, target: str) -> None:
     if why := why_no_destination(target):
         raise ValueError(why)
     folder, place = folder.resolve(), target if is_url(target) else str(Path(target).resolve())
-    with occupied(folder) as mine:
+    with occupied(folder.parent) as mine:
         if not mine:
-            raise BlockingIOError(f"a process that is alive sends what lies in {folder}")
+            raise BlockingIOError(f"a process that is alive sends what lies in {folder.parent}")
         for path in sorted(folder.glob(f"{INFO_DIR}/rank_*.info.json")):
             files = files_of(path, load_manifest(path))
             send(Order(str(folder), files, place, str(folder), (place,), False, 0))

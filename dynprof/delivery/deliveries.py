@@ -55,10 +55,11 @@ class Deliveries:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._errands: queue.SimpleQueue[tuple[Errand, contextlib.ExitStack]] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[Errand] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._left: list[Order] = []  # the first is being sent
         self._workshops: set[Path] = set()
+        self._held: dict[Path, contextlib.ExitStack] = {}
         self._idle, self._ending = threading.Event(), threading.Event()
         self._idle.set()
         self._thread = own_thread(self._run, "dynprof-delivery")
@@ -67,20 +68,27 @@ class Deliveries:
         """Have something sent."""
         with self._lock:
             self._left.append(errand.order)
-            self._workshops.add(Path(errand.order.folder).parent)
+            self._workshops.add(_workshop(errand.order))
             self._idle.clear()
-            self._errands.put((errand, self._hold(errand.order)))
+            self._hold_what_waits()
+            self._errands.put(errand)
             if self._thread.ident is None:
                 self._thread.start()
 
-    @staticmethod
-    def _hold(order: Order) -> contextlib.ExitStack:
-        """Keep what waits from other jobs, which send what nobody holds."""
-        held = contextlib.ExitStack()
-        if not order.keeps:
+    def _hold_what_waits(self) -> None:
+        """Keep it from other jobs, which send what nobody holds.
+
+        By one lock for all that was put together in one place: as many descriptors as captures
+        may wait for a store would be missing to the job.
+        """
+        waiting = {_workshop(order) for order in self._left if not order.keeps}
+        for workshop in waiting - self._held.keys():
+            with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+                if held.enter_context(occupied(workshop)):
+                    self._held[workshop] = held.pop_all()
+        for workshop in self._held.keys() - waiting:
             with contextlib.suppress(OSError):
-                held.enter_context(occupied(Path(order.folder)))
-        return held
+                self._held.pop(workshop).close()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all have arrived, and let none wait for others; False if that took longer."""
@@ -108,15 +116,12 @@ class Deliveries:
             self._attempt("sending a capture", self._send_next)
             with self._lock:
                 self._left.pop(0)
+                self._hold_what_waits()
                 if not self._left:
                     self._idle.set()
 
     def _send_next(self) -> None:
-        errand, held = self._errands.get()
-        with held:
-            self._see_to(errand)
-
-    def _see_to(self, errand: Errand) -> None:
+        errand = self._errands.get()
         self._ending.wait(errand.wait_s())
         until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
         said = sent(errand.order)
@@ -130,6 +135,11 @@ class Deliveries:
             errand.on_end(said.removeprefix(DELIVERED), "")
         else:
             errand.on_end("", said)
+
+
+def _workshop(order: Order) -> Path:
+    """Return where all captures of this process that go its way are put together."""
+    return Path(order.folder).parent
 
 
 def sent(order: Order) -> str:

@@ -118,8 +118,8 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
     try:
         if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
             return None
-        if not (is_free(folder) and is_free(path.parent)):
-            return None
+        if not (is_free(folder.parent) and is_free(path.parent)):
+            return None  # a job has it wait, or a process that was started for it sends it
         manifest = load_manifest(path)
         trace = manifest.trace
         if trace and (not _is_name(trace) or not os.path.lexists(folder / trace)):

@@ -132,7 +132,7 @@ class Upkeep:
         """Send one on; return why it is still there. A place that does not answer is asked once."""
         if not one.is_of(layout.host, os.geteuid()):
             return "another user's job, or one on another machine, has left it"
-        with occupied(one.folder) as mine:
+        with occupied(one.folder.parent) as mine:
             if not (mine and one.is_unchanged()):
                 return ""
             try:

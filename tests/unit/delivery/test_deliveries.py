@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.delivery import deliveries
 from dynprof.delivery.deliveries import DELIVERED, Deliveries, Errand
 from dynprof.delivery.order import Order
+from dynprof.files.leftovers import is_free
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 def order(name: str, retry_s: float = 0) -> Order:
     """Return one of no files."""
     return Order(f"/scratch/{name}", (), f"/captures/{name}", "/", (), False, retry_s)
+
+
+def descriptors() -> int:
+    """Return how many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def attempt(_: str, action: Callable[[], object]) -> Exception | None:
@@ -68,3 +76,20 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     (end,) = told
     assert end[0] == ""
     assert end[1] != trouble[0]
+
+
+def test_what_waits_is_held_by_one_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others leave it alone, however many wait; what this job has given up they may send."""
+    go_on, workshop = threading.Event(), tmp_path / "host_1.rank0"
+    monkeypatch.setattr(deliveries, "sent", lambda _: str(go_on.wait(patience_s())))
+    made, before = Deliveries(attempt), descriptors()
+    for name in map(str, range(50)):
+        (workshop / name).mkdir(parents=True)
+        made.submit(Errand(replace(order(name), folder=str(workshop / name))))
+    assert descriptors() <= before + 2
+    assert not is_free(workshop)
+    go_on.set()
+    assert made.wait(patience_s())
+    assert is_free(workshop)
