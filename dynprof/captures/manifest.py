@@ -177,20 +177,20 @@ class Manifest(Record):
         return self.model_dump_json(indent=2) + "\n"
 
 
-def load_manifest(path: Path) -> Manifest:
+def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
     """Read a manifest.
 
     Raises:
-        CaptureError: The file is not there or not a manifest.
+        CaptureError: The file is not there, larger, or not a manifest.
     """
     try:
-        return Manifest.model_validate_json(_bytes_of(path))
+        return Manifest.model_validate_json(_bytes_of(path, most_bytes))
     except (OSError, ValidationError) as error:
         raise CaptureError(f"{path} is not the manifest of a capture: {error}") from None
 
 
-def _bytes_of(path: Path) -> bytes:
+def _bytes_of(path: Path, most_bytes: int) -> bytes:
     if isinstance(path, Path):
-        return read_regular(path, MAX_BYTES, follow_symlinks=True)
+        return read_regular(path, most_bytes, follow_symlinks=True)
     remote: Path = path  # behind one of fsspec's file systems, where there are only files
     return remote.read_bytes()

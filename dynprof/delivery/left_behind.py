@@ -31,6 +31,11 @@ _MANIFESTS = (
     "*/*_*.rank*/step_*/info/rank_*.info.json",
 )
 """Each process puts captures that are to be sent together in a folder of its own."""
+MOST_BYTES = 100_000
+"""Of a manifest that a job reads as it trains, which no other thread does meanwhile: some 20 ms.
+
+One of 16 MB, the most that any has, would hold it up for seconds, and take 2 GB of its memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class LeftBehind:
     def is_unchanged(self) -> bool:
         """Return whether its manifest is that still: it may just have been about to be written."""
         with contextlib.suppress(CaptureError):
-            return load_manifest(self.path) == self.manifest
+            return load_manifest(self.path, MOST_BYTES) == self.manifest
         return False
 
     def order(self, layout: Layout) -> Order:
@@ -120,7 +125,7 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
             return None
         if not (is_free(folder.parent) and is_free(path.parent)):
             return None  # a job has it wait, or a process that was started for it sends it
-        manifest = load_manifest(path)
+        manifest = load_manifest(path, MOST_BYTES)
         trace = manifest.trace
         if trace and (not _is_name(trace) or not os.path.lexists(folder / trace)):
             return None  # half of it has gone: it has been sent

@@ -152,6 +152,14 @@ def test_a_scratch_directory_of_several_jobs_does_not_say_whose_it_is(tmp_path: 
         one.order(Layout(root, 0, "host", 43))
 
 
+def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> None:
+    """Others may write where captures wait, and reading one of 16 MB takes seconds."""
+    left(tmp_path / "outgoing", prof_dir="captures", metadata={"padding": "x" * 90_000})
+    assert left_behind(tmp_path)
+    left(tmp_path / "o", prof_dir="captures", metadata={"padding": "x" * 100_000})
+    assert [one.folder.parts[-3] for one in left_behind(tmp_path)] == ["outgoing"]
+
+
 def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
     """A FIFO, a link to an endless device, something else than a manifest."""
     path = left(tmp_path / "outgoing", prof_dir="captures") / "info" / "rank_0.info.json"
