@@ -46,6 +46,8 @@ COLUMNS = (
 )
 MOST_RANKS = 64
 """More ranks than this are shown only if something is the matter with them."""
+MOST_LEFT = 16
+"""So many captures that nobody sends are named; all with ``--json``."""
 
 
 def status(
@@ -85,8 +87,11 @@ def status(
     elif not watch:
         shown = console()
         shown.print(screen(found, shown.width))
-        for one in _left(directory, found):
+        left = _left(directory, found)
+        for one in left[:MOST_LEFT]:
             say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
+        if more := len(left[MOST_LEFT:]):
+            say(f"so it is with {counted(more, 'more capture')}, which --json names")
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
 

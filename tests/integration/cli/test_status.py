@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, wait_for
 
@@ -82,3 +84,25 @@ def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
         assert job.capture()[0].complete
         job.when("its second step", lambda status: status.longest_s is not None)
         assert "alive" in dynprof("status", job.root)[1]
+
+
+def test_captures_that_nobody_sends_fill_no_screens(tmp_path: Path) -> None:
+    """Those of a killed job of many ranks are named up to a number, and counted."""
+    manifest = Manifest(
+        dynprof="0", backend="fake", versions={}, host="other", pid=42, rank=0, world_size=1,
+        request=RequestRecord(number=1, edited_at="", sha256="", config={"prof_dir": "s3://a/b"}),
+        steps=Steps(first=1, last=2, recorded=2, warmup=0), activities=("CPU",), opened_at="",
+        closed_at="", complete=True, cost=Cost(open_ms=0, close_ms=0),
+    )  # fmt: skip
+    for pid in range(20):
+        info = tmp_path / "outgoing" / f"other_{pid}.rank0" / "step_1-2_20260101T000000Z" / "info"
+        info.mkdir(parents=True)
+        manifest.save(info / "rank_0.info.json")
+        os.utime(info / "rank_0.info.json", (1e9, 1e9))
+    (tmp_path / "profiler_config.json").write_text("{}")
+    _, output, errors = dynprof("status", tmp_path)
+    said = output + errors
+    assert said.count("is sent by no job") == 16
+    assert "so it is with 4 more captures, which --json names" in said
+    named = json.loads(dynprof("status", tmp_path, "--json")[1])["left_behind"]
+    assert len(named) == 20
