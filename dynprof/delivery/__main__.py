@@ -1,4 +1,4 @@
-"""``python -m dynprof.delivery ORDER``: what the training process starts to send a capture, once.
+"""``python -m dynprof.delivery < ORDER``: what the training process starts to send a capture, once.
 
 Whatever keeps it from that ends it, and is the last thing that it says. A person types
 ``python -m dynprof.delivery FOLDER TARGET`` for captures that no job sends any more.
@@ -135,6 +135,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         send_all(Path(sys.argv[1]), sys.argv[2])
     else:
-        _end_in_time(Order.from_text(sys.argv[1]))
-        main(sys.argv[1])
+        text = sys.stdin.read()
+        _end_in_time(Order.from_text(text))
+        main(text)
     os._exit(0)  # as above

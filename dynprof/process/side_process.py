@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -26,18 +27,24 @@ class SideProcess:
     _words: BinaryIO
 
     @classmethod
-    def begin(cls, module: str, *arguments: str) -> SideProcess:
+    def begin(cls, module: str, *arguments: str, told: str = "") -> SideProcess:
         """Start a module of dynprof's; it goes on when this process ends.
+
+        Args:
+            module: Its name.
+            arguments: Its arguments, of 128 kB at most each.
+            told: What it reads on its standard input.
 
         Raises:
             OSError: No process can be started.
         """
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as begun, contextlib.ExitStack() as held:
             words = cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
+            given = begun.enter_context(_file_of(told)) if told else None
             process = subprocess.Popen(
                 command(module, *arguments),
                 env=environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=given or subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=words,
                 start_new_session=True,
@@ -87,6 +94,16 @@ class SideProcess:
         """Ask for its end no more; it goes on."""
         self._words.close()
         self._process.returncode = 0  # else the interpreter warns that it runs
+
+
+def _file_of(text: str) -> BinaryIO:
+    """Return a file in memory, at its beginning: a disk may be full, and a pipe takes 64 kB."""
+    with contextlib.ExitStack() as held:
+        file = held.enter_context(open(os.memfd_create("dynprof"), "w+b"))  # noqa: PTH123
+        file.write(text.encode())
+        file.seek(0)
+        held.pop_all()
+    return file
 
 
 @atexit.register

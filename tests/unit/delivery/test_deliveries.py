@@ -93,3 +93,16 @@ def test_what_waits_is_held_by_one_descriptor(
     go_on.set()
     assert made.wait(patience_s())
     assert is_free(workshop)
+
+
+def test_a_trace_of_very_many_files_is_sent(tmp_path: Path) -> None:
+    """An NPU's is a folder of them; their names are more than a process may be started with."""
+    files = tuple(f"{'trace' * 20}/{number}" for number in range(2_000))
+    for file in files:
+        path = tmp_path / "scratch/step_1" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    target = tmp_path / "captures/step_1"
+    made = Order(str(tmp_path / "scratch/step_1"), files, str(target), str(tmp_path), (), False, 0)
+    assert deliveries.sent(made) == f"{DELIVERED}{target}/{files[-1]}"
+    assert len(list((target / files[0]).parent.iterdir())) == len(files)
