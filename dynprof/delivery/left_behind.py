@@ -88,6 +88,9 @@ class LeftBehind:
         """
         if not self.target:
             raise PermissionError("it is not known which directory prof_dir is relative to")
+        for place in (self.folder, self.path.parent):
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise PermissionError(f"it would be sent at each start: {place} keeps what it has")
         config = parse_config(json.dumps(self.manifest.request.config).encode()).config
         rank = Rank(self.manifest.rank, self.manifest.world_size, "")
         delivery = delivery_of(config, layout, rank)

@@ -122,6 +122,18 @@ def test_the_rules_of_the_job_that_sends_hold(tmp_path: Path, place: str) -> Non
         one.order(Layout(root, 0, "host", 43))
 
 
+@pytest.mark.parametrize("kept", [".", "info"])
+def test_what_cannot_be_removed_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """Each job would send it again, as it starts and a minute later: from a disk only to read."""
+    place, access = left(tmp_path / "outgoing", prof_dir="captures") / kept, os.access
+    (one,) = left_behind(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != place and access(path, mode))
+    with pytest.raises(PermissionError, match="keeps what it has"):
+        one.order(Layout(tmp_path, 0, "host", 43))
+
+
 def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> None:
     """Captures of a directory that nobody else may read would come to lie in one that others may.
 
