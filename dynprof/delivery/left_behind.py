@@ -126,7 +126,7 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
     try:
         if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
             return None
-        if not (is_free(folder.parent) and is_free(path.parent)):
+        if not all(map(is_free, (folder.parent, folder, path.parent))):
             return None  # a job has it wait, or a process that was started for it sends it
         manifest = load_manifest(path, MOST_BYTES)
         trace = manifest.trace

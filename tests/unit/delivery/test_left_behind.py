@@ -104,10 +104,13 @@ def test_only_what_the_jobs_own_user_made_here_is_sent(tmp_path: Path) -> None:
     assert not one.is_of("host", ME + 1)
     assert not one.is_of("hos", ME)
     elsewhere = tmp_path / "elsewhere"
-    folder.parent.rename(elsewhere)
-    folder.parent.symlink_to(elsewhere)
-    assert left_behind(tmp_path) == []
-    assert not one.is_of("host", ME)
+    for place in (folder, folder.parent):
+        place.rename(elsewhere)
+        place.symlink_to(elsewhere)
+        assert left_behind(tmp_path) == []
+        assert not one.is_of("host", ME)
+        place.unlink()
+        elsewhere.rename(place)
 
 
 @pytest.mark.parametrize("place", ["s3://runs/job", "../elsewhere"])
