@@ -31,6 +31,8 @@ _MANIFESTS = (
     "*/*_*.rank*/step_*/info/rank_*.info.json",
 )
 """Each process puts captures that are to be sent together in a folder of its own."""
+BELOW = 5
+"""So many names of a manifest's path at most were not chosen by who chose the directory."""
 MOST_BYTES = 100_000
 """Of a manifest that a job reads as it trains, which no other thread does meanwhile: some 20 ms.
 
@@ -123,6 +125,8 @@ def _glob(place: Path, pattern: str) -> list[Path]:
 
 def _left(path: Path, root: Path) -> LeftBehind | None:
     folder = path.parent.parent
+    if not "".join(path.parts[-BELOW:]).isprintable():
+        return None  # a line break in a name would pass for another line of who names it
     try:
         if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
             return None
@@ -152,4 +156,4 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
     if not (is_url(place) or Path(place).is_absolute() or here):
         return ""  # a scratch directory may be that of several jobs, and a link lead to another's
     place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
-    return f"{place}/{folder.name}"
+    return f"{place}/{folder.name}" if place.isprintable() else ""

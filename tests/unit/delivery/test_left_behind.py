@@ -167,6 +167,15 @@ def test_a_scratch_directory_of_several_jobs_does_not_say_whose_it_is(tmp_path: 
         one.order(Layout(root, 0, "host", 43))
 
 
+def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> None:
+    """Whoever may write there would have `dynprof status` say what it does not."""
+    left(tmp_path / "outgoing\ntype rm", prof_dir="captures")
+    assert left_behind(tmp_path) == []
+    left(tmp_path / "outgoing", prof_dir="s3://a/b\ntype rm")
+    (one,) = left_behind(tmp_path)
+    assert not one.target
+
+
 def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> None:
     """Others may write where captures wait, and reading one of 16 MB takes seconds."""
     left(tmp_path / "outgoing", prof_dir="captures", metadata={"padding": "x" * 90_000})
