@@ -33,6 +33,7 @@ WINDOW_RECORD = "window.json"
 FILE_MODE = 0o660
 """Asked of the system for every file; the process's umask takes its share off."""
 DIR_MODE = 0o770
+MOST_TRIES = 10
 
 
 def host_name() -> str:
@@ -240,10 +241,16 @@ def make_dir(path: Path) -> None:
     Raises:
         OSError: It cannot be made, or something else stands there.
     """
-    missing = [p for p in (path, *path.parents) if not p.exists()]
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=DIR_MODE)
+    for tries_left in reversed(range(MOST_TRIES)):
+        try:
+            missing = [p for p in (path, *path.parents) if not p.exists()]
+            for folder in reversed(missing):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=DIR_MODE)
+            break
+        except FileNotFoundError:  # another process has just removed one on the way: it was empty
+            if not tries_left:
+                raise
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 

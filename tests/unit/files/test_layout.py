@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.files.layout import (
     Layout,
     free_disk_mb,
+    make_dir,
     window_dir_name,
     write_atomic,
     write_if_absent,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pytest
 
 
 def test_names(tmp_path: Path) -> None:
@@ -79,3 +81,21 @@ def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
     assert f"{tmp_path}/real/elsewhere lies outside of {root}, and " in layout.why_forbidden(
         outside
     )
+
+
+def test_a_folder_that_another_process_removes_on_the_way_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that ends removes the empty folder in which another is about to put a capture."""
+    path, mkdir, gone = tmp_path / "outgoing" / "host_1.rank1", Path.mkdir, list[Path]()
+
+    def racing(folder: Path, mode: int = 0o777) -> None:
+        if folder == path and not gone:
+            gone.append(folder.parent)
+            folder.parent.rmdir()
+        mkdir(folder, mode)
+
+    monkeypatch.setattr(Path, "mkdir", racing)
+    make_dir(path)
+    assert gone
+    assert path.is_dir()
