@@ -15,11 +15,11 @@ import sys
 from pathlib import Path, PurePath
 
 from dynprof.captures.manifest import MAX_BYTES, load_manifest
-from dynprof.delivery.deliveries import DELIVERED, longest_s
+from dynprof.delivery.deliveries import DELIVERED, longest_s, remove_if_empty
 from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
 from dynprof.errors import describe
-from dynprof.files.destination import is_url, why_no_destination
+from dynprof.files.destination import OUTGOING, is_url, why_no_destination
 from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
@@ -55,6 +55,8 @@ def send_all(folder: Path, target: str) -> None:
         for path in sorted(folder.glob(f"{INFO_DIR}/rank_*.info.json")):
             files = files_of(path, load_manifest(path))
             send(Order(str(folder), files, place, str(folder), (place,), False, 0))
+    if folder.parent.parent.name == OUTGOING:  # else somebody may want it
+        remove_if_empty(folder.parent)
 
 
 def send(order: Order) -> None:

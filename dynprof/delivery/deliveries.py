@@ -106,10 +106,7 @@ class Deliveries:
     def end(self) -> None:
         """Remove the folders in which captures were put together, if nothing is in them."""
         for workshop in self._workshops:
-            with contextlib.suppress(OSError):
-                workshop.rmdir()
-                if workshop.parent.name == OUTGOING:
-                    workshop.parent.rmdir()
+            remove_if_empty(workshop)
 
     def _run(self) -> None:
         while True:
@@ -135,6 +132,14 @@ class Deliveries:
             errand.on_end(said.removeprefix(DELIVERED), "")
         else:
             errand.on_end("", said)
+
+
+def remove_if_empty(workshop: Path) -> None:
+    """Remove a folder in which captures of a process were put together, if nothing is in it."""
+    with contextlib.suppress(OSError):
+        workshop.rmdir()
+        if workshop.parent.name == OUTGOING:
+            workshop.parent.rmdir()
 
 
 def _workshop(order: Order) -> Path:

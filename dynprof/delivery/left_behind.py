@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import stat
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.captures.manifest import load_manifest
 from dynprof.config import parse_config
-from dynprof.delivery.order import delivery_of
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed
 from dynprof.files.leftovers import OLD_S, is_free
-from dynprof.process.rank import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dynprof.delivery.order import Order
-    from dynprof.files.layout import Layout
+    from dynprof.captures.manifest import Manifest
 
 _MANIFESTS = (
     "*_*.rank*/step_*/info/rank_*.info.json",
@@ -46,12 +41,10 @@ class LeftBehind:
 
     Attributes:
         path: Its manifest.
-        manifest: What that says.
         target: Where its folder was to go; empty where that is not known here.
     """
 
     path: Path
-    manifest: Manifest
     target: str
 
     @property
@@ -65,45 +58,9 @@ class LeftBehind:
         target = self.target or "URL-OR-DIRECTORY"
         return shlex.join(["python", "-m", "dynprof.delivery", str(self.folder), target])
 
-    def is_of(self, host: str, user: int) -> bool:
-        """Return whether a user made all of it on a machine: nobody is had to send others' files.
-
-        A lock need not be known to other machines.
-        """
-        places = (self.folder.parent, self.folder, self.path.parent, self.path)
-        facts = [place.lstat() for place in places]
-        mine = all(one.st_uid == user and not stat.S_ISLNK(one.st_mode) for one in facts)
-        return mine and self.folder.parent.name.startswith(f"{host}_")
-
-    def is_unchanged(self) -> bool:
-        """Return whether its manifest is that still: it may just have been about to be written."""
-        with contextlib.suppress(CaptureError):
-            return load_manifest(self.path, MOST_BYTES) == self.manifest
-        return False
-
-    def order(self, layout: Layout) -> Order:
-        """Return what to send, once, by the rules of the job that does.
-
-        Raises:
-            OSError: The rules forbid it.
-            ConfigError: It is not known where to.
-        """
-        if not self.target:
-            raise PermissionError("it is not known which directory prof_dir is relative to")
-        for place in (self.folder, self.path.parent):
-            if not os.access(place, os.W_OK | os.X_OK):
-                raise PermissionError(f"it would be sent at each start: {place} keeps what it has")
-        config = parse_config(json.dumps(self.manifest.request.config).encode()).config
-        rank = Rank(self.manifest.rank, self.manifest.world_size, "")
-        delivery = delivery_of(config, layout, rank)
-        why = delivery.destination.why_not(layout, self.path)
-        if why := why or layout.why_forbidden(self.folder.parent):
-            raise PermissionError(why)
-        return replace(delivery.order(self.path, self.manifest), retry_s=0)
-
 
 def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
-    """Return what nobody sends of what lies below these directories, the oldest first.
+    """Return what nobody sends of what lies below these directories.
 
     Not what is being saved, nor what is so young that its process may be about to send it.
 
@@ -112,8 +69,7 @@ def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
         places: Others in which captures of its job may have been put together.
     """
     found = {path for place in (root, *places) for one in _MANIFESTS for path in _glob(place, one)}
-    left = [one for path in sorted(found) if (one := _left(path, root))]
-    return sorted(left, key=lambda one: one.manifest.closed_at)
+    return [one for path in sorted(found) if (one := _left(path, root))]
 
 
 def _glob(place: Path, pattern: str) -> list[Path]:
@@ -139,7 +95,7 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
     except (OSError, CaptureError):
         return None
     target = _target(manifest, folder, root)
-    return None if target == str(folder) else LeftBehind(path, manifest, target)
+    return None if target == str(folder) else LeftBehind(path, target)
 
 
 def _is_name(text: str) -> bool:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.delivery.deliveries import DELIVERED, sent
 from dynprof.delivery.left_behind import left_behind
-from dynprof.errors import ConfigError
-from dynprof.files.destination import OUTGOING, destination
+from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
-from dynprof.files.leftovers import OLD_S, occupied, remove_leftovers
+from dynprof.files.leftovers import OLD_S, remove_leftovers
 from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     import threading
+    from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
-    from dynprof.delivery.left_behind import LeftBehind
-    from dynprof.files.layout import Layout
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.step_sources import StepSources
@@ -56,7 +51,7 @@ class Upkeep:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._wall, self._analyses = journal, wall, analyses
         self._steps = steps
-        self._told: set[Path] = set()  # of captures that stay
+        self._told: set[Path] = set()  # of captures that were left behind
 
     def tick(self) -> None:
         """Do what is due once a second, on the journal's thread."""
@@ -86,15 +81,16 @@ class Upkeep:
         """
 
         def clear_up() -> None:
-            self._clear_up_once(ended)
+            self._clear_up_once()
             if not ended.wait(OLD_S):
-                self._clear_up_once(ended)
+                self._clear_up_once()
 
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
             own_thread(clear_up, "dynprof-clear").start()
 
-    def _clear_up_once(self, ended: threading.Event) -> None:
-        layout, removed = self._process.layout, list[Path]()
+    def _clear_up_once(self) -> None:
+        layout = self._process.layout
+        removed: list[Path] = []
         places = (layout.root, *layout.prof_dirs)
         self._wall.attempt(
             "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
@@ -103,53 +99,21 @@ class Upkeep:
         self._wall.attempt("clearing up", lambda: remove_stale(layout, wall_s))
         for path in removed:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
-        self._wall.attempt("sending what was left behind", lambda: self._send_on(ended))
+        self._wall.attempt("naming what was left behind", self._name_left)
 
-    def _send_on(self, ended: threading.Event) -> None:
-        """Send the captures that nobody sends any more; say which stay, and what sends them.
+    def _name_left(self) -> None:
+        """Say which captures nobody sends any more, and what does, once.
 
-        Apart from those of this job, which are neither kept waiting by them nor its end.
+        A person has to type it: this job need not be allowed to send the files of another.
         """
-        layout, away = self._process.layout, dict[str, str]()
-        stay: dict[str, list[LeftBehind]] = {}
-        for one in left_behind(layout.root, layout.prof_dirs):
-            if ended.is_set():
-                break
-            try:
-                why = self._why_not_sent(one, layout, away)
-            except FileNotFoundError:  # another job has sent it meanwhile
-                continue
-            if why and one.path not in self._told:
-                self._told.add(one.path)
-                stay.setdefault(why, []).append(one)
-        for why, ones in stay.items():  # a job of many ranks may have left thousands
-            text = f"the capture in {ones[0].folder} was never sent on: {why}; to send it, type"
-            more = f"; so it is with {len(ones) - 1:,} more, which dynprof status names"
-            text += f" {ones[0].command}{more if len(ones) > 1 else ''}"
-            self._journal.warning(text)
-
-    def _why_not_sent(self, one: LeftBehind, layout: Layout, away: dict[str, str]) -> str:
-        """Send one on; return why it is still there. A place that does not answer is asked once."""
-        if not one.is_of(layout.host, os.geteuid()):
-            return "another user's job, or one on another machine, has left it"
-        with occupied(one.folder.parent) as mine:
-            if not (mine and one.is_unchanged()):
-                return ""
-            try:
-                order = one.order(layout)
-            except (OSError, ConfigError) as error:
-                return str(error)
-            place = order.target.rpartition("/")[0]
-            said = away.get(place) or sent(order)
-        if not said.startswith(DELIVERED):
-            away[place] = said
-            return said
-        self._journal.info(f"sent on what another job left: {said.removeprefix(DELIVERED)}")
-        with contextlib.suppress(OSError):
-            one.folder.parent.rmdir()
-            if one.folder.parent.parent.name == OUTGOING:
-                one.folder.parent.parent.rmdir()
-        return ""
+        layout = self._process.layout
+        left = left_behind(layout.root, layout.prof_dirs)
+        news = [one for one in left if one.path not in self._told]
+        self._told |= {one.path for one in news}
+        if news:  # a job of many ranks may have left thousands
+            text = f"the capture in {news[0].folder} was never sent on; to send it, type"
+            more = f"; so it is with {len(news) - 1:,} more, which dynprof status names"
+            self._journal.warning(f"{text} {news[0].command}{more if len(news) > 1 else ''}")
 
 
 def learn_rank(process: ThisProcess, journal: Journal) -> None:

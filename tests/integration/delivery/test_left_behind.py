@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests import processes
 from tests.integration.commands import dynprof
-from tests.integration.delivery.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, files, job, log
+from tests.integration.delivery.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
 from tests.integration.running import RunningJob, wait_for
 
 if TYPE_CHECKING:
@@ -37,19 +37,6 @@ def an_hour_old(root: Path) -> Path:
     return manifest.parent.parent
 
 
-def test_what_a_killed_job_could_not_send_the_next_one_does(tmp_path: Path, bucket: Bucket) -> None:
-    """Whole, and nothing stays; the log says where it lies."""
-    folder = killed(tmp_path, bucket)
-    trace = next(folder.glob("*.json.gz")).read_bytes()
-    with bucket.served(), job(tmp_path, bucket) as running:
-        wait_for("it", lambda: "sent on what another job left: s3://" in log(running.root) or None)
-        found = bucket.objects()
-        end(running)
-    assert trace in found.values()
-    assert f"job/{folder.name}/info/rank_0.info.json" in found
-    assert not (running.root / "outgoing").exists()
-
-
 def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
     """However long it has waited; another job of the same directory says nothing of it."""
     with job(tmp_path, bucket) as one:
@@ -67,25 +54,27 @@ def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: 
     assert (folder / "info/rank_0.info.json").is_file()
 
 
-def test_what_no_job_may_send_is_named_with_the_command_that_does(
+def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the log and by status: the place was allowed to the job that was killed, not to this."""
+    """In the next job's log, and by status; whoever types it sends all of it, and nothing stays."""
     folder = killed(tmp_path, bucket)
+    trace = next(folder.glob("*.json.gz")).read_bytes()
     command = f"python -m dynprof.delivery {folder} {PLACE}/{folder.name}"
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
     root = tmp_path / "prof_config"
-    root.chmod(0o770)
     with bucket.served():
-        with job(tmp_path, bucket, allowed="s3://elsewhere/job") as running:
+        with job(tmp_path, bucket) as running:
             wait_for("a warning", lambda: f"type {command}" in log(running.root) or None)
             end(running)
         assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
         done = processes.run([sys.executable, *command.split()[1:]])
         assert done.returncode == 0, done.stderr
-        assert f"job/{folder.name}/info/rank_0.info.json" in bucket.objects()
-    assert files(root / "outgoing" / folder.parent.name) == []
+        found = bucket.objects()
+    assert trace in found.values()
+    assert f"job/{folder.name}/info/rank_0.info.json" in found
+    assert not (root / "outgoing").exists()
     assert "is sent by no job" not in dynprof("status", root)[1]
 
 
