@@ -14,14 +14,17 @@ class StepTimes:
     def __init__(self) -> None:
         self._longest_s: float | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+        self._before: list[tuple[float, int]] = []  # the first step, until there is another sample
         self._last_step = -1
         self._moved_s = 0.0
 
     def sample(self, now_s: float, step: int) -> None:
         """Note that the counter stood at ``step`` at ``now_s``."""
+        self._before = []
         if step != self._last_step:
-            if self._longest_s is None:
-                self._samples.clear()  # what came before the first step is none of a step
+            if self._longest_s is None:  # what came before the first step is none of a step
+                self._before = list(self._samples)[-1:]
+                self._samples.clear()
             self._longest_s = self.longest_s(now_s, step)
             self._last_step, self._moved_s = step, now_s
         if self._samples and step < self._samples[-1][1]:
@@ -36,6 +39,7 @@ class StepTimes:
 
     def forget(self) -> None:
         """Start anew: what comes is not to be averaged with what was."""
+        self._before = []
         self._samples.clear()
 
     def still_s(self, now_s: float, step: int) -> float:
@@ -50,7 +54,7 @@ class StepTimes:
 
     def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
         """Return the mean step time since ``since_s``, or over the samples kept, up to now."""
-        for sampled_s, sampled_step in self._samples.copy():
+        for sampled_s, sampled_step in [*self._samples.copy(), *self._before]:
             if sampled_s >= since_s and step > sampled_step:
                 return (now_s - sampled_s) * 1e3 / (step - sampled_step)
         return None

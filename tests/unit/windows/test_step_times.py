@@ -46,6 +46,16 @@ def test_what_comes_before_the_first_step_is_none_of_a_step() -> None:
     assert pace.mean_ms(61, 200) == pytest.approx(10)
 
 
+def test_a_pace_that_is_known_stays_known() -> None:
+    """The status is written as the counter is sampled: it had none in its second second."""
+    pace = StepTimes()
+    pace.sample(0, 0)
+    assert pace.mean_ms(0.1, 4) == pytest.approx(25)
+    pace.sample(1, 40)
+    assert pace.mean_ms(1, 40) == pytest.approx(25)
+    assert pace.mean_ms(1.1, 50) == pytest.approx(10)
+
+
 def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
     """A resumed job's step number says nothing of its speed."""
     job.session._tick()
