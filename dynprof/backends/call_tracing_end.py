@@ -27,6 +27,32 @@ def stop_tracing_calls() -> None:
         _set_no_profile_on_each(python)
 
 
+def is_noting_a_call() -> bool:
+    """Return whether this thread is amid a profile function, out of which a handler was called.
+
+    What that runs in Python, a collector's callback say, lets signals be handled. Torch waits in
+    ``stop`` until each thread has left it: for ever, where this one has called that itself. Python
+    calls no trace function there either, which tells; a debugger keeps its own.
+    """
+    if sys.gettrace():
+        return False
+    called: list[object] = []
+
+    def note(*_: object) -> None:
+        called.append(None)
+
+    sys.settrace(note)
+    try:
+        _do_nothing()
+    finally:
+        sys.settrace(None)
+    return not called
+
+
+def _do_nothing() -> None:
+    """Be a call."""
+
+
 def leave_calls_untraced() -> None:
     """Take torch's function off the only thread of a forked child, where nobody ends it.
 

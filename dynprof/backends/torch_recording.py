@@ -108,7 +108,8 @@ class TorchRecording:
         """Wait where closing would leave a part of it behind, or read an operator half-way."""
         if self in _going_on and KINETO.others_have_it(self):
             return "the script's own profiler has not ended yet"
-        return why_not_now(in_backward_too=bool(self._functions) and not self.bound_to_thread)
+        in_backward_too = bool(self._functions) and not self.bound_to_thread
+        return why_not_now(in_backward_too=in_backward_too, traces_calls=self._traces_calls)
 
     def start(self) -> None:
         """Keep what happens from here on."""
@@ -268,11 +269,10 @@ class TorchRecording:
     def _drop(self) -> None:
         """Have the events let go of, if there are any, once they are gathered."""
         taken, self._taken = self._taken, None
-        if taken is None:
-            return
-        if self._collected is None:  # something failed right after they were taken
+        if taken and self._collected is None:  # something failed right after they were taken
             self._gather(taken)
-        COLLECTOR.begin(taken.drop)
+        if taken:
+            COLLECTOR.begin(taken.drop)
 
     def _leave(self, profiler: Any, *, running: bool) -> None:
         """Let go of a recording that lost the session, on the thread that it is bound to."""

@@ -115,20 +115,15 @@ class Session:
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
         self._member = Participation(
-            process,
-            self.inbox,
-            self._loop,
-            self._journal,
-            self._costs,
-            self._edit_handler,
+            process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
             self._state,
-        )
+        )  # fmt: skip
         self._agreements = Agreements(
             process, self._journal, self._wall, self._edit_handler, self._member, self._deliveries
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
-            self._part,
+            self._hear_no_more, self._part,
         )  # fmt: skip
 
     @property
@@ -174,9 +169,6 @@ class Session:
         if self._stopped or self._loop.turns.put_off(lambda: self.end(reason)):
             return
         try:
-            self._ended.set()
-            self._wall.attempt("agreeing with the other ranks", self._agreements.stop)
-            self._watcher.stop()
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
         finally:
             self._stopped = True
@@ -186,6 +178,11 @@ class Session:
             self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
             self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
             self._journal.stop()
+
+    def _hear_no_more(self) -> None:
+        self._ended.set()
+        self._wall.attempt("agreeing with the other ranks", self._agreements.stop)
+        self._wall.attempt("watching", self._watcher.stop)
 
     def _part(self) -> None:
         self._wall.attempt("agreeing with the other ranks", self._agreements.end)

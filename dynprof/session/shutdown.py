@@ -33,6 +33,7 @@ class Shutdown:
         deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
+        hear_no_more: Ends what else goes on, as nothing more is asked for.
         tell_others: Says to the other ranks what became of a window, or hears it from them.
     """
 
@@ -44,11 +45,12 @@ class Shutdown:
         deliveries: Deliveries,
         journal: Journal,
         wait_s: float,
+        hear_no_more: Callable[[], None],
         tell_others: Callable[[], None],
     ) -> None:
         self._loop, self._inbox = loop, inbox
         self._exporter, self._deliveries, self._journal = exporter, deliveries, journal
-        self._wait_s, self._tell_others = wait_s, tell_others
+        self._wait_s, self._hear_no_more, self._tell_others = wait_s, hear_no_more, tell_others
 
     def wind_down(self, reason: str) -> None:
         """Close, save and stop.
@@ -69,6 +71,7 @@ class Shutdown:
             raise
 
     def _close_and_save(self, reason: str) -> None:
+        self._hear_no_more()
         if waiting := self._inbox.disarm():
             self._journal.tell(waiting.number, "not served", f"not served, {reason}")
         self._close_elsewhere(reason)

@@ -131,14 +131,23 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
         assert the_manifest(job).complete
 
 
-def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(tmp_path: Path) -> None:
-    """As torchrun sends it to the ranks that end because another one died."""
-    script = """
+@pytest.mark.parametrize(
+    ("room", "name", "function"),
+    [("requests.watcher", "Watcher", "stop"), ("session.shutdown", "Shutdown", "_wait_for_saving")],
+)
+def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
+    tmp_path: Path, room: str, name: str, function: str
+) -> None:
+    """As torchrun sends it to the ranks that end because another one died; whenever it comes."""
+    script = f"""
 import signal; signal.signal(15, lambda *_: sys.exit(7))
-def terminate():
-    time.sleep(0.1)
+from dynprof.{room} import {name}
+original = {name}.{function}
+def terminated(*args):
+    {name}.{function} = original
     os.kill(os.getpid(), 15)
-import atexit; atexit.register(threading.Thread(target=terminate, daemon=True).start)
+    original(*args)
+{name}.{function} = terminated
 sys.exit(3)
 """
     with RunningJob(tmp_path, SAVING + script) as job:

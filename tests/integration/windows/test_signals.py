@@ -42,6 +42,41 @@ def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memo
     assert manifest.trace
 
 
+@pytest.mark.parametrize("close", ["inline", "detached"])
+@pytest.mark.parametrize("call", ["stop", "step"])
+def test_a_signal_handler_in_the_midst_of_torchs_profile_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, close: str
+) -> None:
+    """Where it notes a call it may run Python; torch waits for its end, the handler's own too."""
+    monkeypatch.setenv("DYNPROF_CLOSE", close)
+    run(
+        tmp_path,
+        f"""
+        import os, signal
+        signal.signal(signal.SIGUSR1, lambda *_: dp.{call}())
+        class Named(type):
+            @property
+            def __name__(cls):
+                if dp.status().state == "recording":
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                return "Module"
+        class Module(torch.nn.Module, metaclass=Named):
+            def forward(self):
+                work()
+        module = Module()
+        window(active=2, with_stack=True)
+        for _ in range(4):
+            module()
+            steps(1)
+        """,
+    )
+    (manifest,) = manifests(tmp_path)
+    assert manifest.trace
+    assert (manifest.steps.recorded, manifest.complete) == (
+        (2, True) if call == "step" else (1, False)
+    )
+
+
 def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) -> None:
     """It does not wait for the thread that it has interrupted."""
     run(
