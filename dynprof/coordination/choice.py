@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import RankSet
 from dynprof.coordination.messages import Profiler
+from dynprof.plural import listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,7 +38,7 @@ def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply]) -> RankSet:
     return RankSet.parse(found)
 
 
-def why_unlike(replies: Mapping[int, Reply]) -> dict[int, str]:
+def _why_unlike(replies: Mapping[int, Reply]) -> dict[int, str]:
     """Say what each rank would record with, where that is not the same on all."""
     would = {rank: one.would for rank, one in replies.items() if one.takes_part and one.would}
     if len(set(would.values())) < 2:
@@ -58,3 +59,17 @@ def common_profiler(usable: Collection[tuple[Profiler, ...]]) -> Profiler | None
         if shared:
             return Profiler(first.backend, shared)
     return None
+
+
+def unable(replies: Mapping[int, Reply]) -> dict[int, str]:
+    """Say why each rank cannot that cannot, or how what they would record differs."""
+    problems = {rank: one.problem for rank, one in replies.items() if one.problem}
+    return problems or _why_unlike(replies)
+
+
+def why_not(unable: Mapping[int, str]) -> tuple[str, ...]:
+    """Return each reason once, with the ranks that have it."""
+    by_reason: dict[str, list[int]] = {}
+    for rank, problem in sorted(unable.items()):
+        by_reason.setdefault(problem, []).append(rank)
+    return tuple(f"{listed_ranks(ranks)}: {problem}" for problem, ranks in by_reason.items())

@@ -213,7 +213,7 @@ class Coordinator:
     ) -> None:
         made = Agreement(proposal.number, None, reasons=NOT_ASKED)
         try:
-            made = leader.agree(proposal, terms)
+            made = leader.agree(proposal, terms, self._keeper.waits)
         finally:
             done(made)
 

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.choice import chosen_ranks, common_profiler, why_unlike
+from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, why_not
 from dynprof.coordination.messages import Mark, Opening, Question, Withdrawal
 from dynprof.coordination.participant import answer
 from dynprof.coordination.start_step import Place, start_step
 from dynprof.coordination.step_numbers import ahead
-from dynprof.plural import listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +36,7 @@ OLD_S = 2.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
+OPENED, ON_THE_WAY = {"open", "saving", "saved", "failed"}, {"waiting", "open", "saving"}
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 MARKS = 2
 """Newest that are kept of each rank."""
@@ -116,12 +116,13 @@ class Leader:
         self._marks: dict[int, tuple[Mark, ...]] = {}
         self._unmarked: set[int] = set()  # has been waited for in vain
 
-    def agree(self, proposal: Proposal, terms: Terms) -> Agreement:
+    def agree(self, proposal: Proposal, terms: Terms, earlier: int = 0) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
 
         Args:
             proposal: What that is.
             terms: What it asks of the ranks together.
+            earlier: A request with whose window ranks are on their way; 0 for none.
         """
         began_s, number = self._clock(), proposal.number
         left_out: dict[int, str] = {}
@@ -132,13 +133,14 @@ class Leader:
             replies = self._all_can(proposal, downgrade=terms.downgrade)
             left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
             ready = {rank for rank, one in replies.items() if one.takes_part}
+            if earlier:
+                self._let_record(earlier, proposal.patience_s)
             if self._clock() - proposed_s > OLD_S:
                 replies = self.roll_call(number)
             made = self._settle(number, replies, ready, left_out, terms)
         except _NoWindowError as error:
-            reasons: tuple[str, ...] = error.args
-            self.tell(Withdrawal(number, reasons))
-            made = Agreement(number, None, (), left_out, reasons)
+            self.tell(Withdrawal(number, error.args))
+            made = Agreement(number, None, (), left_out, error.args)
         return replace(made, took_s=self._clock() - began_s)
 
     def _choose(self, proposal: Proposal, asked: RankSet) -> tuple[Proposal, set[int]]:
@@ -154,16 +156,28 @@ class Leader:
     def _all_can(self, proposal: Proposal, *, downgrade: bool) -> dict[int, Reply]:
         """Propose it, and less where that is wanted; return the replies where nobody is unable."""
         replies = self._ask(proposal, proposal.patience_s)
-        unable = _unable(replies)
-        if unable and downgrade:
+        problems = unable(replies)
+        if problems and downgrade:
             of_each = [one.usable for one in replies.values() if one.takes_part or one.problem]
             if profiler := common_profiler(of_each):
                 less = replace(proposal, profiler=profiler)
                 replies = self._ask(less, proposal.patience_s)
-                unable = _unable(replies)
-        if unable:
-            raise _NoWindowError(*_why_not(unable))
+                problems = unable(replies)
+        if problems:
+            raise _NoWindowError(*why_not(problems))
         return replies
+
+    def _let_record(self, earlier: int, patience_s: float) -> None:
+        """Wait for the ranks that have yet to open a window which others have: it is all of them's.
+
+        Else those would supersede it, where they are far behind the others.
+        """
+        until_s = self._clock() + patience_s
+        while self._clock() < until_s:
+            outcomes = {one.outcome for one in self.roll_call(earlier).values()}
+            if not (outcomes & OPENED and outcomes & ON_THE_WAY):
+                break
+            self._sleep(LOOK_AGAIN_S)
 
     def tell(self, message: Message) -> dict[int, Reply]:
         """Tell all, this rank included, what needs no agreement; return what they say."""
@@ -281,12 +295,6 @@ class Leader:
         self._marks[rank] = (*before, mark)[-MARKS:]
 
 
-def _unable(replies: Mapping[int, Reply]) -> dict[int, str]:
-    """Say why each rank cannot that cannot, or how what they would record differs."""
-    problems = {rank: one.problem for rank, one in replies.items() if one.problem}
-    return problems or why_unlike(replies)
-
-
 def _renumbered(renumber: Mapping[int, int]) -> Iterator[str]:
     for rank, by in sorted(renumber.items()):
         yield f"rank {rank} counted its steps otherwise; they are numbered as here now, {by:+,}"
@@ -300,11 +308,3 @@ def _far_apart(places: list[Place], sure: Mapping[int, int]) -> Iterator[str]:
         if place.rank not in sure and abs(by) > FAR + 2 * place.moved:
             text = f"rank {place.rank} is at step {place.step:,} where rank {places[0].rank} is at"
             yield f"{text} {steps[0]:,}: each opens at that number of its own"
-
-
-def _why_not(unable: Mapping[int, str]) -> tuple[str, ...]:
-    """Return each reason once, with the ranks that have it."""
-    by_reason: dict[str, list[int]] = {}
-    for rank, problem in sorted(unable.items()):
-        by_reason.setdefault(problem, []).append(rank)
-    return tuple(f"{listed_ranks(ranks)}: {problem}" for problem, ranks in by_reason.items())

@@ -65,8 +65,8 @@ class RollKeeper(Protocol):
         """The request to ask about next: the newest, or one that is not over; 0 for none."""
 
     @property
-    def waits(self) -> bool:
-        """Whether ranks are on their way with a window."""
+    def waits(self) -> int:
+        """The newest request with whose window ranks are on their way; 0 for none."""
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""

@@ -141,10 +141,10 @@ class JobWindows:
             )
 
     @property
-    def waits(self) -> bool:
-        """Whether ranks are on their way with a window."""
+    def waits(self) -> int:
+        """The newest request with whose window ranks are on their way; 0 for none."""
         with self._lock:
-            return any(known.pending for known in self._kept.values())
+            return max((n for n, known in self._kept.items() if known.pending), default=0)
 
     def begin(self, number: int, asked: Asked) -> None:
         """Take a request that is proposed to all ranks."""

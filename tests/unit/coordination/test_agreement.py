@@ -266,6 +266,23 @@ def test_a_rank_that_falls_silent_amid_an_agreement_puts_the_step_off_no_further
     assert made.step < 110
 
 
+def test_a_window_that_some_have_opened_is_waited_for_where_others_are_far_behind() -> None:
+    """Those would supersede it, as they have not come to its step yet."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    outcomes = iter(["waiting", "open", "saving"])
+    for rank, of in zip(ranks, (iter(()), iter(()), outcomes), strict=True):
+
+        def where(
+            number: int, before: Callable[[int], Reply] = rank.where, of: Iterator[str] = of
+        ) -> Reply:
+            return replace(before(number), outcome=next(of, "saved"))
+
+        rank.where = where  # type: ignore[method-assign]
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL, earlier=7)
+    assert (made.ranks, next(outcomes, None)) == ((0, 1, 2), None)
+
+
 def test_a_rank_that_learns_too_late_is_named() -> None:
     """The others have begun by then; it says so itself."""
     ranks = [Rank(0), Rank(1)]
