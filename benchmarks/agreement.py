@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 ROUNDS, PROCESSES = 7, 4
 RANKS_A_MACHINE = 8
-FEW, MORE, FORETOLD = 33, 500, (10_000, 100_000)
+FEW, MORE, FORETOLD = 33, 250, (10_000,)
 """Ranks of a job that shows the pace of larger ones, of one that shows the work, and of these."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 STEP_S = 0.01
@@ -213,8 +213,8 @@ def foretold(alike: list[dict[str, float]]) -> float:
     """Return the seconds that a job would take, by what some of its ranks have taken.
 
     The ranks have machines of their own there: what grows with them is the work of the leader and
-    the store, in one process here, a line through the two. How long it takes until the
-    slowest machine has looked is the worst that a few machines have shown.
+    the store, in one process here, a line through the two. How long it takes until the slowest
+    machine has looked is the worst that a few machines have shown.
     """
     few, more = alike
     work_s = (more["worked_s"] - few["worked_s"]) / (more["ranks"] - few["ranks"])

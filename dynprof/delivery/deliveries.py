@@ -76,7 +76,7 @@ class Deliveries:
                 self._thread.start()
 
     def _hold_what_waits(self) -> None:
-        """Keep it from other jobs, which send what nobody holds.
+        """Keep it from being taken for left behind, and sent by somebody else.
 
         By one lock for all that was put together in one place: as many descriptors as captures
         may wait for a store would be missing to the job.
