@@ -16,6 +16,7 @@ from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
 from tests.integration.running import wait_for
+from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -110,6 +111,12 @@ def others_saved(path: Path) -> bool:
     return outcomes == {0: "saved", 1: "saved"}
 
 
+def killed(process: Process) -> None:
+    """Kill it, and wait until it is known to be gone."""
+    process.kill()
+    process.wait(patience_s())
+
+
 def captured(folder: Path) -> Sequence[int]:
     """Return the ranks that have captures."""
     return sorted(load_manifest(path).rank for path in folder.rglob("rank_*.info.json"))
@@ -120,7 +127,7 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
     with job(tmp_path, 3) as running:
         assert dynprof("arm", tmp_path / "desk_0", "--active", 300)[0] == 0
         heard(tmp_path, 2, "; recording steps")
-        running[2].kill()
+        killed(running[2])
         (path,) = wait_for("the record", lambda: [*tmp_path.rglob("window.json")] or None)
         wait_for("the end", lambda: others_saved(path) or None)
         record = load_window_record(path)
@@ -149,7 +156,7 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
 def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
     """Each of the others says so, and serves what is saved where it watches."""
     with job(tmp_path, 3) as running:
-        running[0].kill()
+        killed(running[0])
         for rank in (1, 2):
             heard(tmp_path, rank, "the ranks agree no more")
         by_itself(tmp_path, 1)
@@ -168,7 +175,7 @@ def test_a_leader_that_is_killed_amid_an_agreement(tmp_path: Path) -> None:
         )
         wait_for("it to arrive", lambda: load_status(
             tmp_path / "desk_1" / "status" / "rank_1.json").edits or None)  # fmt: skip
-        running[0].kill()
+        killed(running[0])
         os.kill(running[2].pid, signal.SIGCONT)
         ends = "request 1: refused", "request 1: saved"
         wait_for("an end", lambda: any(end in log(tmp_path, 1) for end in ends) or None)
