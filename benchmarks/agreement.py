@@ -7,9 +7,10 @@ store. What a round trip of the store takes is measured beside it, on the same c
 
 In larger jobs than can be tried here one rank of each machine talks to the store for all there, the
 less often the more machines there are; so it does in the jobs of the last rows. What larger ones
-take is foretold by these: as long as a few machines take at that pace, and what each rank more
-costs the leader and the store. The ranks share two cores here: what they do among themselves takes
-longer than on machines of their own, so that nothing is told by it.
+take is foretold by these: as long as a few machines take at that pace, the slowest of their
+agreements, and what each rank more costs the leader and the store. All ranks share two cores here,
+so that what they do among themselves takes longer than on machines of their own; that the work is
+not that of their crowd, one thread replies for each machine in the row that shows it.
 
     python -m benchmarks.agreement [RANKS ...] [--plot FILE]
 """
@@ -20,151 +21,48 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from benchmarks.agreeing_ranks import RANKS_A_MACHINE, Share, Walker, follow
 from benchmarks.agreement_plot import plot
 from benchmarks.tables import print_table
 from dynprof.config import RankSet
-from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader, Terms
-from dynprof.coordination.listener import Listener
-from dynprof.coordination.messages import Mark, Profiler, Proposal, Reply
-from dynprof.coordination.relay import Relay
+from dynprof.coordination.messages import Proposal
 from dynprof.coordination.speaker import Speaker
 
-if TYPE_CHECKING:
-    from dynprof.coordination.messages import Cancellation, Opening, Withdrawal
-
 ROUNDS, PROCESSES = 7, 4
-RANKS_A_MACHINE = 8
-FEW, MORE, FORETOLD = 33, 250, (10_000,)
+FEW, MORE, FORETOLD = 33, 1001, (10_000,)
 """Ranks of a job that shows the pace of larger ones, of one that shows the work, and of these."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
-STEP_S = 0.01
-TORCH = Profiler("torch", ("CPU", "CUDA"))
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
 
 
-class Walker:
-    """A rank that is always free, and walks on.
+def measure(
+    world_size: int, shm: str, like: int = 0, *, is_machine: bool = False
+) -> dict[str, float]:
+    """Return what an agreement takes.
 
     Args:
-        rank: Its number.
+        world_size: Of so many ranks.
+        shm: A folder in the machine's memory.
+        like: They look as often as so many do; 0 for their own number.
+        is_machine: Whether one thread replies for each machine.
     """
-
-    def __init__(self, rank: int) -> None:
-        self.rank, self.opened, self.late = rank, 0, 0
-
-    def _reply(self) -> Reply:
-        step = int(time.monotonic() / STEP_S)
-        host = f"node-{self.rank // 8:05}"
-        reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
-        return replace(reply, mark=Mark(step, 3 * step, 3))
-
-    def consider(self, proposal: Proposal) -> Reply:
-        """Take part."""
-        del proposal
-        reply = self._reply()
-        return replace(reply, would=TORCH, usable=(TORCH,))
-
-    def where(self, number: int) -> Reply:
-        """Say where it is."""
-        del number
-        return self._reply()
-
-    def open_at(self, opening: Opening) -> Reply:
-        """Note whether it has been told in time."""
-        reply = self._reply()
-        self.opened += 1
-        self.late += opening.step <= reply.step
-        return reply
-
-    def withdraw(self, withdrawal: Withdrawal) -> Reply:
-        """Nothing of it."""
-        del withdrawal
-        return self._reply()
-
-    def cancel(self, cancellation: Cancellation) -> Reply:
-        """Nothing of it."""
-        del cancellation
-        return self._reply()
-
-    def parting(self) -> dict[int, Reply]:
-        """Nothing of it."""
-        return {}
-
-    def left_alone(self, why: str) -> None:
-        """Nothing of it."""
-
-
-class Counting:
-    """A store that counts what is asked of it."""
-
-    def __init__(self, store: Any) -> None:
-        self._store, self.calls = store, 0
-
-    def __getattr__(self, name: str) -> Any:
-        self.calls += 1
-        return getattr(self._store, name)
-
-
-def follow(port: int, ranks: range, counted: int, machines: float, memory: str, told: Any) -> None:
-    """Be some of the ranks, until the leader says farewell; tell how often each asked the store."""
-    from torch.distributed import TCPStore
-
-    threading.stack_size(256 * 1024)
-    walkers = [Walker(rank) for rank in ranks]
-    stores: list[Counting] = []
-    ended = threading.Event()
-
-    def be(walker: Walker) -> None:
-        store = Counting(TCPStore("127.0.0.1", port, None, False))
-        stores.append(store)
-        machine = Path(memory, str(walker.rank // RANKS_A_MACHINE))
-        machine.mkdir(exist_ok=True)
-        listener = Listener(
-            store,
-            walker.rank,
-            counted,
-            machines,
-            ended.wait,
-            lambda store, pace, name: Relay(store, pace, name, machine),
-        )
-        Follower(listener, walker, ended.is_set).follow()
-
-    threads = [threading.Thread(target=be, args=(walker,), daemon=True) for walker in walkers]
-    for thread in threads:
-        thread.start()
-    told.recv()
-    before = sum(store.calls for store in stores)
-    told.recv()
-    calls = sum(store.calls for store in stores) - before
-    told.send((calls, sum(w.late for w in walkers), sum(w.opened for w in walkers)))
-    ended.set()
-    for thread in threads:
-        thread.join()
-
-
-def measure(world_size: int, shm: str, like: int = 0) -> dict[str, float]:
-    """Return what an agreement of so many ranks takes, or of so many of a job like a larger one."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, None, True)
     context = multiprocessing.get_context("spawn")
-    others = list(range(1, world_size))
-    shares = [others[place::PROCESSES] for place in range(min(PROCESSES, len(others)))]
+    threads = range(1, world_size, RANKS_A_MACHINE if is_machine else 1)
     pipes, running = [], []
-    for share in shares:
+    for place in range(min(PROCESSES, len(threads))):
         here, there = context.Pipe()
-        counted = like or world_size
-        given = (server.port, share, counted, counted / RANKS_A_MACHINE, shm, there)
-        process = context.Process(target=follow, args=given)
+        ranks = threads[place::PROCESSES]
+        share = Share(server.port, ranks, like or world_size, shm, is_machine)
+        process = context.Process(target=follow, args=(share, there))
         process.start()
         pipes.append(here)
         running.append(process)
@@ -203,7 +101,7 @@ def measure(world_size: int, shm: str, like: int = 0) -> dict[str, float]:
         "worst": max(took),
         "worked_s": statistics.median(worked),
         "trip_s": statistics.median(trips),
-        "calls": sum(calls for calls, *_ in found) / max(1, len(others)) / ROUNDS,
+        "calls": sum(calls for calls, *_ in found) / (world_size - 1) / ROUNDS,
         "late": sum(late for _, late, _ in found) / max(1, opened),
         "leader_mb": memory / 1e6,
     }
@@ -224,12 +122,12 @@ def foretold(alike: list[dict[str, float]]) -> float:
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    jobs = [(count, 0) for count in counts]
-    jobs += [(count, like) for like in FORETOLD for count in (FEW, MORE)]
+    jobs = [(count, 0, False) for count in counts]
+    jobs += [(count, like, count == MORE) for like in FORETOLD for count in (FEW, MORE)]
     found = []
-    for count, like in jobs:
+    for count, like, is_machine in jobs:
         with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
-            found.append(measure(count, shm, like))
+            found.append(measure(count, shm, like, is_machine=is_machine))
     head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
             "calls a rank", "told too late", "leader's memory")  # fmt: skip
     rows: list[tuple[str, ...]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -10,10 +11,10 @@ from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, w
 from dynprof.coordination.messages import Mark, Opening, Question, Withdrawal
 from dynprof.coordination.participant import answer
 from dynprof.coordination.start_step import Place, start_step
-from dynprof.coordination.step_numbers import ahead
+from dynprof.coordination.step_numbers import ahead, far_apart, renumbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from dynprof.config import RankSet
     from dynprof.coordination.messages import Message, Proposal, Reply
@@ -40,8 +41,6 @@ OPENED, ON_THE_WAY = {"open", "saving", "saved", "failed"}, {"waiting", "open", 
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 MARKS = 2
 """Newest that are kept of each rank."""
-FAR = 5
-"""Ranks that march together are not so many steps apart, for all that messages take."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,7 @@ class Leader:
         self._began_s = clock()
         self._marks: dict[int, tuple[Mark, ...]] = {}
         self._unmarked: set[int] = set()  # has been waited for in vain
+        self._told: dict[int, int] = {}  # at which step the newest request opens
 
     def agree(self, proposal: Proposal, terms: Terms, earlier: int = 0) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
@@ -137,7 +137,7 @@ class Leader:
                 self._let_record(earlier, proposal.patience_s)
             if self._clock() - proposed_s > OLD_S:
                 replies = self.roll_call(number)
-            made = self._settle(number, replies, ready, left_out, terms)
+            made = self._settle(proposal, earlier, replies, ready, left_out, terms)
         except _NoWindowError as error:
             self.tell(Withdrawal(number, error.args))
             made = Agreement(number, None, (), left_out, error.args)
@@ -167,17 +167,25 @@ class Leader:
             raise _NoWindowError(*why_not(problems))
         return replies
 
-    def _let_record(self, earlier: int, patience_s: float) -> None:
-        """Wait for the ranks that have yet to open a window which others have: it is all of them's.
+    def _let_record(self, earlier: int, patience_s: float, *, opens: bool = False) -> None:
+        """Wait for ranks that have yet to open a window which others have: else they supersede it.
 
-        Else those would supersede it, where they are far behind the others.
+        Args:
+            earlier: Its request.
+            patience_s: So long they have time.
+            opens: Whether all are about to open it, if none has yet.
+
+        Raises:
+            _NoWindowError: They were about to, and it is not over yet.
         """
         until_s = self._clock() + patience_s
         while self._clock() < until_s:
             outcomes = {one.outcome for one in self.roll_call(earlier).values()}
-            if not (outcomes & OPENED and outcomes & ON_THE_WAY):
-                break
+            if not (outcomes & ON_THE_WAY and (opens or outcomes & OPENED)):
+                return
             self._sleep(LOOK_AGAIN_S)
+        if opens:
+            raise _NoWindowError(f"the window of request {earlier} opens first, and is not over")
 
     def tell(self, message: Message) -> dict[int, Reply]:
         """Tell all, this rank included, what needs no agreement; return what they say."""
@@ -197,17 +205,23 @@ class Leader:
 
     def _settle(
         self,
-        number: int,
+        proposal: Proposal,
+        earlier: int,
         before: Mapping[int, Reply],
         ready: set[int],
         left_out: dict[int, str],
         terms: Terms,
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
+        number = proposal.number
         if not ready:
             raise _NoWindowError("no rank takes part")
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
+        if start_step(places, lead_s) > self._told.get(earlier, sys.maxsize):
+            # That one opens before all know of this one.
+            self._let_record(earlier, proposal.patience_s, opens=True)
+            places, lead_s = self._places(number, self.roll_call(number), ready)
         left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
         ready = {place.rank for place in places}
         sure = ahead(self._marks, LEADER)
@@ -218,12 +232,13 @@ class Leader:
         except ValueError as error:
             raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
         said = self.tell(Opening(number, step, left_out, renumber))
+        self._told = {number: step}
         if renumber:
             self._marks.clear()
         late = {rank: said[rank].problem if rank in said else SILENT for rank in ready}
         left_out |= {rank: why for rank, why in late.items() if why}
         ranks = tuple(sorted(ready - left_out.keys()))
-        remarks = tuple(_renumbered(renumber)) + tuple(_far_apart(places, sure))
+        remarks = (*renumbered(renumber), *far_apart(places, sure))
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
 
     def _learn_numbers(
@@ -293,18 +308,3 @@ class Leader:
         if before and mark.step <= before[-1].step:
             before = ()
         self._marks[rank] = (*before, mark)[-MARKS:]
-
-
-def _renumbered(renumber: Mapping[int, int]) -> Iterator[str]:
-    for rank, by in sorted(renumber.items()):
-        yield f"rank {rank} counted its steps otherwise; they are numbered as here now, {by:+,}"
-
-
-def _far_apart(places: list[Place], sure: Mapping[int, int]) -> Iterator[str]:
-    """Say which ranks are elsewhere by their numbers, where nothing tells whether they march so."""
-    steps = [place.step for place in places]
-    for place in places:
-        by = place.step - steps[0]
-        if place.rank not in sure and abs(by) > FAR + 2 * place.moved:
-            text = f"rank {place.rank} is at step {place.step:,} where rank {places[0].rank} is at"
-            yield f"{text} {steps[0]:,}: each opens at that number of its own"

@@ -10,9 +10,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dynprof.coordination.messages import Mark
+    from dynprof.coordination.start_step import Place
+
+FAR = 5
+"""Ranks that march together are not so many steps apart, for all that messages take."""
 
 
 def ahead(marks: Mapping[int, Sequence[Mark]], leader: int) -> dict[int, int]:
@@ -54,3 +58,19 @@ def _collectives_a_step(marks: Sequence[Mark]) -> int:
     quotient, rest = found.pop() if len(found) == 1 else (0, 0)
     always = all(mark.of_step == quotient for mark in marks)
     return quotient if always and not rest else 0
+
+
+def renumbered(by_rank: Mapping[int, int]) -> Iterator[str]:
+    """Say of each rank by how much its numbers were changed to the leader's."""
+    for rank, by in sorted(by_rank.items()):
+        yield f"rank {rank} counted its steps otherwise; they are numbered as here now, {by:+,}"
+
+
+def far_apart(places: list[Place], sure: Mapping[int, int]) -> Iterator[str]:
+    """Say which ranks are elsewhere by their numbers, where nothing tells whether they march so."""
+    steps = [place.step for place in places]
+    for place in places:
+        by = place.step - steps[0]
+        if place.rank not in sure and abs(by) > FAR + 2 * place.moved:
+            text = f"rank {place.rank} is at step {place.step:,} where rank {places[0].rank} is at"
+            yield f"{text} {steps[0]:,}: each opens at that number of its own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ class Rank:
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
-        assert (proposal.number, proposal.config) == (PROPOSAL.number, PROPOSAL.config)
+        assert proposal.config == PROPOSAL.config
         self.proposed.append(proposal)
         if proposal.ranks:
             self.takes_part = self.number in RankSet.parse(proposal.ranks)
@@ -281,6 +282,59 @@ def test_a_window_that_some_have_opened_is_waited_for_where_others_are_far_behin
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, ALL, earlier=7)
     assert (made.ranks, next(outcomes, None)) == ((0, 1, 2), None)
+
+
+def told_one_before(running: Job, outcomes: Iterator[str], *ranks: Rank) -> None:
+    """Have all agree on a window, and the last rank tell what becomes of it from then on."""
+    running.leader.agree(PROPOSAL, ALL)
+    before = ranks[-1].where
+
+    def where(number: int) -> Reply:
+        of_earlier = number == PROPOSAL.number
+        return replace(before(number), outcome=next(outcomes, "saved") if of_earlier else "")
+
+    ranks[-1].where = where  # type: ignore[method-assign]
+    for rank in ranks:
+        rank.opens.clear()
+        rank.step += 1  # it is that one's step
+
+
+SECOND = replace(PROPOSAL, number=2)
+
+
+def test_a_window_that_opens_before_all_know_of_the_next_is_recorded_first() -> None:
+    """Else the next one's step comes while that is still open, or saved."""
+    ranks = [Rank(0), Rank(1)]
+    outcomes = iter(["waiting", "waiting", "open", "saving"])
+    with job(*ranks) as running:
+        told_one_before(running, outcomes, *ranks)
+        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+    assert (made.ranks, next(outcomes, None)) == ((0, 1), None)
+    assert ranks[0].opens == ranks[1].opens == [made.step]
+
+
+def test_a_window_that_opens_much_later_is_superseded_at_once() -> None:
+    """All know of the next one before its step comes."""
+    ranks = [Rank(0), Rank(1)]
+    with job(*ranks) as running:
+        running.leader.agree(PROPOSAL, replace(ALL, start=5000))
+        ranks[1].opens.clear()
+        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+    assert ranks[1].opens == [made.step]
+    assert made.step is not None
+    assert made.step < 5000
+
+
+def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> None:
+    """The next one is refused by all, in words."""
+    ranks = [Rank(0), Rank(1)]
+    with job(*ranks) as running:
+        told_one_before(running, itertools.repeat("open"), *ranks)
+        ranks[1].opens.clear()
+        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+    assert made.step is None
+    assert "the window of request 1 opens first, and is not over" in made.reasons[0]
+    assert ranks[0].opens == ranks[1].opens == []
 
 
 def test_a_rank_that_learns_too_late_is_named() -> None:
