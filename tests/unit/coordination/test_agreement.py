@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TORCH, GPU = Profiler("torch", ("CPU",)), Profiler("torch", ("CPU", "CUDA"))
 PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
+SECOND = replace(PROPOSAL, number=2)
 
 
 class Rank:
@@ -72,6 +73,7 @@ class Rank:
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
+        assert proposal.number in {PROPOSAL.number, SECOND.number}
         assert proposal.config == PROPOSAL.config
         self.proposed.append(proposal)
         if proposal.ranks:
@@ -299,9 +301,6 @@ def told_one_before(running: Job, outcomes: Iterator[str], *ranks: Rank) -> None
         rank.step += 1  # it is that one's step
 
 
-SECOND = replace(PROPOSAL, number=2)
-
-
 def test_a_window_that_opens_before_all_know_of_the_next_is_recorded_first() -> None:
     """Else the next one's step comes while that is still open, or saved."""
     ranks = [Rank(0), Rank(1)]
@@ -330,7 +329,6 @@ def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> Non
     ranks = [Rank(0), Rank(1)]
     with job(*ranks) as running:
         told_one_before(running, itertools.repeat("open"), *ranks)
-        ranks[1].opens.clear()
         made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
     assert made.step is None
     assert "the window of request 1 opens first, and is not over" in made.reasons[0]
