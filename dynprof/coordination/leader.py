@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ OLD_S = 2.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
-OPENED, ON_THE_WAY = {"open", "saving", "saved", "failed"}, {"waiting", "open", "saving"}
+ON_THE_WAY = {"waiting", "open", "saving"}
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 MARKS = 2
 """Newest that are kept of each rank."""
@@ -133,8 +132,6 @@ class Leader:
             replies = self._all_can(proposal, downgrade=terms.downgrade)
             left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
             ready = {rank for rank, one in replies.items() if one.takes_part}
-            if earlier:
-                self._let_record(earlier, proposal.patience_s)
             if self._clock() - proposed_s > OLD_S:
                 replies = self.roll_call(number)
             made = self._settle(proposal, earlier, replies, ready, left_out, terms)
@@ -167,25 +164,27 @@ class Leader:
             raise _NoWindowError(*why_not(problems))
         return replies
 
-    def _let_record(self, earlier: int, patience_s: float, *, opens: bool = False) -> None:
-        """Wait for ranks that have yet to open a window which others have: else they supersede it.
+    def _let_record(self, ranks: set[int], earlier: int, patience_s: float) -> None:
+        """Wait for ranks on their way through a window that opens before all know of the next.
+
+        Where a rank has yet to open it, it would supersede it, and others would not.
 
         Args:
-            earlier: Its request.
+            ranks: Who is to take part in the next.
+            earlier: The request of that window.
             patience_s: So long they have time.
-            opens: Whether all are about to open it, if none has yet.
 
         Raises:
-            _NoWindowError: They were about to, and it is not over yet.
+            _NoWindowError: It is not over then.
         """
         until_s = self._clock() + patience_s
-        while self._clock() < until_s:
-            outcomes = {one.outcome for one in self.roll_call(earlier).values()}
-            if not (outcomes & ON_THE_WAY and (opens or outcomes & OPENED)):
+        while True:
+            found = self.roll_call(earlier)
+            if not any(found[rank].outcome in ON_THE_WAY for rank in ranks & found.keys()):
                 return
+            if self._clock() >= until_s:
+                raise _NoWindowError(f"the window of request {earlier} opens first, and lasts")
             self._sleep(LOOK_AGAIN_S)
-        if opens:
-            raise _NoWindowError(f"the window of request {earlier} opens first, and is not over")
 
     def tell(self, message: Message) -> dict[int, Reply]:
         """Tell all, this rank included, what needs no agreement; return what they say."""
@@ -218,9 +217,8 @@ class Leader:
             raise _NoWindowError("no rank takes part")
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
-        if start_step(places, lead_s) > self._told.get(earlier, sys.maxsize):
-            # That one opens before all know of this one.
-            self._let_record(earlier, proposal.patience_s, opens=True)
+        if earlier and start_step(places, lead_s) > self._told.get(earlier, -1):
+            self._let_record(ready, earlier, proposal.patience_s)
             places, lead_s = self._places(number, self.roll_call(number), ready)
         left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
         ready = {place.rank for place in places}

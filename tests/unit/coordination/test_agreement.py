@@ -331,8 +331,18 @@ def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> Non
         told_one_before(running, itertools.repeat("open"), *ranks)
         made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
     assert made.step is None
-    assert "the window of request 1 opens first, and is not over" in made.reasons[0]
+    assert "the window of request 1 opens first, and lasts" in made.reasons[0]
     assert ranks[0].opens == ranks[1].opens == []
+
+
+def test_the_window_of_ranks_that_are_not_asked_is_not_waited_for() -> None:
+    """They record on, while others begin."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        told_one_before(running, itertools.repeat("open"), *ranks)
+        ranks[2].takes_part = False
+        made = running.leader.agree(SECOND, Terms(RankSet.parse("0-1")), PROPOSAL.number)
+    assert (made.ranks, made.reasons) == ((0, 1), ())
 
 
 def test_a_rank_that_learns_too_late_is_named() -> None:
