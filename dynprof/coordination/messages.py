@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.plural import counted
@@ -15,11 +16,13 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+AT_A_TIME_S, BREATH_S = 0.0005, 0.0002
+"""So long what many have said is read; then the job's threads have the interpreter for a moment."""
 MOST_BYTES = 7 * MAX_BYTES
 """Of one message: a byte of a config takes up to six in it; what torch's store takes is 8 MiB."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Profiler:
     """What a rank records with.
 
@@ -35,7 +38,7 @@ class Profiler:
         return f"{self.backend} ({', '.join(self.activities)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """Where a rank was in the collectives of its process group as a step had ended.
 
@@ -50,7 +53,7 @@ class Mark:
     of_step: Union[int, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """A config that the leader has accepted: who can serve it, and when?
 
@@ -72,7 +75,7 @@ class Proposal:
     kind: Literal["proposal"] = "proposal"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Question:
     """Where is each rank now, and what became of that request there?"""
 
@@ -80,7 +83,7 @@ class Question:
     kind: Literal["question"] = "question"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Opening:
     """All open at this step.
 
@@ -98,7 +101,7 @@ class Opening:
     kind: Literal["opening"] = "opening"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Withdrawal:
     """There will be no window.
 
@@ -113,7 +116,7 @@ class Withdrawal:
     kind: Literal["withdrawal"] = "withdrawal"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cancellation:
     """Disarm what waits, close what is open.
 
@@ -128,14 +131,14 @@ class Cancellation:
     kind: Literal["cancellation"] = "cancellation"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rejoin:
     """For whoever was away until messages were gone, or has joined the leader before."""
 
     kind: Literal["rejoin"] = "rejoin"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Farewell:
     """The leader leads no more."""
 
@@ -147,7 +150,20 @@ Message = Union[  # noqa: UP007 - read while it runs, on Python 3.10 too
 ]
 
 
-@dataclass(frozen=True)
+Same = TypeVar("Same", Profiler, Mark)
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_of_each(same: Same) -> Same:
+    """Return the first that was like it: ranks say much the same, and there are many."""
+    return same
+
+
+_Profiler = Annotated[Profiler, AfterValidator(_one_of_each)]
+_Mark = Annotated[Mark, AfterValidator(_one_of_each)]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """What a rank says to a message.
 
@@ -181,12 +197,12 @@ class Reply:
     outcome: str = ""
     capture: str = ""
     cut: str = ""
-    would: Union[Profiler, None] = None  # noqa: UP007 - as above
-    usable: tuple[Profiler, ...] = ()
-    mark: Union[Mark, None] = None  # noqa: UP007 - as above
+    would: Union[_Profiler, None] = None  # noqa: UP007 - as above
+    usable: tuple[_Profiler, ...] = ()
+    mark: Union[_Mark, None] = None  # noqa: UP007 - as above
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Joined:
     """What a rank says once as it begins to listen.
 
@@ -199,7 +215,7 @@ class Joined:
     place: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Parted:
     """What a rank says as it listens no more.
 
@@ -254,7 +270,11 @@ def lines_of(kind: type[Line], raw: bytes) -> list[Line]:
         ValueError: One is longer than any rank would say.
     """
     found: list[Line] = []
+    since_s = time.perf_counter()
     for line in raw.splitlines():
+        if time.perf_counter() > since_s + AT_A_TIME_S:
+            time.sleep(BREATH_S)
+            since_s = time.perf_counter()
         with contextlib.suppress(ValidationError):
             found.append(_adapter(kind).validate_json(_short(line)))
     return found

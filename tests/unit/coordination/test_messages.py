@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from dynprof.config.file_reading import MAX_BYTES
+from dynprof.coordination import messages
 from dynprof.coordination.messages import (
     MOST_BYTES,
     Cancellation,
@@ -76,3 +80,22 @@ def test_what_is_too_long_is_not_read() -> None:
     """It would be read by every rank."""
     with pytest.raises(ValueError, match="longer than any message"):
         message_of(b" " * (MOST_BYTES + 1))
+
+
+def test_what_many_ranks_say_alike_is_kept_once() -> None:
+    """The garbage collector, which halts all threads, has the less to look at."""
+    said = Reply(0, would=Profiler("torch", ("CPU",)), usable=(Profiler("torch", ("CPU",)),))
+    lines = [to_text(replace(said, rank=rank, mark=Mark(7, 21))) for rank in range(3)]
+    found = lines_of(Reply, "\n".join(lines).encode())
+    assert [one.rank for one in found] == [0, 1, 2]
+    assert len({id(one.would) for one in found} | {id(one.usable[0]) for one in found}) == 1
+    assert len({id(one.mark) for one in found}) == 1
+
+
+def test_other_threads_go_on_while_what_many_say_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread hands the interpreter on by itself: asked for it, it would do so 5 ms later."""
+    breaths: list[float] = []
+    monkeypatch.setattr(messages, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(time, "sleep", breaths.append)
+    lines_of(Reply, f"{to_text(Reply(0))}\n".encode() * 5)
+    assert breaths == [messages.BREATH_S] * 5
