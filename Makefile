@@ -38,6 +38,7 @@ bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.status_of_many
 	$(BIN)/python -m benchmarks.coordinated_step
+	$(BIN)/python -m benchmarks.beside_replies
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

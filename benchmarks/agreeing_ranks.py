@@ -41,15 +41,16 @@ class Walker:
 
     Args:
         rank: Its number.
+        a_machine: How many share one.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, a_machine: int = RANKS_A_MACHINE) -> None:
         self.rank, self.opened, self.late = rank, 0, 0
+        self._host = f"node-{rank // a_machine:05}"
 
     def _reply(self) -> Reply:
         step = int(time.monotonic() / STEP_S)
-        host = f"node-{self.rank // RANKS_A_MACHINE:05}"
-        reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), host, "idle")
+        reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), self._host, "idle")
         return replace(reply, mark=Mark(step, 3 * step, 3))
 
     def consider(self, proposal: Proposal) -> Reply:
@@ -144,6 +145,7 @@ class Share(NamedTuple):
         ranks: Each a thread.
         like: As how many ranks they are to look.
         memory: Where machines have theirs.
+        a_machine: How many ranks share one.
         is_machine: Whether each replies for its machine, of which it is the first.
     """
 
@@ -151,6 +153,7 @@ class Share(NamedTuple):
     ranks: range
     like: int
     memory: str
+    a_machine: int
     is_machine: bool
 
 
@@ -159,17 +162,17 @@ def follow(share: Share, told: Any) -> None:
     from torch.distributed import TCPStore
 
     threading.stack_size(256 * 1024)
-    walkers = [Walker(rank) for rank in share.ranks]
+    walkers = [Walker(rank, share.a_machine) for rank in share.ranks]
     stores: list[Counting] = []
     ended = threading.Event()
 
     def be(walker: Walker) -> None:
         store = Counting(TCPStore("127.0.0.1", share.port, None, False))
         stores.append(store)
-        folder = Path(share.memory, str(walker.rank // RANKS_A_MACHINE))
+        folder = Path(share.memory, str(walker.rank // share.a_machine))
         folder.mkdir(exist_ok=True)
-        after = range(walker.rank + 1, walker.rank + RANKS_A_MACHINE)
-        others = [Walker(rank) for rank in after if share.is_machine]
+        after = range(walker.rank + 1, walker.rank + share.a_machine)
+        others = [Walker(rank, share.a_machine) for rank in after if share.is_machine]
 
         def relay(store: Store, pace: Pace, name: str) -> Relay:
             if share.is_machine:

@@ -5,12 +5,12 @@ by itself, a step every ten milliseconds, and eight are taken for a machine. Mea
 proposal until all had been told, and the processor time of the process that has the leader and the
 store. What a round trip of the store takes is measured beside it, on the same connection.
 
-In larger jobs than can be tried here one rank of each machine talks to the store for all there, the
-less often the more machines there are; so it does in the jobs of the last rows. What larger ones
-take is foretold by these: as long as a few machines take at that pace, the slowest of their
-agreements, and what each rank more costs the leader and the store. All ranks share two cores here,
-so that what they do among themselves takes longer than on machines of their own; that the work is
-not that of their crowd, one thread replies for each machine in the row that shows it.
+In larger jobs one rank of each machine talks to the store for all there, the less often the more
+machines there are; so it does in the jobs of the other rows. They are shown twice. With all their
+ranks: one thread replies for each of 200 machines, which have the more ranks; the leader reads what
+each rank says, and the store is asked by fewer. And foretold, with eight ranks on a machine: as
+long as a few machines take at that pace, the slowest of their agreements, and what each rank more
+costs the leader and the store, by one thread for each machine again.
 
     python -m benchmarks.agreement [RANKS ...] [--plot FILE]
 """
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -35,42 +36,61 @@ from dynprof.coordination.messages import Proposal
 from dynprof.coordination.speaker import Speaker
 
 ROUNDS, PROCESSES = 7, 4
-FEW, MORE, FORETOLD = 33, 1001, (10_000,)
+FEW, MORE, LARGE = 33, 1001, (10_000, 100_000)
 """Ranks of a job that shows the pace of larger ones, of one that shows the work, and of these."""
+MACHINES = 200
+"""Of the large jobs with all their ranks."""
 SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
 
 
-def measure(
-    world_size: int, shm: str, like: int = 0, *, is_machine: bool = False
-) -> dict[str, float]:
+class Job(NamedTuple):
+    """What is measured in one row.
+
+    Attributes:
+        ranks: How many agree.
+        like: They look as often as so many do; 0 for their own number.
+        a_machine: How many share one.
+        is_machine: Whether one thread replies for each machine.
+    """
+
+    ranks: int
+    like: int = 0
+    a_machine: int = RANKS_A_MACHINE
+    is_machine: bool = False
+
+    def __str__(self) -> str:
+        if self.like and self.ranks < self.like:
+            return f"{self.ranks:,} of {self.like:,}"
+        return f"{self.ranks:,}" + (f", {self.a_machine} a machine" if self.is_machine else "")
+
+
+def measure(job: Job, shm: str) -> dict[str, float]:
     """Return what an agreement takes.
 
     Args:
-        world_size: Of so many ranks.
+        job: Of which ranks.
         shm: A folder in the machine's memory.
-        like: They look as often as so many do; 0 for their own number.
-        is_machine: Whether one thread replies for each machine.
     """
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, None, True)
     context = multiprocessing.get_context("spawn")
-    threads = range(1, world_size, RANKS_A_MACHINE if is_machine else 1)
+    threads = range(1, job.ranks, job.a_machine if job.is_machine else 1)
     pipes, running = [], []
     for place in range(min(PROCESSES, len(threads))):
         here, there = context.Pipe()
         ranks = threads[place::PROCESSES]
-        share = Share(server.port, ranks, like or world_size, shm, is_machine)
+        share = Share(server.port, ranks, job.like or job.ranks, shm, job.a_machine, job.is_machine)
         process = context.Process(target=follow, args=(share, there))
         process.start()
         pipes.append(here)
         running.append(process)
     store = TCPStore("127.0.0.1", server.port, None, False)
     speaker = Speaker(store)
-    leader = Leader(speaker, Walker(0), world_size)
+    leader = Leader(speaker, Walker(0), job.ranks)
     speaker.lead("the benchmark")
-    while len(speaker.listeners()) < world_size - 1:
+    while len(speaker.listeners()) < job.ranks - 1:
         time.sleep(0.05)
     memory = psutil.Process().memory_info().rss
     for pipe in pipes:
@@ -81,7 +101,7 @@ def measure(
         before_s = time.process_time()
         made = leader.agree(Proposal(number, CONFIG, 0.0, 30.0), Terms(RankSet.parse("all")))
         worked.append(time.process_time() - before_s)
-        assert len(made.ranks) == world_size, made
+        assert len(made.ranks) == job.ranks, made
         took.append(made.took_s)
         began_s = time.perf_counter()
         store.set("trip", "x")
@@ -95,13 +115,13 @@ def measure(
         process.join()
     opened = sum(opened for *_, opened in found)
     return {
-        "ranks": world_size,
-        "like": like,
+        "ranks": job.ranks,
+        "like": job.like,
         "seconds": statistics.median(took),
         "worst": max(took),
         "worked_s": statistics.median(worked),
         "trip_s": statistics.median(trips),
-        "calls": sum(calls for calls, *_ in found) / (world_size - 1) / ROUNDS,
+        "calls": sum(calls for calls, *_ in found) / (job.ranks - 1) / ROUNDS,
         "late": sum(late for _, late, _ in found) / max(1, opened),
         "leader_mb": memory / 1e6,
     }
@@ -122,17 +142,18 @@ def foretold(alike: list[dict[str, float]]) -> float:
 def main(*given: str) -> None:
     """Measure and print."""
     counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    jobs = [(count, 0, False) for count in counts]
-    jobs += [(count, like, count == MORE) for like in FORETOLD for count in (FEW, MORE)]
+    jobs = [Job(count) for count in counts]
+    jobs += [Job(count, like, 8, count == MORE) for like in LARGE for count in (FEW, MORE)]
+    jobs += [Job(count + 1, count, count // MACHINES, True) for count in LARGE]
     found = []
-    for count, like, is_machine in jobs:
+    for job in jobs:
         with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
-            found.append(measure(count, shm, like, is_machine=is_machine))
+            found.append(measure(job, shm))
     head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
             "calls a rank", "told too late", "leader's memory")  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (
-            f"{one['ranks']:,.0f}" + (f" of {one['like']:,.0f}" if one["like"] else ""),
+            str(job),
             f"{one['seconds'] * 1e3:,.0f} ms",
             f"{one['worst'] * 1e3:,.0f} ms",
             f"{one['worked_s'] * 1e3:,.0f} ms",
@@ -141,16 +162,16 @@ def main(*given: str) -> None:
             f"{one['late']:.1%}",
             f"{one['leader_mb']:+,.1f} MB",
         )
-        for one in found
+        for job, one in zip(jobs, found, strict=True)
     ]
-    guesses = {like: foretold([one for one in found if one["like"] == like]) for like in FORETOLD}
+    guesses = {like: foretold([one for one in found if one["like"] == like][:2]) for like in LARGE}
     rows += [
         (f"{count:,} (foretold)", f"{took_s:,.1f} s", *[""] * 6)
         for count, took_s in guesses.items()
     ]
     print_table(f"A step for all ranks, {ROUNDS} agreements each", head, rows)
     if "--plot" in given:
-        plot(given[given.index("--plot") + 1], found[: len(counts)], guesses)
+        plot(given[given.index("--plot") + 1], found[: len(counts)], guesses, found[-len(LARGE) :])
 
 
 if __name__ == "__main__":

@@ -12,13 +12,19 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, EDGE = 640, 360, 60
 
 
-def plot(path: str, measured: Sequence[dict[str, float]], foretold: Mapping[int, float]) -> None:
+def plot(
+    path: str,
+    measured: Sequence[dict[str, float]],
+    foretold: Mapping[int, float],
+    crowded: Sequence[dict[str, float]] = (),
+) -> None:
     """Write a drawing, as SVG.
 
     Args:
         path: Where to.
         measured: What was measured of each number of ranks.
         foretold: Seconds that others would take.
+        crowded: What was measured of others with more ranks on a machine than there would be.
     """
     ranks, seconds = [1, 10, 100, 1000, 10_000, 100_000], [0.01, 0.1, 1, 10, 100]
 
@@ -49,8 +55,11 @@ def plot(path: str, measured: Sequence[dict[str, float]], foretold: Mapping[int,
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-dasharray="4 4"/>')
     parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="white" stroke="#1f6feb"/>'
               for x, y in guessed[1:]]  # fmt: skip
+    points = [place(one["ranks"], one["seconds"]) for one in crowded]
+    parts += [f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="#1f6feb"/>'
+              for x, y in points]  # fmt: skip
     middle = WIDTH / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">ranks</text>')
-    parts.append(f'<text x="{middle}" y="30" text-anchor="middle">from the proposal until all '
-                 "know the step; dashed: foretold</text></svg>")  # fmt: skip
+    title = "from the proposal until all know the step; dashed: foretold; diamonds: on 200 machines"
+    parts.append(f'<text x="{middle}" y="30" text-anchor="middle">{title}</text></svg>')
     Path(path).write_text("\n".join(parts) + "\n")
