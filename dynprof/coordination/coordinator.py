@@ -77,9 +77,10 @@ class Coordinator:
         self._me, self._who, self._wall, self._say = me, who, wall, say
         self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
+        self._not_begun: set[int] = set()  # of what is proposed
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._hears_the_last = False
-        self._began_s = time.monotonic()
+        self._began_s = self._called_s = time.monotonic()
         self._follower: Follower | None = None
         self._store = TimedStore(group.connect)
         self._thread = own_thread(self._run, "dynprof-agree")
@@ -106,16 +107,25 @@ class Coordinator:
         self._thread.start()
 
     def propose(self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None]) -> None:
-        """Bring the ranks to agree; a newer proposal waits for its turn.
+        """Bring the ranks to agree, once those are done with what they agree on.
 
         Args:
             proposal: What the operator asks for.
             terms: What that asks of the ranks together.
             done: Is told what came of it, on the thread of this.
         """
+        self._not_begun.add(proposal.number)
         self._asks.put(functools.partial(self._agree, proposal, terms, done))
         if self.failed:  # meanwhile, and nobody takes it any more
             done(Agreement(proposal.number, None, reasons=NOT_ASKED))
+
+    def take_back(self) -> list[int]:
+        """Return the numbers of what was proposed and has not begun, which it never will."""
+        found = []
+        with contextlib.suppress(KeyError):  # the thread of this may begin one meanwhile
+            while True:
+                found.append(self._not_begun.pop())
+        return sorted(found)
 
     def tell(self, message: Message) -> None:
         """Tell all ranks, this one included, what needs no agreement."""
@@ -177,17 +187,20 @@ class Coordinator:
                 speaker.resign(Farewell())
 
     def _next_ask(self) -> Ask | None:
-        """Wait for what to do next; where there is nothing, call the roll."""
+        """Wait for what to do next; where the roll is due, that is first."""
         is_new = time.monotonic() < self._began_s + JOIN_S
         pause_s = WATCHED_S if self._keeper.waits or is_new else UNWATCHED_S
-        try:
-            return next_of(self._asks, pause_s + self.group.world_size / LOOKS_A_SECOND)
-        except queue.Empty:
-            return self._call_the_roll
+        pause_s += self.group.world_size / LOOKS_A_SECOND
+        left_s = self._called_s + pause_s - time.monotonic()
+        with contextlib.suppress(queue.Empty):
+            if left_s > 0:
+                return next_of(self._asks, left_s)
+        return self._call_the_roll
 
     def _call_the_roll(self, leader: Leader) -> None:
         number = self._keeper.number
         self._keeper.hear(number, leader.roll_call(number))
+        self._called_s = time.monotonic()
 
     def _hear_the_last(self, leader: Leader) -> None:
         """Call the roll until each rank is done with its windows, or it has taken long enough."""
@@ -211,6 +224,10 @@ class Coordinator:
     def _agree(
         self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader
     ) -> None:
+        try:
+            self._not_begun.remove(proposal.number)
+        except KeyError:
+            return
         made = Agreement(proposal.number, None, reasons=NOT_ASKED)
         try:
             made = leader.agree(proposal, terms, self._keeper.waits)

@@ -23,8 +23,8 @@ Outcome = Literal[
 """``waiting``, ``open`` and ``saving`` are on their way; the others are how an edit ends."""
 
 ON_THE_WAY: tuple[Outcome, ...] = ("waiting", "open", "saving")
-MOST = 20
-"""How many edits are remembered."""
+MOST, TOLD = 200, 20
+"""How many edits are remembered, and how many the status tells of."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,12 @@ class EditOutcomes:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The edits remembered."""
+        """The edits to tell of: the newest, and what is on its way."""
         with self._lock:
-            return tuple(self._answers.values())
+            found = tuple(self._answers.values())
+        ended = [answer.number for answer in found if answer.outcome not in ON_THE_WAY]
+        old = {*ended[: max(0, len(found) - TOLD)]}
+        return tuple(answer for answer in found if answer.number not in old)
 
     def answer(self, number: int) -> Answer | None:
         """Return what became of one edit; None where it is forgotten."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.leader import LEADER, Terms
+from dynprof.coordination.leader import LEADER, Agreement, Terms
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
@@ -21,7 +21,6 @@ from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
-    from dynprof.coordination.leader import Agreement
     from dynprof.delivery.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
@@ -105,12 +104,14 @@ class Agreements:
         if isinstance(asked, Asked):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
+            self._take_back(coordinator, "disarmed", f"disarmed by request {number}")
             coordinator.tell(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
             reasons = ("it was refused where it was saved",)
             coordinator.tell(Withdrawal(number, reasons, text))
         else:
+            self._take_back(coordinator, "superseded", f"superseded by request {number}")
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
@@ -120,6 +121,14 @@ class Agreements:
             downgrade = rules.unable == "downgrade"
             terms = Terms(config.asked_ranks, config.named_step, config.multiple, downgrade)
             coordinator.propose(proposal, terms, self._tell_of)
+
+    def _take_back(self, coordinator: Coordinator, outcome: str, text: str) -> None:
+        """Give up what waits until all have agreed on another one: the newest counts."""
+        for number in coordinator.take_back():
+            self._member.take_back(number)
+            self._journal.tell(number, outcome, text)
+            if self._windows:
+                self._windows.settle(Agreement(number, None, reasons=(text,)))
 
     def _forbidden(self, asked: Asked) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""

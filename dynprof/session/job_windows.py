@@ -126,19 +126,16 @@ class JobWindows:
         self._attempt, self._deliveries, self._warn = attempt, deliveries, warn
         self._world_size, self._leader = world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
-        self._kept: dict[int, _Known] = {}  # by their numbers
-        self._heard_of = 0
+        self._kept: dict[int, _Known] = {}  # by their numbers; last which was asked about last
         self._replies: Mapping[int, Reply] = {}
         self._heard_at = 0.0
         self._written: dict[int, WindowRecord] = {}
 
     @property
     def number(self) -> int:
-        """The request to ask the ranks about; the newest, or in turn one that is not over."""
+        """The request to ask the ranks about, of those that are kept each in turn; 0 for none."""
         with self._lock:
-            return min(
-                (n for n in self._kept if n > self._heard_of), default=min(self._kept, default=0)
-            )
+            return next((n for n, known in self._kept.items() if known.made), 0)
 
     @property
     def waits(self) -> int:
@@ -159,9 +156,14 @@ class JobWindows:
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""
         with self._lock:
-            self._heard_of, self._replies = number, replies
+            self._replies = replies
             self._heard_at = self._clock.wall_s()
-            before = self._kept.get(number, _Known()).told or {}
+            known = self._kept.get(number, _Known())
+            if known.made is None:  # it was asked about before anybody was told of it
+                return
+            del self._kept[number]
+            self._kept[number] = known
+        before = known.told or {}
         # A rank that is gone since has its capture all the same.
         ended = {rank: one for rank, one in before.items() if _has_ended(one)}
         said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}

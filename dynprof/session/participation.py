@@ -99,6 +99,10 @@ class Participation:
         """Know what this rank is about to propose itself."""
         self._own[number] = asked
 
+    def take_back(self, number: int) -> None:
+        """Propose it no more."""
+        self._own.pop(number, None)
+
     def step_ended(self) -> None:
         """Note where the group stands; on the thread that trains, amid two steps."""
         if not self.group or (collectives := self.group.collectives()) is None:

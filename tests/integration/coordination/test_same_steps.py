@@ -131,22 +131,6 @@ def test_only_who_is_asked_for_records_and_a_cancel_reaches_all(tmp_path: Path) 
     assert "save it there" not in log(root)
 
 
-def test_an_edit_for_others_is_served_beside_a_long_window(tmp_path: Path) -> None:
-    """It neither ends that one nor waits for it."""
-    root = tmp_path / SHARED
-    with job(tmp_path, 3):
-        assert dynprof("arm", root, "--active", 100_000, "--ranks", "2")[0] == 0
-        wait_for("an open window", lambda: "; recording steps" in log(root) or None)
-        code, output, errors = dynprof("arm", root, "--active", 2, "--ranks", "0-1", "--wait")
-        assert code == 0, errors
-        assert sorted(load_manifest(tmp_path / line).rank for line in output.splitlines()) == [0, 1]
-        assert len(manifests(root)) == 2
-        assert dynprof("cancel", root)[0] == 0
-        wait_for("the long one", lambda: len(manifests(root)) == 3 or None)
-    (long,) = (one for one in manifests(root) if one.rank == 2)
-    assert long.steps.recorded > 20
-
-
 def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
     """A file stands where its captures go; the leader says which rank it is, and why."""
     (tmp_path / "desk_1").mkdir()

@@ -111,3 +111,27 @@ def test_what_is_proposed_just_as_the_store_is_lost_is_answered() -> None:
     coordinator._thread.join(patience_s())
     coordinator.propose(Proposal(1, "{}", 0.0, 1.0), Terms(RankSet.parse("all")), made.append)
     assert [(one.step, one.reasons) for one in made] == [(None, NOT_ASKED)]
+
+
+def test_what_has_not_begun_can_be_taken_back() -> None:
+    """It never begins, and is not answered here; what the ranks are being asked goes on."""
+    store, alone = MemoryStore(), Alone()
+    made: list[Agreement] = []
+    coordinator = Coordinator(
+        Group(0, 2, lambda: store), cast("Participant", alone), "a test",
+        cast("Wall", alone), print, alone,
+    )  # fmt: skip
+    coordinator.begin()
+    while "dynprof/leader" not in store.values:
+        threading.Event().wait(0.0005)
+    store.append(JOINED, to_text(Joined(1, 0)) + "\n")
+    for number in (1, 2, 3):
+        coordinator.propose(
+            Proposal(number, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append
+        )
+        while 1 in coordinator._not_begun:
+            threading.Event().wait(0.0005)
+    assert coordinator.take_back() == [2, 3]
+    assert coordinator.take_back() == []
+    coordinator.end()
+    assert [one.number for one in made] == [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynprof.journal.edit_outcomes import MOST, EditOutcomes
+from dynprof.journal.edit_outcomes import MOST, TOLD, EditOutcomes
 
 
 def test_what_was_superseded_waits_no_more() -> None:
@@ -22,8 +22,23 @@ def test_open_requests_are_remembered_longest() -> None:
     """Newer edits push out what has ended, not what is still on its way."""
     outcomes = EditOutcomes()
     outcomes.enter(1, "", 0.0)
-    for number in range(2, 40):
+    for number in range(2, MOST + 40):
         outcomes.enter(number, "", 0.0)
         outcomes.note(number, "refused")
-    assert len(outcomes.answers) == MOST
-    assert outcomes.answers[0].number == 1
+    assert [answer.number for answer in outcomes.answers] == [1, *range(MOST + 21, MOST + 40)]
+    assert len(outcomes.answers) == TOLD
+    assert outcomes.answer(1)
+    assert outcomes.answer(40) is None
+    assert outcomes.answer(MOST)
+
+
+def test_the_status_tells_of_fewer_than_are_remembered() -> None:
+    """Ranks are asked what became of a window when many more edits may have come since."""
+    outcomes = EditOutcomes()
+    for number in range(1, 101):
+        outcomes.enter(number, "", 0.0)
+        outcomes.note(number, "saved")
+    assert [answer.number for answer in outcomes.answers] == [*range(81, 101)]
+    answer = outcomes.answer(1)
+    assert answer
+    assert answer.outcome == "saved"

@@ -207,3 +207,28 @@ def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(CaptureError, match=r"window\.json is not the record of a window"):
         load_window_record(path)
+
+
+def test_what_is_asked_before_the_ranks_were_told_says_nothing(tmp_path: Path) -> None:
+    """They know nothing of a request that is only proposed; they have not begun anew."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    known.hear(5, {rank: said(rank, "") for rank in (0, 2)})
+    known.settle(Agreement(5, 30, (0, 2), {}))
+    assert known.waits == 5
+    known.hear(5, {rank: said(rank, "saved") for rank in (0, 2)})
+    (record,) = (load_window_record(path) for path in tmp_path.rglob("step_32*/info/window.json"))
+    assert (record.missing, record.complete) == ({}, True)
+
+
+def test_an_older_window_is_asked_about_however_many_follow(tmp_path: Path) -> None:
+    """Each in turn: newer ones come all the time where edits do."""
+    known = windows(tmp_path)
+    known.hear(4, {rank: said(rank, "waiting") for rank in range(3)})
+    for number in range(5, 25):
+        known.begin(number, asked(60.0 * number))
+        known.settle(Agreement(number, 30 * number, (0, 2), {}))
+        if (heard := known.number) == 4:
+            break
+        known.hear(heard, {rank: said(rank, "waiting") for rank in (0, 2)})
+    assert heard == 4

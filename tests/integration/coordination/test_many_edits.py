@@ -1,0 +1,69 @@
+"""Edits that come while ranks record, or have yet to agree on the one before."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from dynprof.journal.status import load_status
+from tests.integration.commands import dynprof
+from tests.integration.coordination.agreeing import SHARED, job, log, manifests
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+def save(root: Path, config: dict[str, object]) -> None:
+    """Save a config, as an editor does."""
+    (root / "new").write_text(json.dumps(config))
+    (root / "new").replace(root / "profiler_config.json")
+
+
+def edits(root: Path) -> dict[int, str]:
+    """Return what has become of each edit on rank 0."""
+    found = map(load_status, root.glob("status/*.json"))
+    (leader,) = (status for status in found if status.rank == 0)
+    return {answer.number: answer.outcome for answer in leader.edits}
+
+
+def test_an_edit_for_others_is_served_beside_a_long_window(tmp_path: Path) -> None:
+    """It neither ends that one nor waits for it."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 3):
+        assert dynprof("arm", root, "--active", 100_000, "--ranks", "2")[0] == 0
+        wait_for("an open window", lambda: "; recording steps" in log(root) or None)
+        code, output, errors = dynprof("arm", root, "--active", 2, "--ranks", "0-1", "--wait")
+        assert code == 0, errors
+        assert sorted(load_manifest(tmp_path / line).rank for line in output.splitlines()) == [0, 1]
+        assert len(manifests(root)) == 2
+        assert dynprof("cancel", root)[0] == 0
+        wait_for("the long one", lambda: len(manifests(root)) == 3 or None)
+    (long,) = (one for one in manifests(root) if one.rank == 2)
+    assert long.steps.recorded > 20
+
+
+def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Path) -> None:
+    """As in a single process; a cancel disarms that one, too."""
+    root = tmp_path / SHARED
+    patience = {"agreement": {"patience_s": 4}}
+    with job(tmp_path, 2):
+        assert dynprof("arm", root, "--active", 100_000)[0] == 0
+        wait_for("open windows", lambda: log(root).count("; recording steps") == 2 or None)
+        for number, asked in ((2, 2), (3, 3), (4, 4)):
+            save(root, {"active": asked, **patience})
+            wait_for("it to be read", lambda n=number: n in edits(root) or None)
+            time.sleep(0.1)
+        save(root, {"cancel": True})
+        wait_for("the end of all", lambda: edits(root).get(5) == "cancel" or None)
+        wait_for("the capture", lambda: len(manifests(root)) == 2 or None)
+        assert edits(root) == {
+            1: "saved", 2: "refused", 3: "superseded", 4: "disarmed", 5: "cancel"
+        }  # fmt: skip
+        assert "was not closed and saved within 4 s" in log(root)
