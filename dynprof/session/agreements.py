@@ -22,6 +22,7 @@ from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
     from dynprof.delivery.deliveries import Deliveries
+    from dynprof.journal.edit_outcomes import Outcome
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
     from dynprof.requests.edits import Edit
@@ -122,7 +123,7 @@ class Agreements:
             terms = Terms(config.asked_ranks, config.named_step, config.multiple, downgrade)
             coordinator.propose(proposal, terms, self._tell_of)
 
-    def _take_back(self, coordinator: Coordinator, outcome: str, text: str) -> None:
+    def _take_back(self, coordinator: Coordinator, outcome: Outcome, text: str) -> None:
         """Give up what waits until all have agreed on another one: the newest counts."""
         for number in coordinator.take_back():
             self._member.take_back(number)
@@ -166,14 +167,17 @@ class Agreements:
         if self._coordinator:
             self._coordinator.look()
         self._hear_alone()
-        if self._read_here is None:
-            return
-        edit, read_s = self._read_here
-        if time.monotonic() < read_s + PROPOSED_WITHIN_S:
-            return
-        self._read_here = None
+        if self._read_here:
+            self._see_whether_it_is_proposed(*self._read_here)
+
+    def _see_whether_it_is_proposed(self, edit: Edit, read_s: float) -> None:
         text, heard_s = self._member.heard
-        if text != edit.text or heard_s < read_s - PROPOSED_WITHIN_S:
+        if text == edit.text and heard_s >= read_s - PROPOSED_WITHIN_S:
+            self._read_here = None
+        elif self._member.is_amid_an_agreement:  # what the leader reads meanwhile waits for its end
+            self._read_here = edit, time.monotonic()
+        elif time.monotonic() >= read_s + PROPOSED_WITHIN_S:
+            self._read_here = None
             leader = self.part.removeprefix("follows ") or "who leads"
             text = f"what was saved here was not proposed by {leader}; save it there."
             self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))

@@ -69,6 +69,7 @@ class Participation:
     Attributes:
         group: That of which it is a rank.
         heard: The last config that the leader spoke of, and when.
+        is_amid_an_agreement: Whether that is proposed, and it was not said what came of it.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Participation:
         self._newest = Proposed(0, 0, None)
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
         self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
-        self._pending = self._ends = False
+        self._pending = self._ends = self.is_amid_an_agreement = False
         self._mark: Mark | None = None
         self._boundary: Mark | None = None  # the newest that was noted
         self._once_more = False  # the next one is, to tell what a step takes
@@ -129,6 +130,7 @@ class Participation:
         """Say whether this rank takes part and can, once it is free for a window."""
         if self._ends:
             return self._reply()
+        self.is_amid_an_agreement = True
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
         self._know(proposal.number, number)
@@ -204,6 +206,7 @@ class Participation:
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
+        self.is_amid_an_agreement = False
         rank = self.group.rank if self.group else 0
         if by := opening.renumber.get(rank, 0):
             self._inbox.renumber(by)
@@ -224,6 +227,7 @@ class Participation:
 
     def withdraw(self, withdrawal: Withdrawal) -> Reply:
         """Forget what was proposed, and say why."""
+        self.is_amid_an_agreement = False
         if withdrawal.config is not None:
             self.heard = withdrawal.config, time.monotonic()
         if self._take_pending(withdrawal.number):
@@ -249,6 +253,7 @@ class Participation:
 
     def left_alone(self, why: str) -> None:
         """Refuse what was proposed: nobody will say what becomes of it."""
+        self.is_amid_an_agreement = False
         waiting = [self._newest.own] if self._take_pending(self._newest.leaders) else []
         while self._own:
             waiting.append(self._own.popitem()[0])
