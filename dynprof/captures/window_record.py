@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from dynprof.captures.manifest import MAX_BYTES, Record, RequestRecord
+from dynprof.captures.manifest import Record, RequestRecord
 from dynprof.errors import CaptureError
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+MOST_BYTES = 128 << 20
+"""Of a record; each rank has some 200 bytes in it, and the path of its capture twice at most."""
 
 
 class RankRecord(Record):
@@ -78,6 +81,8 @@ def load_window_record(path: Path) -> WindowRecord:
         CaptureError: The file is not there or no such record.
     """
     try:
-        return WindowRecord.model_validate_json(read_regular(path, MAX_BYTES, follow_symlinks=True))
+        return WindowRecord.model_validate_json(
+            read_regular(path, MOST_BYTES, follow_symlinks=True)
+        )
     except (OSError, ValidationError) as error:
         raise CaptureError(f"{path} is not the record of a window: {error}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import threading
 import time
@@ -42,6 +43,8 @@ POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
 """Between readings where it does: the net under a lost event and a replaced directory."""
+# Where nobody handles what a library logs, logging writes it to the job's stderr.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
 _SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
 
 

@@ -1,0 +1,18 @@
+"""Nothing is written into the stderr of a job that is not the job's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_what_watchdog_logs_stays_out_of_the_jobs_stderr() -> None:
+    """Where the job has no logging of its own; else it comes to that as before."""
+    say = "import logging, dynprof.requests.watcher; {}"
+    say += "logging.getLogger('watchdog.observers.inotify').error('the thread is inactive')"
+    for begin, wanted in (("", ""), ("logging.basicConfig(); ", "the thread is inactive")):
+        done = subprocess.run(
+            [sys.executable, "-c", say.format(begin)], capture_output=True, text=True, check=True
+        )
+        assert wanted in done.stderr
+        assert bool(wanted) == bool(done.stderr)
