@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_BYTES = 128 << 20
-"""Of a record; each rank has some 200 bytes in it, and the path of its capture twice at most."""
+"""Of a record; each rank has some 200 bytes in it, more where the path of its capture is long."""
 
 
 class RankRecord(Record):

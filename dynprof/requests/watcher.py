@@ -43,9 +43,10 @@ POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
 """Between readings where it does: the net under a lost event and a replaced directory."""
+_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
+
 # Where nobody handles what a library logs, logging writes it to the job's stderr.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
-_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
 
 
 def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:

@@ -161,8 +161,7 @@ class JobWindows:
             known = self._kept.get(number, _Known())
             if known.made is None:  # it was asked about before anybody was told of it
                 return
-            del self._kept[number]
-            self._kept[number] = known
+            self._kept[number] = self._kept.pop(number)
         before = known.told or {}
         # A rank that is gone since has its capture all the same.
         ended = {rank: one for rank, one in before.items() if _has_ended(one)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.files.layout import write_atomic
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.coordination.agreeing import SHARED, job, log, manifests
@@ -20,17 +21,10 @@ if TYPE_CHECKING:
 pytest.importorskip("torch", reason="torch is not installed")
 
 
-def save(root: Path, config: dict[str, object]) -> None:
-    """Save a config, as an editor does."""
-    (root / "new").write_text(json.dumps(config))
-    (root / "new").replace(root / "profiler_config.json")
-
-
 def edits(root: Path) -> dict[int, str]:
     """Return what has become of each edit on rank 0."""
-    found = map(load_status, root.glob("status/*.json"))
-    (leader,) = (status for status in found if status.rank == 0)
-    return {answer.number: answer.outcome for answer in leader.edits}
+    answers = load_status(root / "status" / "rank_0.json").edits
+    return {answer.number: answer.outcome for answer in answers}
 
 
 def test_an_edit_for_others_is_served_beside_a_long_window(tmp_path: Path) -> None:
@@ -52,20 +46,19 @@ def test_an_edit_for_others_is_served_beside_a_long_window(tmp_path: Path) -> No
 def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Path) -> None:
     """As in a single process; a cancel disarms that one, too."""
     root = tmp_path / SHARED
+    config = root / "profiler_config.json"
     patience = {"agreement": {"patience_s": 6}}
     with job(tmp_path, 2):
         assert dynprof("arm", root, "--active", 100_000)[0] == 0
         wait_for("open windows", lambda: log(root).count("; recording steps") == 2 or None)
         for asked in (2, 3, 4):
-            save(root, {"active": asked, **patience})
+            write_atomic(config, json.dumps({"active": asked, **patience}))
             wait_for("it to be read", lambda: max(edits(root)) == asked or None)  # noqa: B023
             time.sleep(0.1)
         time.sleep(2.5)  # longer than an edit is waited for that nobody proposes
-        save(root, {"cancel": True})
-        wait_for("the end of all", lambda: edits(root).get(5) == "cancel" or None)
-        wait_for("the capture", lambda: len(manifests(root)) == 2 or None)
-        assert edits(root) == {
-            1: "saved", 2: "refused", 3: "superseded", 4: "disarmed", 5: "cancel"
-        }  # fmt: skip
+        write_atomic(config, json.dumps({"cancel": True}))
+        wanted = {1: "saved", 2: "refused", 3: "superseded", 4: "disarmed", 5: "cancel"}
+        wait_for(f"{wanted}", lambda: edits(root) == wanted or None)
+        wait_for("the captures", lambda: len(manifests(root)) == 2 or None)
         assert "was not closed and saved within 6 s" in log(root)
     assert "was not proposed" not in log(root)

@@ -81,18 +81,28 @@ class Store(MemoryStore):
         return super().add(key, amount)
 
 
-def test_a_leader_that_ends_amid_an_agreement_gives_it_up() -> None:
-    """It waits for no reply then: a rank that is silent may take the whole patience."""
-    store, alone = Store(), Alone()
-    made: list[Agreement] = []
-    coordinator = store.coordinator = Coordinator(
-        Group(0, 2, lambda: store), cast("Participant", alone), "a test",
-        cast("Wall", alone), print, alone,
-    )  # fmt: skip
+def leader_of(group: JobGroup) -> Coordinator:
+    """Return one that is alone with what it leads, and has not begun."""
+    alone = Alone()
+    return Coordinator(
+        group, cast("Participant", alone), "a test", cast("Wall", alone), print, alone
+    )
+
+
+def begin_with_a_listener(coordinator: Coordinator, store: MemoryStore) -> None:
+    """Have it lead, and rank 1 listen that never answers."""
     coordinator.begin()
     while "dynprof/leader" not in store.values:
         threading.Event().wait(0.0005)
     store.append(JOINED, to_text(Joined(1, 0)) + "\n")
+
+
+def test_a_leader_that_ends_amid_an_agreement_gives_it_up() -> None:
+    """It waits for no reply then: a rank that is silent may take the whole patience."""
+    store = Store()
+    made: list[Agreement] = []
+    coordinator = store.coordinator = leader_of(Group(0, 2, lambda: store))
+    begin_with_a_listener(coordinator, store)
     coordinator.propose(Proposal(1, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append)
     coordinator._thread.join(patience_s())
     assert not coordinator._thread.is_alive()
@@ -101,11 +111,8 @@ def test_a_leader_that_ends_amid_an_agreement_gives_it_up() -> None:
 
 def test_what_is_proposed_just_as_the_store_is_lost_is_answered() -> None:
     """Nobody takes it any more; whoever saved it would wait for an answer for ever."""
-    alone = Alone()
     made: list[Agreement] = []
-    coordinator = Coordinator(
-        Lost(0, 2, object), cast("Participant", alone), "a test", cast("Wall", alone), print, alone
-    )
+    coordinator = leader_of(Lost(0, 2, object))
     assert coordinator.leads
     coordinator.begin()
     coordinator._thread.join(patience_s())
@@ -115,16 +122,10 @@ def test_what_is_proposed_just_as_the_store_is_lost_is_answered() -> None:
 
 def test_what_has_not_begun_can_be_taken_back() -> None:
     """It never begins, and is not answered here; what the ranks are being asked goes on."""
-    store, alone = MemoryStore(), Alone()
+    store = MemoryStore()
     made: list[Agreement] = []
-    coordinator = Coordinator(
-        Group(0, 2, lambda: store), cast("Participant", alone), "a test",
-        cast("Wall", alone), print, alone,
-    )  # fmt: skip
-    coordinator.begin()
-    while "dynprof/leader" not in store.values:
-        threading.Event().wait(0.0005)
-    store.append(JOINED, to_text(Joined(1, 0)) + "\n")
+    coordinator = leader_of(Group(0, 2, lambda: store))
+    begin_with_a_listener(coordinator, store)
     for number in (1, 2, 3):
         coordinator.propose(
             Proposal(number, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from tests.processes import run
 
 
 def test_what_watchdog_logs_stays_out_of_the_jobs_stderr() -> None:
@@ -11,8 +12,7 @@ def test_what_watchdog_logs_stays_out_of_the_jobs_stderr() -> None:
     say = "import logging, dynprof.requests.watcher; {}"
     say += "logging.getLogger('watchdog.observers.inotify').error('the thread is inactive')"
     for begin, wanted in (("", ""), ("logging.basicConfig(); ", "the thread is inactive")):
-        done = subprocess.run(
-            [sys.executable, "-c", say.format(begin)], capture_output=True, text=True, check=True
-        )
+        done = run([sys.executable, "-c", say.format(begin)])
+        assert done.returncode == 0
         assert wanted in done.stderr
         assert bool(wanted) == bool(done.stderr)
