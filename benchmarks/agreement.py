@@ -31,9 +31,10 @@ from benchmarks.agreeing_ranks import RANKS_A_MACHINE, Share, Walker, follow
 from benchmarks.agreement_plot import plot
 from benchmarks.tables import print_table
 from dynprof.config import RankSet
-from dynprof.coordination.leader import Leader, Terms
+from dynprof.coordination.leader import Leader
 from dynprof.coordination.messages import Proposal
 from dynprof.coordination.speaker import Speaker
+from dynprof.coordination.terms import Terms
 
 ROUNDS, PROCESSES = 7, 4
 FEW, MORE, LARGE = 33, 1001, (10_000, 100_000)

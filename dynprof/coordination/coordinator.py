@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_group import group_around, job_group
-from dynprof.coordination.leader import JOIN_S, LEADER, LOOK_AGAIN_S, SOON_S, Agreement, Leader
+from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Farewell
+from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
+from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 from dynprof.coordination.timed_store import TimedStore
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
-    from dynprof.coordination.leader import Terms
-    from dynprof.coordination.messages import Message, Proposal
+    from dynprof.coordination.messages import GivenUp, Message, Proposal
     from dynprof.coordination.participant import Participant, RollKeeper
+    from dynprof.coordination.terms import Terms
     from dynprof.process.rank import Rank
     from dynprof.wall import Wall
 
@@ -78,6 +80,7 @@ class Coordinator:
         self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._not_begun: set[int] = set()  # of what is proposed
+        self._instead: NoWindowError | None = None  # why what the ranks agree on is not wanted
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._hears_the_last = False
         self._began_s = self._called_s = time.monotonic()
@@ -119,8 +122,16 @@ class Coordinator:
         if self.failed:  # meanwhile, and nobody takes it any more
             done(Agreement(proposal.number, None, reasons=NOT_ASKED))
 
-    def take_back(self) -> list[int]:
-        """Return the numbers of what was proposed and has not begun, which it never will."""
+    def take_back(self, outcome: GivenUp, why: str) -> list[int]:
+        """Return the numbers of what was proposed and has not begun, which it never will.
+
+        Where ranks are waited for as they agree on another one, that is given up as well.
+
+        Args:
+            outcome: What becomes of that.
+            why: In words.
+        """
+        self._instead = NoWindowError(why, outcome=outcome)
         found = []
         with contextlib.suppress(KeyError):  # the thread of this may begin one meanwhile
             while True:
@@ -229,10 +240,15 @@ class Coordinator:
         except KeyError:
             return
         made = Agreement(proposal.number, None, reasons=NOT_ASKED)
+        self._instead = None
         try:
-            made = leader.agree(proposal, terms, self._keeper.waits)
+            made = leader.agree(proposal, terms, self._keeper.waits, self._insist)
         finally:
             done(made)
+
+    def _insist(self) -> None:
+        if self._instead:
+            raise self._instead
 
     def _follow(self) -> None:
         group, rest = self.group, self._ended.wait

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, why_not
-from dynprof.coordination.messages import Mark, Opening, Question, Withdrawal
-from dynprof.coordination.participant import answer
+from dynprof.coordination.messages import Opening, Withdrawal
+from dynprof.coordination.pace import Pace
+from dynprof.coordination.patience import held_up
+from dynprof.coordination.roll import LOOK_AGAIN_S, MARKS, SOON_S, Roll
 from dynprof.coordination.start_step import Place, start_step
 from dynprof.coordination.step_numbers import ahead, far_apart, renumbered
+from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,11 +22,8 @@ if TYPE_CHECKING:
     from dynprof.coordination.messages import Message, Proposal, Reply
     from dynprof.coordination.participant import Participant
     from dynprof.coordination.speaker import Speaker
+    from dynprof.coordination.terms import Terms
 
-LEADER = 0
-"""The rank that leads."""
-SOON_S = 5.0
-"""A rank that is free answers within that time, or is away."""
 LEAST_LEAD_S = 0.1
 LEAST_APART_S = 0.001
 """Nothing is told of a pace by two answers that come closer to each other."""
@@ -33,60 +33,9 @@ NUMBERS_S = 2.0
 """So long, once, a window waits for what tells how a rank counts its steps."""
 OLD_S = 2.0
 """Where ranks were so long ago tells nothing of how fast they go now."""
-JOIN_S = 10.0
-"""After its begin the leader waits so long for ranks that do not listen yet."""
-LOOK_AGAIN_S = 0.05
+LONGEST_LOOK_S = 0.5
+"""Between two looks at who is not ready."""
 ON_THE_WAY = {"waiting", "open", "saving"}
-NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
-MARKS = 2
-"""Newest that are kept of each rank."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What an operator asks of the ranks together.
-
-    Attributes:
-        ranks: Those that shall record.
-        start: The step that he names; None where he leaves that to the ranks.
-        multiple: What is to divide the step.
-        downgrade: Where one cannot serve it, or with less than others: whether all are to record
-            what they have in common; else none does.
-    """
-
-    ranks: RankSet
-    start: int | None = None
-    multiple: int = 1
-    downgrade: bool = False
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What came of a proposal.
-
-    Attributes:
-        number: Of the request.
-        step: At which all open; None where nobody does.
-        ranks: Who takes part.
-        left_out: Who was asked for and does not, and why.
-        reasons: Why nobody opens; empty where they do.
-        took_s: From the proposal until all had been told.
-        renumbered: By how many each rank's numbers of steps were changed to the leader's.
-        remarks: What else is to be said.
-    """
-
-    number: int
-    step: int | None
-    ranks: tuple[int, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
-    took_s: float = 0.0
-    renumbered: Mapping[int, int] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-
-
-class _NoWindowError(Exception):
-    """There will be none; the reasons are its arguments."""
 
 
 class Leader:
@@ -108,63 +57,88 @@ class Leader:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._speaker, self._me, self._world_size = speaker, me, world_size
+        self._world_size = world_size
         self._clock, self._sleep = clock, sleep
-        self._began_s = clock()
-        self._marks: dict[int, tuple[Mark, ...]] = {}
+        self._roll = Roll(speaker, me, clock, sleep)
         self._unmarked: set[int] = set()  # has been waited for in vain
         self._told: dict[int, int] = {}  # at which step the newest request opens
 
-    def agree(self, proposal: Proposal, terms: Terms, earlier: int = 0) -> Agreement:
+    def agree(
+        self,
+        proposal: Proposal,
+        terms: Terms,
+        earlier: int = 0,
+        insist: Callable[[], object] = lambda: None,
+    ) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
 
         Args:
             proposal: What that is.
             terms: What it asks of the ranks together.
             earlier: A request with whose window ranks are on their way; 0 for none.
+            insist: Called while ranks are waited for; raises where that is asked for no more.
         """
         began_s, number = self._clock(), proposal.number
         left_out: dict[int, str] = {}
         try:
             proposal, wanted = self._choose(proposal, terms.ranks)
-            left_out |= self._not_there(wanted)
-            proposed_s = self._clock()
-            replies = self._all_can(proposal, downgrade=terms.downgrade)
-            left_out |= dict.fromkeys(wanted - replies.keys() - left_out.keys(), SILENT)
-            ready = {rank for rank, one in replies.items() if one.takes_part}
-            if self._clock() - proposed_s > OLD_S:
-                replies = self.roll_call(number)
-            made = self._settle(proposal, earlier, replies, ready, left_out, terms)
-        except _NoWindowError as error:
-            self.tell(Withdrawal(number, error.args))
-            made = Agreement(number, None, (), left_out, error.args)
+            left_out |= self._roll.not_there(wanted)
+            replies, why = self._wait_for(proposal, wanted - left_out.keys(), terms, insist)
+            left_out |= why
+            made = self._settle(proposal, earlier, replies, left_out, terms)
+        except NoWindowError as error:
+            self._roll.tell(Withdrawal(number, error.args, outcome=error.outcome))
+            made = Agreement(number, None, (), left_out, error.args, outcome=error.outcome)
         return replace(made, took_s=self._clock() - began_s)
 
     def _choose(self, proposal: Proposal, asked: RankSet) -> tuple[Proposal, set[int]]:
         """Return the proposal with the ranks by their numbers, and who they are."""
         if asked.chosen:
             try:
-                asked = chosen_ranks(asked, self.roll_call(proposal.number))
+                asked = chosen_ranks(asked, self._roll.where(proposal.number))
             except ValueError as error:
-                raise _NoWindowError(str(error)) from None
+                raise NoWindowError(str(error)) from None
             proposal = replace(proposal, ranks=str(asked))
         return proposal, {rank for rank in range(self._world_size) if rank in asked}
 
+    def _wait_for(
+        self, proposal: Proposal, wanted: set[int], terms: Terms, insist: Callable[[], object]
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """Propose it, and wait for who is not ready; return where all are, and who never was.
+
+        Who has been silent is proposed to once he answers.
+        """
+        asked_s, pace = self._clock(), Pace(LOOK_AGAIN_S, LONGEST_LOOK_S)
+        replies = self._all_can(proposal, downgrade=terms.downgrade)
+        while True:
+            silent = wanted - replies.keys() - self._roll.long_silent(proposal.patience_s)
+            waits = held_up(replies, silent, may_stand=terms.start is not None)
+            if not waits or self._clock() >= asked_s + proposal.patience_s:
+                break
+            insist()
+            self._sleep(pace.pause_s())
+            replies = self._roll.where(proposal.number)
+            if silent & replies.keys():
+                replies = self._all_can(proposal, downgrade=terms.downgrade)
+        if self._clock() > asked_s + OLD_S:
+            replies = self._roll.where(proposal.number)
+        return replies, waits | {rank: self._roll.silence(rank) for rank in wanted - replies.keys()}
+
     def _all_can(self, proposal: Proposal, *, downgrade: bool) -> dict[int, Reply]:
         """Propose it, and less where that is wanted; return the replies where nobody is unable."""
-        replies = self._ask(proposal, proposal.patience_s)
+        replies = self._roll.ask(proposal, min(SOON_S, proposal.patience_s))
         problems = unable(replies)
         if problems and downgrade:
             of_each = [one.usable for one in replies.values() if one.takes_part or one.problem]
             if profiler := common_profiler(of_each):
                 less = replace(proposal, profiler=profiler)
-                replies = self._ask(less, proposal.patience_s)
+                replies = self._roll.ask(less, min(SOON_S, proposal.patience_s))
                 problems = unable(replies)
         if problems:
-            raise _NoWindowError(*why_not(problems))
+            raise NoWindowError(*why_not(problems))
         return replies
 
-    def _let_record(self, ranks: set[int], earlier: int, patience_s: float) -> None:
+    def _let_record(self, ranks: set[int], earlier: int, patience_s: float) -> dict[int, str]:
         """Wait for ranks on their way through a window that opens before all know of the next.
 
         Where a rank has yet to open it, it would supersede it, and others would not.
@@ -174,21 +148,20 @@ class Leader:
             earlier: The request of that window.
             patience_s: So long they have time.
 
-        Raises:
-            _NoWindowError: It is not over then.
+        Returns:
+            Who took longer, and why.
         """
         until_s = self._clock() + patience_s
         while True:
             found = self.roll_call(earlier)
-            if not any(found[rank].outcome in ON_THE_WAY for rank in ranks & found.keys()):
-                return
-            if self._clock() >= until_s:
-                raise _NoWindowError(f"the window of request {earlier} opens first, and lasts")
+            late = {rank for rank in ranks & found.keys() if found[rank].outcome in ON_THE_WAY}
+            if not late or self._clock() >= until_s:
+                return dict.fromkeys(late, f"the window of request {earlier} opens first there")
             self._sleep(LOOK_AGAIN_S)
 
     def tell(self, message: Message) -> dict[int, Reply]:
         """Tell all, this rank included, what needs no agreement; return what they say."""
-        return self._ask(message, SOON_S)
+        return self._roll.tell(message)
 
     def roll_call(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask all ranks where they are; who does not say so in time is missing.
@@ -199,43 +172,44 @@ class Leader:
             number: The request of which they are to say what became of it.
             patience_s: So long they have time.
         """
-        replies = self._ask(Question(number), patience_s)
-        return {**self._speaker.last_words(number), **replies}
+        return self._roll.call(number, patience_s)
 
     def _settle(
         self,
         proposal: Proposal,
         earlier: int,
         before: Mapping[int, Reply],
-        ready: set[int],
         left_out: dict[int, str],
         terms: Terms,
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
         number = proposal.number
-        if not ready:
-            raise _NoWindowError("no rank takes part")
+        ready = {rank for rank, one in before.items() if one.takes_part} - left_out.keys()
+        _insist_on(ready, left_out)
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
         if earlier and start_step(places, lead_s) > self._told.get(earlier, -1):
-            self._let_record(ready, earlier, proposal.patience_s)
-            places, lead_s = self._places(number, self.roll_call(number), ready)
-        left_out |= dict.fromkeys(ready - {place.rank for place in places}, SILENT)
-        ready = {place.rank for place in places}
-        sure = ahead(self._marks, LEADER)
+            left_out |= self._let_record(ready, earlier, proposal.patience_s)
+            places, lead_s = self._places(number, self._roll.where(number), ready - left_out.keys())
+        there = {place.rank for place in places}
+        left_out |= {rank: self._roll.silence(rank) for rank in ready - there - left_out.keys()}
+        _insist_on(there, left_out)
+        sure = ahead(self._roll.marks, LEADER)
         renumber = {rank: -by for rank, by in sure.items() if by}
         places = [place.renumbered(renumber.get(place.rank, 0)) for place in places]
         try:
             step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
-            raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
-        said = self.tell(Opening(number, step, left_out, renumber))
+            raise NoWindowError(f"step {terms.start} has begun already: {error}") from None
+        said = self._roll.tell(Opening(number, step, left_out, renumber))
         self._told = {number: step}
         if renumber:
-            self._marks.clear()
-        late = {rank: said[rank].problem if rank in said else SILENT for rank in ready}
+            self._roll.marks.clear()
+        late = {
+            rank: said[rank].problem if rank in said else self._roll.silence(rank) for rank in there
+        }
         left_out |= {rank: why for rank, why in late.items() if why}
-        ranks = tuple(sorted(ready - left_out.keys()))
+        ranks = tuple(sorted(there - left_out.keys()))
         remarks = (*renumbered(renumber), *far_apart(places, sure))
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
 
@@ -245,13 +219,13 @@ class Leader:
         """Wait a little for what tells how ranks count that were not asked before."""
         until_s = self._clock() + NUMBERS_S
         while unknown := {
-            rank for rank in {LEADER, *ready} if len(self._marks.get(rank, ())) < MARKS
+            rank for rank in {LEADER, *ready} if len(self._roll.marks.get(rank, ())) < MARKS
         }:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break
             self._sleep(LEAST_LEAD_S)
-            before = self.roll_call(number)
+            before = self._roll.where(number)
         return before
 
     def _places(
@@ -260,10 +234,10 @@ class Leader:
         """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
         self._sleep(LEAST_LEAD_S)
         for _ in range(3):  # who just falls silent makes that last, and need not be told
-            away, again_s = set(self._speaker.away), self._clock()
-            now = self.roll_call(number)
+            away, again_s = set(self._roll.away), self._clock()
+            now = self._roll.where(number)
             lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * (self._clock() - again_s))
-            if self._speaker.away <= away:
+            if self._roll.away <= away:
                 break
         found = [
             Place(
@@ -278,31 +252,8 @@ class Leader:
         ]
         return found, lead_s
 
-    def _not_there(self, wanted: set[int]) -> dict[int, str]:
-        """Return who is asked for and need not be waited for."""
-        others = wanted - {LEADER}
-        while absent := others - self._speaker.listeners() - self._speaker.away:
-            if self._clock() > self._began_s + JOIN_S:
-                break
-            self._sleep(LOOK_AGAIN_S)
-        absent |= others & self._speaker.away
-        return {
-            rank: SILENT if rank in self._speaker.away else NO_DYNPROF for rank in sorted(absent)
-        }
 
-    def _ask(self, message: Message, patience_s: float) -> dict[int, Reply]:
-        place = self._speaker.say(message)
-        mine = answer(self._me, message)
-        replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
-        for rank, one in replies.items():
-            self._note(rank, one.mark)
-        return replies
-
-    def _note(self, rank: int, mark: Mark | None) -> None:
-        """Keep the newest marks of a rank; where it counts anew, those from then on."""
-        before = self._marks.get(rank, ())
-        if mark is None or mark in before:
-            return
-        if before and mark.step <= before[-1].step:
-            before = ()
-        self._marks[rank] = (*before, mark)[-MARKS:]
+def _insist_on(ranks: set[int], left_out: Mapping[int, str]) -> None:
+    """Raise where nobody is left who could open."""
+    if not ranks:
+        raise NoWindowError(*why_not(left_out) or ("no rank takes part",))

@@ -101,6 +101,9 @@ class Opening:
     kind: Literal["opening"] = "opening"
 
 
+GivenUp = Literal["refused", "superseded", "disarmed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
     """There will be no window.
@@ -108,11 +111,13 @@ class Withdrawal:
     Attributes:
         reasons: Why.
         config: The text that was refused where it was saved; None where none was.
+        outcome: What became of it so.
     """
 
     number: int
     reasons: tuple[str, ...]
     config: Union[str, None] = None  # noqa: UP007 - as above
+    outcome: GivenUp = "refused"
     kind: Literal["withdrawal"] = "withdrawal"
 
 
@@ -140,8 +145,13 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """The leader leads no more."""
+    """The leader leads no more.
 
+    Attributes:
+        why: In words.
+    """
+
+    why: str = "nobody leads the ranks any more"
     kind: Literal["farewell"] = "farewell"
 
 
@@ -180,6 +190,7 @@ class Reply:
         outcome: What became of the request on it so far; empty where it was not asked of it.
         capture: The manifest of that, on its machine; empty where there is none.
         cut: Why that has not all steps; empty where it has.
+        busy: Why it is not free yet to record; empty where it is.
         would: What it would record the proposal with; None where it takes no part.
         usable: All that it could record with.
         mark: The newest; None where none is known.
@@ -197,6 +208,7 @@ class Reply:
     outcome: str = ""
     capture: str = ""
     cut: str = ""
+    busy: str = ""
     would: Union[_Profiler, None] = None  # noqa: UP007 - as above
     usable: tuple[_Profiler, ...] = ()
     mark: Union[_Mark, None] = None  # noqa: UP007 - as above

@@ -114,6 +114,11 @@ class Speaker:
             self._awaits[one.rank] = max(one.place, self._awaits.get(one.rank, 0))
             self._parted.pop(one.rank, None)
 
+    @property
+    def parted(self) -> set[int]:
+        """Ranks that have said that they listen no more."""
+        return set(self._parted)
+
     def last_words(self, number: int) -> dict[int, Reply]:
         """Return what those who have parted said of a request, by rank."""
         return {rank: of[number] for rank, of in self._parted.items() if number in of}

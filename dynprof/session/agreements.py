@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.leader import LEADER, Agreement, Terms
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.coordination.terms import LEADER, Agreement, Terms
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
 from dynprof.journal.journal import printable
@@ -21,8 +21,8 @@ from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
+    from dynprof.coordination.messages import GivenUp
     from dynprof.delivery.deliveries import Deliveries
-    from dynprof.journal.edit_outcomes import Outcome
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
     from dynprof.requests.edits import Edit
@@ -123,9 +123,9 @@ class Agreements:
             terms = Terms(config.asked_ranks, config.named_step, config.multiple, downgrade)
             coordinator.propose(proposal, terms, self._tell_of)
 
-    def _take_back(self, coordinator: Coordinator, outcome: Outcome, text: str) -> None:
+    def _take_back(self, coordinator: Coordinator, outcome: GivenUp, text: str) -> None:
         """Give up what waits until all have agreed on another one: the newest counts."""
-        for number in coordinator.take_back():
+        for number in coordinator.take_back(outcome, text):
             self._member.take_back(number)
             self._journal.tell(number, outcome, text)
             if self._windows:
@@ -146,7 +146,7 @@ class Agreements:
         made = replace(made, left_out=left_out, reasons=tuple(map(printable, made.reasons)))
         if made.step is None:  # the store may have failed before this rank itself was told
             self._member.unasked(made.number)
-            self._member.withdraw(Withdrawal(made.number, made.reasons))
+            self._member.withdraw(Withdrawal(made.number, made.reasons, outcome=made.outcome))
         for text in made.remarks:
             self._journal.warning(f"request {made.number}: {text}")
         took = f"after {made.took_s * 1e3:,.0f} ms"

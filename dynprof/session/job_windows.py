@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.exporter import Attempt
-    from dynprof.coordination.leader import Agreement
     from dynprof.coordination.messages import Reply
+    from dynprof.coordination.terms import Agreement
     from dynprof.delivery.deliveries import Deliveries
     from dynprof.delivery.order import Delivery
     from dynprof.requests.request import Asked

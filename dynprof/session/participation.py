@@ -12,6 +12,7 @@ from dynprof.coordination.messages import Mark, Profiler, Reply, in_utf_8
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
+from dynprof.journal.journal import printable
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.this_process import ThisProcess
 
-LOOK_AGAIN_S = 0.02
 USUAL_STEP_MS = 100.0
 """Where none has been measured yet."""
 NEWS_S = 20.0
@@ -92,6 +92,7 @@ class Participation:
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
         self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
         self._pending = self._ends = self.is_amid_an_agreement = False
+        self._pace_ms: float | None = None  # none of late, where it stands still
         self._mark: Mark | None = None
         self._boundary: Mark | None = None  # the newest that was noted
         self._once_more = False  # the next one is, to tell what a step takes
@@ -127,7 +128,7 @@ class Participation:
         self._ends = True
 
     def consider(self, proposal: Proposal) -> Reply:
-        """Say whether this rank takes part and can, once it is free for a window."""
+        """Say whether this rank takes part and can, and whether it is free for a window."""
         if self._ends:
             return self._reply()
         self.is_amid_an_agreement = True
@@ -145,7 +146,7 @@ class Participation:
         if isinstance(planned, Refusal):
             return replace(self._refuse(number, planned), usable=could)
         self._pending = True
-        reply = self._reply(self._wait_until_free(proposal.patience_s), takes_part=True)
+        reply = self._reply(takes_part=True)
         would = Profiler(planned.plan.backend, planned.plan.activities)
         return replace(reply, would=would, usable=could)
 
@@ -176,13 +177,10 @@ class Participation:
             return number, Refusal(error.problems)
         return number, _narrowed(Asked(edit, parsed.config, parsed, now=False), proposal)
 
-    def _wait_until_free(self, patience_s: float) -> str:
-        until_s = time.monotonic() + patience_s
+    def _busy(self) -> str:
         # In the order in which a window comes to be open: else one that just does is not seen.
-        while self._opens_soon() or self._loop.occupied:
-            if time.monotonic() > until_s:
-                return f"its last window was not closed and saved within {patience_s:g} s"
-            time.sleep(LOOK_AGAIN_S)
+        if self._opens_soon() or self._loop.occupied:
+            return "its window before is not closed and saved"
         return ""
 
     def _opens_soon(self) -> bool:
@@ -231,9 +229,15 @@ class Participation:
         if withdrawal.config is not None:
             self.heard = withdrawal.config, time.monotonic()
         if self._take_pending(withdrawal.number):
-            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
-            self._edits.refuse(self._newest.own, Refusal(problems))
+            self._give_up(self._newest.own, withdrawal)
         return self._reply()
+
+    def _give_up(self, number: int, withdrawal: Withdrawal) -> None:
+        if withdrawal.outcome == "refused":
+            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
+            self._edits.refuse(number, Refusal(problems))
+        else:
+            self._journal.tell(number, withdrawal.outcome, printable("; ".join(withdrawal.reasons)))
 
     def cancel(self, cancellation: Cancellation) -> Reply:
         """Disarm what waits, close what is open."""
@@ -272,13 +276,15 @@ class Participation:
 
     def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
         self._inbox.knock()  # so that the mark is of now
-        step_ms = self._costs.step_ms()
+        takes_part = takes_part and not problem
+        self._pace_ms = self._costs.step_ms() or self._pace_ms
         return Reply(
             rank=self.group.rank if self.group else 0,
             problem=problem,
-            takes_part=takes_part and not problem,
+            takes_part=takes_part,
+            busy=self._busy() if takes_part else "",
             step=self._inbox.numbered,
-            step_s=None if step_ms is None else step_ms / 1e3,
+            step_s=None if self._pace_ms is None else self._pace_ms / 1e3,
             still_s=self._costs.still_s(),
             at_s=time.monotonic(),
             host=self._process.layout.host,

@@ -14,7 +14,7 @@ from dynprof.config import RankSet
 from dynprof.coordination import listener
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_store import KEPT
-from dynprof.coordination.leader import JOIN_S, NO_DYNPROF, SILENT, Leader, Terms
+from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import (
     Cancellation,
@@ -26,7 +26,10 @@ from dynprof.coordination.messages import (
     Reply,
     Withdrawal,
 )
+from dynprof.coordination.patience import NO_DYNPROF, PARTED, SILENT
+from dynprof.coordination.roll import JOIN_S
 from dynprof.coordination.speaker import Speaker
+from dynprof.coordination.terms import NoWindowError, Terms
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
@@ -325,14 +328,20 @@ def test_a_window_that_opens_much_later_is_superseded_at_once() -> None:
 
 
 def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> None:
-    """The next one is refused by all, in words."""
+    """Whose it is records it, and is left out of the next one by name."""
     ranks = [Rank(0), Rank(1)]
     with job(*ranks) as running:
         told_one_before(running, itertools.repeat("open"), *ranks)
         made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
-    assert made.step is None
-    assert "the window of request 1 opens first, and lasts" in made.reasons[0]
-    assert ranks[0].opens == ranks[1].opens == []
+        assert (made.ranks, ranks[0].opens, ranks[1].opens) == ((0,), [made.step], [])
+        assert made.left_out == {1: "the window of request 1 opens first there"}
+        alone = Terms(RankSet.parse("1"))
+        ranks[0].takes_part = False
+        made = running.leader.agree(PROPOSAL, alone, earlier=PROPOSAL.number)
+    assert (made.step, made.reasons) == (
+        None,
+        ("rank 1: the window of request 1 opens first there",),
+    )
 
 
 def test_the_window_of_ranks_that_are_not_asked_is_not_waited_for() -> None:
@@ -575,3 +584,119 @@ def test_a_rank_that_was_away_as_the_leader_changed_finds_the_new_one(
             threading.Event().wait(0.0005)
         made = leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+
+
+def test_a_silent_rank_that_comes_back_in_time_takes_part() -> None:
+    """The others are free meanwhile to do what they are told; it is proposed to once more."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        ranks[2].go_on.clear()
+        before_s = running.time.now_s
+        pass_by = running.time.pass_by
+
+        def back_after_a_while(seconds: float) -> None:
+            pass_by(seconds)
+            if running.time.now_s > before_s + 7.0 and not ranks[2].go_on.is_set():
+                ranks[2].go_on.set()
+                while running.speaker.away:
+                    running.speaker.listeners()
+
+        running.leader._sleep = back_after_a_while
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert ranks[2].opens == [made.step]
+    assert 7.0 < running.time.now_s - before_s < PROPOSAL.patience_s
+
+
+def busy_for(rank: Rank, times: int) -> None:
+    """Have a rank say so many times that it is not free yet."""
+    where, consider = rank.where, rank.consider
+    left = iter([*["its window before is not closed and saved"] * times, *[""] * 1000])
+    rank.where = lambda number: replace(where(number), busy=next(left))  # type: ignore[method-assign]
+    rank.consider = lambda proposal: replace(consider(proposal), busy=next(left))  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_busy_rank_delays_the_start_and_past_the_patience_is_left_out(number: int) -> None:
+    """By name, rank 0 as any other; what it says is what keeps it."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    busy_for(ranks[number], 5)
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+        assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+        assert running.time.now_s > 0.5
+        busy_for(ranks[number], 1000)
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert made.ranks == tuple(sorted({0, 1, 2} - {number}))
+    assert made.left_out == {number: "its window before is not closed and saved"}
+    assert len(ranks[number].opens) == 1
+
+
+def test_what_is_asked_for_no_more_is_given_up_while_ranks_are_waited_for() -> None:
+    """A newer edit, or a cancel; none hears of it as refused."""
+    ranks = [Rank(0), Rank(1)]
+    busy_for(ranks[1], 1000)
+
+    def insist() -> None:
+        if running.time.now_s > 1.0:
+            raise NoWindowError("superseded by request 2", outcome="superseded")
+
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL, 0, insist)
+    assert (made.step, made.outcome, made.reasons) == (
+        None, "superseded", ("superseded by request 2",),
+    )  # fmt: skip
+    assert made.took_s < 2.0
+    assert [rank.withdrawn for rank in ranks] == [[("superseded by request 2",)]] * 2
+
+
+def stands(rank: Rank, still_s: float, times: int, step_s: float = 1.0) -> None:
+    """Have a rank say so many times for how long its step has been running."""
+    where, consider = rank.where, rank.consider
+    left = iter([*[still_s] * times, *[0.0] * 1000])
+
+    def say(reply: Reply) -> Reply:
+        return replace(reply, still_s=next(left), step_s=step_s)
+
+    rank.where = lambda number: say(where(number))  # type: ignore[method-assign]
+    rank.consider = lambda proposal: say(consider(proposal))  # type: ignore[method-assign]
+
+
+def test_a_rank_that_stands_still_where_others_go_on_delays_the_start() -> None:
+    """As in an evaluation that they do not wait for; past the patience it is left out by name."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    stands(ranks[1], 20.0, 5)
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+        assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+        assert running.time.now_s > 0.5
+        stands(ranks[1], 20.0, 1000)
+        made = running.leader.agree(PROPOSAL, ALL)
+        assert (made.ranks, made.left_out) == (
+            (0, 2), {1: "it has been in step 100 for 20 seconds"},
+        )  # fmt: skip
+        made = running.leader.agree(PROPOSAL, replace(ALL, start=500))
+    assert (made.ranks, made.step) == ((0, 1, 2), 500)  # it has time to come to it
+
+
+@pytest.mark.parametrize("step_s", [0.002, 60.0])
+def test_where_all_stand_none_is_waited_for(step_s: float) -> None:
+    """They march together, and go on together; a long step is no standing."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    for rank in ranks:
+        stands(rank, 20.0 + rank.number * min(step_s, 1.0), 1000, step_s)
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert made.took_s < 1.0
+
+
+def test_a_rank_on_which_dynprof_has_ended_is_named_so() -> None:
+    """Nobody waits for it, from the leader's first moments on."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        listener = Listener(running.store, 2, 3, 1, running.ended.wait)
+        listener.part(ranks[2].parting())
+        made = running.leader.agree(replace(PROPOSAL, number=2), ALL)
+    assert (made.ranks, made.left_out) == ((0, 1), {2: PARTED})
+    assert made.took_s < 1.0

@@ -9,8 +9,8 @@ from dynprof.config import RankSet
 from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
-from dynprof.coordination.leader import Agreement, Terms
 from dynprof.coordination.messages import Joined, Proposal, Reply, to_text
+from dynprof.coordination.terms import Agreement, Terms
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
@@ -132,7 +132,7 @@ def test_what_has_not_begun_can_be_taken_back() -> None:
         )
         while 1 in coordinator._not_begun:
             threading.Event().wait(0.0005)
-    assert coordinator.take_back() == [2, 3]
-    assert coordinator.take_back() == []
+    assert coordinator.take_back("superseded", "by 4") == [2, 3]
+    assert coordinator.take_back("superseded", "by 5") == []
     coordinator.end()
     assert [one.number for one in made] == [1]

@@ -10,8 +10,8 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.coordination.coordinator import Coordinator
 from dynprof.coordination.job_group import JobGroup
-from dynprof.coordination.leader import Agreement
 from dynprof.coordination.messages import Opening, Proposal
+from dynprof.coordination.terms import Agreement
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.session import agreements

@@ -8,8 +8,8 @@ import pytest
 
 from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
-from dynprof.coordination.leader import Agreement
 from dynprof.coordination.messages import Reply
+from dynprof.coordination.terms import Agreement
 from dynprof.delivery.deliveries import Deliveries, Errand
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout

@@ -1,0 +1,110 @@
+"""Who of the ranks listens, answers, has fallen silent or left; what is told to all and asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.coordination.messages import Question
+from dynprof.coordination.participant import answer
+from dynprof.coordination.patience import NO_DYNPROF, PARTED, SILENT
+from dynprof.coordination.terms import LEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.coordination.messages import Mark, Message, Reply
+    from dynprof.coordination.participant import Participant
+    from dynprof.coordination.speaker import Speaker
+
+SOON_S = 5.0
+"""A rank answers within that time, or is away."""
+JOIN_S = 10.0
+"""After its begin the leader waits so long for ranks that do not listen yet."""
+LOOK_AGAIN_S = 0.05
+MARKS = 2
+"""Newest that are kept of each rank."""
+
+
+class Roll:
+    """All ranks, as the leader asks them.
+
+    Args:
+        speaker: Talks to the others.
+        me: The leader's own rank.
+        clock: Returns monotonic seconds.
+        sleep: Waits so many.
+
+    Attributes:
+        marks: The newest of each rank, the oldest first.
+    """
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        me: Participant,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._speaker, self._me, self._clock, self._sleep = speaker, me, clock, sleep
+        self._began_s = clock()
+        self._silent: dict[int, float] = {}  # since when, of those that are away
+        self.marks: dict[int, tuple[Mark, ...]] = {}
+
+    @property
+    def away(self) -> set[int]:
+        """Who did not answer in time, and has not caught up."""
+        return set(self._speaker.away)
+
+    def tell(self, message: Message) -> dict[int, Reply]:
+        """Tell all, this rank included; return what they say to it."""
+        return self.ask(message, SOON_S)
+
+    def where(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
+        """Ask where all are that listen, and what became of a request there."""
+        return self.ask(Question(number), patience_s)
+
+    def call(self, number: int, patience_s: float) -> dict[int, Reply]:
+        """Ask the same; of those that have parted, what they said last."""
+        replies = self.where(number, patience_s)
+        return {**self._speaker.last_words(number), **replies}
+
+    def ask(self, message: Message, patience_s: float) -> dict[int, Reply]:
+        """Say something to all, this rank included; return what they say to it in time."""
+        asked_s = self._clock()
+        place = self._speaker.say(message)
+        mine = answer(self._me, message)
+        replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
+        for rank, one in replies.items():
+            self._note(rank, one.mark)
+        self._silent = {rank: self._silent.get(rank, asked_s) for rank in self._speaker.away}
+        return replies
+
+    def not_there(self, wanted: set[int]) -> dict[int, str]:
+        """Return who is asked for and cannot be proposed to; for a moment they may yet join."""
+        others = wanted - {LEADER}
+        while absent := others - self._speaker.listeners() - self._speaker.away:
+            absent -= self._speaker.parted
+            if not absent or self._clock() > self._began_s + JOIN_S:
+                break
+            self._sleep(LOOK_AGAIN_S)
+        gone = dict.fromkeys(others & self._speaker.parted, PARTED)
+        return {**dict.fromkeys(sorted(absent), NO_DYNPROF), **gone}
+
+    def long_silent(self, patience_s: float) -> set[int]:
+        """Return who has parted, or has been silent for so long that it is not waited for."""
+        late_s = self._clock() - patience_s
+        silent = {rank for rank, since_s in self._silent.items() if since_s <= late_s}
+        return silent | self._speaker.parted
+
+    def silence(self, rank: int) -> str:
+        """Say why a rank says nothing."""
+        return PARTED if rank in self._speaker.parted else SILENT
+
+    def _note(self, rank: int, mark: Mark | None) -> None:
+        """Keep the newest marks of a rank; where it counts anew, those from then on."""
+        before = self.marks.get(rank, ())
+        if mark is None or mark in before:
+            return
+        if before and mark.step <= before[-1].step:
+            before = ()
+        self.marks[rank] = (*before, mark)[-MARKS:]
