@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.config import parse_config
-from dynprof.coordination.messages import Mark, Profiler, Reply, in_utf_8
+from dynprof.coordination.messages import Profiler, Reply, in_utf_8
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
@@ -16,6 +16,7 @@ from dynprof.journal.journal import printable
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
+from dynprof.session.marks import Marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,9 +94,7 @@ class Participation:
         self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._pace_ms: float | None = None  # none of late, where it stands still
-        self._mark: Mark | None = None
-        self._boundary: Mark | None = None  # the newest that was noted
-        self._once_more = False  # the next one is, to tell what a step takes
+        self._marks = Marks(inbox)
 
     def propose(self, number: int, asked: Asked) -> None:
         """Know what this rank is about to propose itself."""
@@ -107,16 +106,8 @@ class Participation:
 
     def step_ended(self) -> None:
         """Note where the group stands; on the thread that trains, amid two steps."""
-        if not self.group or (collectives := self.group.collectives()) is None:
-            return
-        before, self._boundary = self._boundary, Mark(self._inbox.step, collectives)
-        if before and before.step == self._inbox.step - 1:
-            self._once_more = False
-            self._mark = replace(self._boundary, of_step=collectives - before.collectives)
-        else:  # once: a script may count its steps by eights
-            self._once_more = not self._once_more
-            if self._once_more:
-                self._inbox.knock()
+        if self.group:
+            self._marks.step_ended(self.group)
 
     @property
     def is_busy(self) -> bool:
@@ -208,7 +199,7 @@ class Participation:
         rank = self.group.rank if self.group else 0
         if by := opening.renumber.get(rank, 0):
             self._inbox.renumber(by)
-            self._mark = None
+            self._marks.forget()
         number, asked = self._newest.own, self._newest.asked
         if not self._take_pending(opening.number) or asked is None:
             return self._reply()
@@ -289,7 +280,7 @@ class Participation:
             at_s=time.monotonic(),
             host=self._process.layout.host,
             state=self._state(),
-            mark=self._mark,
+            mark=self._marks.newest,
         )
 
 
