@@ -70,20 +70,42 @@ def send(order: Order) -> None:
 def _send(order: Order) -> None:
     if _lies_there(order):
         raise FileExistsError(f"what lies in {order.folder} is there already")
-    target = target_of(order)
-    last = order.files[-1]
-    stem = Path(last).name.removesuffix(".info.json")
-    free = _free_stem(order, target) if _MANIFEST.fullmatch(last) and not order.keeps else stem
-    for file in order.files:
-        # Others may write where captures lie: none of theirs is sent in the name of the job's user.
-        with open_below(Path(order.folder), PurePath(file)) as source:
-            target.put(source, renamed(file, stem, free))
+    target, last = target_of(order), order.files[-1]
+    if _MANIFEST.fullmatch(last) and not order.keeps:
+        last = _put_capture(order, target)
+    else:
+        for file in order.files:
+            _put(order, target, file, file)
     # Its exit code may get lost. Said before anything is removed: else, where it cannot be said, it
     # would be nowhere as far as anybody knows.
-    print(f"{DELIVERED}{target.where(renamed(last, stem, free))}", file=sys.stderr, flush=True)
+    print(f"{DELIVERED}{target.where(last)}", file=sys.stderr, flush=True)
     if not order.keeps:
         with contextlib.suppress(OSError):
             _remove(Path(order.folder), order.files)
+
+
+def _put_capture(order: Order, target: Target) -> str:
+    """Put the files there under names that no other capture has; return that of its manifest.
+
+    Others choose theirs once all that has this one's is there. Nobody waits for the trace, whose
+    name is no other's anyway.
+    """
+    stem = Path(order.files[-1]).name.removesuffix(".info.json")
+    named = [file for file in order.files if file.startswith(f"{INFO_DIR}/{stem}.")]
+    for file in order.files:
+        if file not in named:
+            _put(order, target, file, file)
+    with target.alone():
+        free = _free_stem(order, target)
+        for file in named:
+            _put(order, target, file, renamed(file, stem, free))
+    return renamed(order.files[-1], stem, free)
+
+
+def _put(order: Order, target: Target, file: str, name: str) -> None:
+    # Others may write where captures lie: none of theirs is sent in the name of the job's user.
+    with open_below(Path(order.folder), PurePath(file)) as source:
+        target.put(source, name)
 
 
 def _lies_there(order: Order) -> bool:

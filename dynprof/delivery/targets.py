@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -11,14 +12,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from dynprof.captures.manifest import MAX_BYTES
 from dynprof.files.destination import is_url
 from dynprof.files.layout import Layout, free_disk_mb, make_private, open_private
+from dynprof.files.leftovers import occupied
 from dynprof.files.regular import read_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.delivery.order import Order
+
+PATIENCE_S = 30.0
+"""For others that choose names in the same folder; the job tries again where that is not enough."""
 
 
 class Target(Protocol):
     """A folder somewhere."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep others that send to it from choosing names there meanwhile, where that can be done.
+
+        Raises:
+            OSError: Others are at it for too long.
+        """
 
     def content(self, name: str) -> bytes | None:
         """Return what a small file there holds; None where there is none."""
@@ -44,6 +58,14 @@ class _Directory:
             Path(order.root), 0, prof_dirs=places, follow_symlinks=order.follow_symlinks
         )
         self._least_free_mb = order.least_free_mb
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        self._layout.make_dir(self._folder)
+        with occupied(self._folder, patience_s=PATIENCE_S) as mine:
+            if not mine:
+                raise BlockingIOError(f"others write what has a name in {self._folder}")
+            yield
 
     def content(self, name: str) -> bytes | None:
         path = self._folder / name
@@ -82,6 +104,10 @@ class _Remote:
 
         self._files, self._path = url_to_fs(url, use_listings_cache=False)
         self._url = url
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        # Stores have no locks: of two that choose one name at the same moment, the later wins.
+        return contextlib.nullcontext()
 
     def content(self, name: str) -> bytes | None:
         files: Any = self._files

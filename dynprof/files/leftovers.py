@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 OLD_S = 60.0
 """A folder younger than this may not have got its lock yet."""
 
+_PAUSE_S = 0.02
+"""Between two looks at a lock that somebody else holds."""
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a folder is opened: anything else in its place is refused at once, without waiting."""
 _IN_SCRIPTS_FOLDERS = (
@@ -36,23 +39,34 @@ _UNFINISHED = (
 
 
 @contextlib.contextmanager
-def occupied(folder: Path) -> Iterator[bool]:
+def occupied(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
     """Hold the lock on a folder; the system lets go of it when the process dies, however it does.
 
     Gives False where somebody else holds it. Where the file system has no locks, nothing there is
     ever taken for a leftover.
+
+    Args:
+        folder: The lock is on itself; nothing is written there.
+        patience_s: How long to wait for who holds it, in seconds.
     """
-    descriptor, mine = os.open(folder, _FOLDER), True
+    descriptor = os.open(folder, _FOLDER)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            mine = False
-        except OSError:  # no locks there
-            pass
+        until_s = time.monotonic() + patience_s
+        while not (mine := _lock(descriptor)) and time.monotonic() < until_s:
+            time.sleep(_PAUSE_S)
         yield mine
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks there
+        pass
+    return True
 
 
 def is_free(folder: Path) -> bool:

@@ -7,9 +7,11 @@ import io
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from dynprof.delivery import targets
 from dynprof.delivery.__main__ import main, send_all
 from dynprof.delivery.deliveries import DELIVERED
 from dynprof.delivery.order import Order
@@ -86,6 +88,33 @@ def test_a_second_capture_of_the_steps_gets_names_of_its_own(
     assert found["info/rank_0.info.json"] == f"one {FILES[2]}"
     assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
     assert found["info/rank_0.2.metadata.json"] == f"two {FILES[1]}"
+
+
+def test_others_choose_names_once_the_chosen_ones_are_there(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of one rank send their captures of the same steps at once: both arrive, whole."""
+    other = replace(order, folder=str(tmp_path / "others" / "step_1"))
+    fill(Path(other.folder), "two")
+    put = targets._Directory.put
+    tried: list[str] = []
+
+    def put_beside_the_other(self: targets._Directory, source: BinaryIO, name: str) -> None:
+        if name == FILES[1] and not tried:
+            tried.append(name)
+            with pytest.raises(BlockingIOError, match="others write"):
+                main(other.to_text())
+        put(self, source, name)
+
+    monkeypatch.setattr(targets, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(targets._Directory, "put", put_beside_the_other)
+    main(order.to_text())
+    main(other.to_text())
+    found = contents(Path(order.target))
+    assert {name: found[name] for name in FILES[1:]} == {name: f"one {name}" for name in FILES[1:]}
+    assert found["info/rank_0.2.metadata.json"] == f"two {FILES[1]}"
+    assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
+    assert len(found) == 5  # both traces have one name here, and no lock is left
 
 
 def test_what_has_arrived_already_gets_no_second_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +46,26 @@ def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None
     with occupied(folder):
         assert remove_leftovers((tmp_path,), "h", LATER_S) == []
     assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
+
+
+@pytest.mark.parametrize(("patience_s", "got_it"), [(60.0, True), (0.05, False)])
+def test_a_lock_is_waited_for_as_long_as_asked(
+    folder: Path, patience_s: float, got_it: bool
+) -> None:
+    """Until who holds it lets go, or for so long."""
+    got = []
+
+    def wait() -> None:
+        with occupied(folder, patience_s=patience_s) as mine:
+            got.append(mine)
+
+    waiting = threading.Thread(target=wait)
+    with occupied(folder):
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive() == got_it
+    waiting.join()
+    assert got == [got_it]
 
 
 def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
