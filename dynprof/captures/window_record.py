@@ -42,6 +42,8 @@ class WindowRecord(Record):
         leader: Who leads: its rank, machine and config.
         world_size: Number of ranks.
         request: What the window was opened for.
+        start_step: The step on which they agreed: all open there, and warm up first; None where an
+            older dynprof wrote it.
         first: The first step recorded, counted by the leader.
         last: The last step.
         asked: The ranks that were asked for.
@@ -56,6 +58,7 @@ class WindowRecord(Record):
     leader: str
     world_size: int
     request: RequestRecord
+    start_step: int | None = None
     first: int
     last: int
     asked: tuple[int, ...]
@@ -69,9 +72,12 @@ class WindowRecord(Record):
         """Write it, whole or not at all.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written; each time that it is tried it says the same.
         """
-        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+        try:
+            write_atomic(path, self.model_dump_json(indent=2) + "\n")
+        except OSError as error:  # which names a file of the moment
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def load_window_record(path: Path) -> WindowRecord:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began anew"
 NAMED = 16
 """So many ranks the status names; the record of the window has all."""
+UNWRITTEN = 16
+"""Of so many windows, the newest, a record is tried again that could not be written."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class JobWindows:
         self._replies: Mapping[int, Reply] = {}
         self._heard_at = 0.0
         self._written: dict[int, WindowRecord] = {}
+        self._unwritten: set[int] = set()  # whose newest record could not be
 
     @property
     def number(self) -> int:
@@ -178,9 +181,10 @@ class JobWindows:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the newest, and what is not over."""
-        newest = max(self._kept)
-        self._kept = {n: one for n, one in self._kept.items() if n == newest or not one.is_over}
+        """Keep the newest, what is not over, and what is still to be written."""
+        keep = {max(self._kept), *sorted(self._unwritten)[-UNWRITTEN:]}
+        self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
+        self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
 
     @property
@@ -220,18 +224,27 @@ class JobWindows:
         return delivery_of(asked.config, self._process.layout, self._process.rank)
 
     def _write(self, known: _Known) -> None:
-        """Write a record, where it says anything new; a full disk keeps no rank from agreeing."""
+        """Write a record, where it says what the file does not.
+
+        A full disk keeps no rank from agreeing; it is tried again when the ranks are heard next.
+        """
         path = self._path(known)
         if path is None or known.agreed is None:
             return
-        record = self._record(known, *known.agreed)
-        if record != self._written.get(known.number):
-            self._written[known.number] = record
-            delivery = self._delivery(known.agreed[2])
-            self._attempt(
-                "writing the record of a window",
-                lambda: self._save(record, path, delivery, is_last=not known.pending),
-            )
+        number, record = known.number, self._record(known, *known.agreed)
+        if record == self._written.get(number):
+            return
+        delivery = self._delivery(known.agreed[2])
+        failed = self._attempt(
+            "writing the record of a window",
+            lambda: self._save(record, path, delivery, is_last=not known.pending),
+        )
+        with self._lock:
+            if failed:
+                self._unwritten.add(number)
+            else:
+                self._unwritten.discard(number)
+                self._written[number] = record
 
     def _save(self, record: WindowRecord, path: Path, delivery: Delivery, *, is_last: bool) -> None:
         self._process.layout.make_dir(path.parent)
@@ -258,6 +271,7 @@ class JobWindows:
                 sha256=hashlib.sha256(asked.edit.raw).hexdigest(),
                 config=config.to_json(),
             ),
+            start_step=made.step,
             first=first,
             last=first + config.active - 1,
             asked=tuple(sorted({*made.ranks, *made.left_out})),

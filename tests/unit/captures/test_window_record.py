@@ -32,3 +32,4 @@ def test_the_record_of_a_very_large_job_is_read(tmp_path: Path) -> None:
     record.save(path)
     assert path.stat().st_size > 20e6
     assert load_window_record(path) == record
+    assert record.start_step is None  # as in one of an older dynprof

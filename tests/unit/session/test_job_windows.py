@@ -16,8 +16,9 @@ from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
-from dynprof.session.job_windows import FORGOTTEN, NO_ANSWER, JobWindows
+from dynprof.session.job_windows import FORGOTTEN, NO_ANSWER, UNWRITTEN, JobWindows
 from dynprof.testing import FakeClock
+from dynprof.wall import Wall
 from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
     assert windows(tmp_path).waits
     path = tmp_path / "step_9-11_19700101T000000Z" / "info" / "window.json"
     record = load_window_record(path)
-    assert (record.first, record.last, record.agreed_ms) == (9, 11, 250.0)
+    assert (record.start_step, record.first, record.last) == (7, 9, 11)
+    assert record.agreed_ms == 250.0
     assert record.remarks == ("rank 2 counted its steps otherwise",)
     assert (record.asked, record.world_size) == ((0, 1, 2, 3), 5)
     assert {rank: one.outcome for rank, one in record.ranks.items()} == dict.fromkeys(
@@ -165,20 +167,77 @@ def test_an_edit_that_comes_while_the_ranks_agree(tmp_path: Path) -> None:
     assert (known.status().request, known.status().record) == (6, "")
 
 
-def test_a_record_that_cannot_be_written_is_tried_when_there_is_news(tmp_path: Path) -> None:
-    """Not each second; nobody fails by it."""
-    failures: list[Exception | None] = []
-
-    def noted(doing: str, action: Callable[[], object]) -> Exception | None:
-        failures.append(attempt(doing, action))
-        return failures[-1]
-
+def test_a_record_that_cannot_be_written_is_tried_until_it_is(tmp_path: Path) -> None:
+    """Whenever the ranks are heard, though they say nothing new; then it has all."""
     (tmp_path / "step_9-11_19700101T000000Z").touch()
-    known = windows(tmp_path, noted)
+    known = windows(tmp_path)
+    all_saved = {rank: said(rank, "saved") for rank in range(3)}
+    known.hear(4, all_saved)
+    known.begin(5, asked(60.0))
+    known.settle(Agreement(5, None, reasons=("no",)))
+    assert known.status().request == 5
+    (tmp_path / "step_9-11_19700101T000000Z").unlink()
+    assert known.number == 4
+    known.hear(4, all_saved)
+    (record,) = map(load_window_record, tmp_path.rglob("window.json"))
+    assert {one.outcome for one in record.ranks.values()} == {"saved"}
+    assert known.number == 5  # nothing more comes of it
+
+
+def test_a_record_that_cannot_be_brought_up_to_date(tmp_path: Path) -> None:
+    """The disk is full when the last rank has saved: the old one stays until there is room."""
+    full = list[bool]()
+
+    def on_a_disk(doing: str, action: Callable[[], object]) -> Exception | None:
+        return OSError(28, "no space") if full else attempt(doing, action)
+
+    known = windows(tmp_path, on_a_disk)
+    full.append(True)
+    all_saved = {rank: said(rank, "saved") for rank in range(3)}
+    known.hear(4, all_saved)
+    path = tmp_path / known.status().record
+    assert load_window_record(path).ranks[0].outcome == "waiting"
+    full.clear()
+    known.hear(4, all_saved)
+    assert load_window_record(path).ranks[0].outcome == "saved"
+
+
+def test_of_records_that_cannot_be_written_the_newest_are_tried_again(tmp_path: Path) -> None:
+    """What is kept of a job is bounded, however long its disk is full."""
+
+    def never(doing: str, action: Callable[[], object]) -> Exception | None:
+        return OSError(28, doing)
+
+    known = windows(tmp_path, never)
+    asked_about = list[int]()
+    for number in range(5, 60):
+        known.begin(number, asked(60.0 * number))
+        known.settle(Agreement(number, 30 * number, (0,)))
+        known.hear(number, {0: said(0, "saved")})
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    for _ in range(2 * UNWRITTEN):
+        asked_about.append(known.number)
+        known.hear(known.number, {0: said(0, "saved")})
+    assert {*asked_about} == {*range(60 - UNWRITTEN, 60)}
+
+
+def test_the_log_is_told_once_that_a_record_cannot_be_written(tmp_path: Path) -> None:
+    """The failure bears the same words each time, whatever is tried each second."""
+    logged = list[str]()
+
+    class Notes:
+        def remember(self, *, last_error: str) -> None: ...
+
+        def error(self, text: str) -> None:
+            logged.append(text)
+
+    folder = tmp_path / "step_9-11_19700101T000000Z" / "info"
+    (folder / "window.json" / "stands in the way").mkdir(parents=True)
+    known = windows(tmp_path, Wall(Notes()).attempt)
     for _ in range(3):
         known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
-    assert [type(failure) for failure in failures] == [NotADirectoryError] * 2
-    assert known.status().saved == 3
+    (text,) = logged
+    assert f"Is a directory: '{folder / 'window.json'}'" in text
 
 
 class NoWay(Deliveries):
