@@ -25,7 +25,8 @@ class RequestRecord(Record):
     """The request that a window was opened for.
 
     Attributes:
-        number: That of its edit, counted by the process from 1.
+        number: That of its edit, counted by the process from 1; where ranks agreed, by the one that
+            leads, unless a higher one was used here before.
         edited_at: Time of the save, ISO 8601 in UTC.
         sha256: Digest of the config's bytes, the same on every rank.
         config: The config as it was written.

@@ -194,6 +194,7 @@ class Reply:
         would: What it would record the proposal with; None where it takes no part.
         usable: All that it could record with.
         mark: The newest; None where none is known.
+        newest: The highest number of a request there.
     """
 
     rank: int
@@ -212,6 +213,7 @@ class Reply:
     would: Union[_Profiler, None] = None  # noqa: UP007 - as above
     usable: tuple[_Profiler, ...] = ()
     mark: Union[_Mark, None] = None  # noqa: UP007 - as above
+    newest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

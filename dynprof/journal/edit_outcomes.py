@@ -32,7 +32,8 @@ class Answer:
     """One edit and what became of it.
 
     Attributes:
-        number: Counts the edits of the process, from 1.
+        number: Counts the edits of the process, from 1; who follows a leader takes its
+            numbers.
         sha256: Digest of the config's bytes; empty where they could not be read.
         edited_at: Time of the save, seconds since the epoch.
         outcome: What became of it so far.
@@ -65,6 +66,12 @@ class EditOutcomes:
         ended = [answer.number for answer in found if answer.outcome not in ON_THE_WAY]
         old = {*ended[: max(0, len(found) - TOLD)]}
         return tuple(answer for answer in found if answer.number not in old)
+
+    @property
+    def newest(self) -> int:
+        """The highest number; 0 for none."""
+        with self._lock:
+            return max(self._answers, default=0)
 
     def answer(self, number: int) -> Answer | None:
         """Return what became of one edit; None where it is forgotten."""

@@ -92,7 +92,7 @@ class Agreements:
         self._look_for_a_group()
         coordinator = self._coordinator
         if coordinator and coordinator.leads:
-            number = self._edits.enter(edit)
+            number = self._edits.enter(edit, self._windows.unused if self._windows else 0)
             self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
         elif coordinator and (leader := coordinator.wait_for_a_leader()):
             self._read_here = edit, time.monotonic()

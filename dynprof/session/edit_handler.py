@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import Problem, describe
@@ -57,6 +58,7 @@ class EditHandler:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._wall = journal, wall
         self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
+        self._numbering = threading.RLock()  # a signal handler may ask for a window amid an edit
         self._asked: tuple[int, Asked] | None = None
 
     def take(self, edit: Edit, *, now: bool = False) -> None:
@@ -69,11 +71,26 @@ class EditHandler:
         number = self.enter(edit)
         self.guarded(number, lambda: self._answer(edit, number, now=now))
 
-    def enter(self, edit: Edit) -> int:
-        """Return the number that an edit has from now on."""
-        number = next(self._numbers)
+    def enter(self, edit: Edit, least: int = 0) -> int:
+        """Return the number that an edit has from now on: the next, or a higher one.
+
+        Args:
+            edit: What was saved.
+            least: The lowest that it may have.
+        """
+        with self._numbering:
+            number = next(self._numbers)
+            if number < least:
+                number, self._numbers = least, itertools.count(least + 1)
         digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
         self._journal.outcomes.enter(number, digest, edit.edited_at_s)
+        return number
+
+    def enter_as(self, leaders: int, edit: Edit) -> int:
+        """Enter what the leader of the job numbers so; it has another one where that is taken."""
+        number = self.enter(edit, leaders)
+        if number != leaders:
+            self._journal.info(f"request {number} here is request {leaders} where rank 0 runs")
         return number
 
     def guarded(self, number: int, action: Callable[[], object]) -> None:

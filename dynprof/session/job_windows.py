@@ -141,6 +141,11 @@ class JobWindows:
             return next((n for n, known in self._kept.items() if known.made), 0)
 
     @property
+    def unused(self) -> int:
+        """A number that no rank had for a request as they were heard last."""
+        return 1 + max((one.newest for one in self._replies.values()), default=0)
+
+    @property
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
         with self._lock:

@@ -161,7 +161,7 @@ class Participation:
             return known.own, _narrowed(known.asked, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s)
         self._loop.admission.forgive()
-        number = known.own if known else self._edits.enter(edit)
+        number = known.own if known else self._edits.enter_as(proposal.number, edit)
         try:
             parsed = parse_config(edit.raw)
         except ConfigError as error:  # another version of dynprof leads
@@ -235,8 +235,8 @@ class Participation:
         self.heard = cancellation.config, time.monotonic()
         number = cancellation.number
         if self.group and self.group.rank:
-            raw = cancellation.config.encode()
-            number = self._edits.enter(Edit(raw, cancellation.edited_at_s))
+            edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
+            number = self._edits.enter_as(number, edit)
         self._edits.cancel(number)
         return self._reply()
 
@@ -281,6 +281,7 @@ class Participation:
             host=self._process.layout.host,
             state=self._state(),
             mark=self._marks.newest,
+            newest=self._journal.outcomes.newest,
         )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from dynprof.coordination.messages import Mark, Opening, Proposal
+from dynprof.coordination.messages import Cancellation, Mark, Opening, Proposal, Reply
+from dynprof.requests.edits import Edit
 from dynprof.session import participation
+from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
     import pytest
 
+    from dynprof.coordination.coordinator import Coordinator
     from dynprof.coordination.job_group import JobGroup
     from dynprof.windows.loop import Loop
     from tests.fake_job import Job
@@ -18,10 +22,8 @@ if TYPE_CHECKING:
 class Group:
     """A process group in which each step begins as many collectives as its number."""
 
-    rank = 0
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, rank: int = 0) -> None:
+        self._job, self.rank = job, rank
 
     def collectives(self) -> int:
         """Return how many there have been."""
@@ -116,3 +118,48 @@ def test_who_parts_says_of_each_window_what_is_news(
     assert member.parting().keys() == {1, 2}  # the leader may have stopped before it heard that
     monkeypatch.setattr(participation, "NEWS_S", 0.0)
     assert member.parting().keys() == {2}
+
+
+def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
+    """Also where this rank has had fewer edits; its own go on from there, and cancels too."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, rank=1))
+    job.edit(active=2)
+    assert member.consider(Proposal(5, '{"active": 3}', 2.0, 0.0)).newest == 5
+    member.open_at(Opening(5, 100, {}))
+    job.edit(active=2)
+    member.cancel(Cancellation(9, '{"cancel": true}', 4.0))
+    assert [one.number for one in job.session.status().edits] == [1, 5, 6, 9]
+    assert member.where(5).outcome == "superseded"
+    assert "where rank 0 runs" not in job.log()
+
+
+def test_a_leader_counts_on_from_what_others_have_used(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank served edits of its own before; the next request has a number that is new on all."""
+    parts, member = job.session._agreements, job.session._member
+    warn, attempt = parts._journal.warning, parts._wall.attempt
+    windows = JobWindows(parts._process, 2, "rank 0", attempt, parts._deliveries, warn)
+    leads = SimpleNamespace(leads=True, take_back=list, propose=lambda *_: None, failed=False)
+    parts._windows, parts._coordinator = windows, cast("Coordinator", leads)
+    monkeypatch.setattr(parts, "_look_for_a_group", lambda: None)
+    numbers = []
+    for heard in ({0: Reply(0)}, {0: Reply(0, newest=1), 1: Reply(1, newest=7)}):
+        windows.hear(0, heard)
+        parts.take(Edit(b'{"active": 3}', 1.0))
+        numbers.append(member.where(0).newest)
+    assert numbers == [1, 8]
+
+
+def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
+    """The leader has not heard of this rank's own edits yet, or counts from one again."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, rank=1))
+    for active in (1, 2, 3):
+        job.edit(active=active)
+    assert member.consider(Proposal(2, '{"active": 4}', 2.0, 0.0)).takes_part
+    member.open_at(Opening(2, 100, {}))
+    assert [one.number for one in job.session.status().edits] == [1, 2, 3, 4]
+    assert "request 4 here is request 2 where rank 0 runs" in job.log()
+    assert member.where(2).outcome == "waiting"
