@@ -33,6 +33,11 @@ class RankRecord(Record):
     capture: str = ""
     cut: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its steps are saved."""
+        return self.outcome == "saved" and not self.cut
+
 
 class WindowRecord(Record):
     """What ``window.json`` holds, written by the rank that leads.

@@ -57,7 +57,7 @@ def diff(
     try:
         with waiting("reading"):
             compared = compare(first, second)
-    except CaptureError as error:
+    except (CaptureError, OSError) as error:
         fail(str(error), UNREADABLE)
     one, other = compared.one, compared.other
     for why in compared.passed_over:

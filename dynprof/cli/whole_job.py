@@ -31,7 +31,8 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
     if job.request:
         found.append((f"request {job.request}: {_window(job)}", ""))
     missing = [(f"rank {rank}: {why}", "yellow") for rank, why in job.stragglers.items()]
-    return [*found, *((problem, "yellow") for problem in job.problems), *missing]
+    noticed = [(text, "yellow") for text in (*job.problems, *job.remarks)]
+    return [*found, *noticed, *missing]
 
 
 def led_elsewhere(found: Sequence[Status]) -> str:
@@ -71,4 +72,6 @@ def tell_of_all(directory: Path, job: JobStatus, request: int) -> int:
     say(f"{job.saved:,} of {counted(job.asked, 'rank')} saved it{where}", err=True)
     for rank, why in job.stragglers.items():
         say(f"rank {rank}: {why}", err=True)
+    for text in job.remarks:
+        say(text, err=True)
     return 0 if job.saved == job.asked else LOST

@@ -47,6 +47,7 @@ class JobStatus:
         pending: How many are on their way to that; None before they have agreed.
         stragglers: What is to be said of some of the ranks that hold the others up, or are missing.
         problems: Why none opens; empty where they do, or have not agreed yet.
+        remarks: What was noticed as they agreed, and whose capture has not all the steps.
         record: The record of the window, relative to the config's directory; empty for none.
         heard_at: When, in seconds since the epoch.
     """
@@ -59,6 +60,7 @@ class JobStatus:
     pending: int | None = 0
     stragglers: dict[int, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     record: str = ""
     heard_at: float = 0.0
 

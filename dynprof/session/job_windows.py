@@ -100,6 +100,13 @@ class _Known:
             found |= {rank: f"still {self.told[rank].state}" for rank in pending}
         return dict(sorted(found.items())[:NAMED])
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was noticed as they agreed, and who has not all the steps."""
+        told = sorted((self.told or {}).items())
+        cut = [f"rank {rank} was cut short: {one.cut}" for rank, one in told if one.cut]
+        return (*(self.made.remarks if self.made else ()), *cut)[:NAMED]
+
 
 class JobWindows:
     """Keeps the newest window of all ranks, and others until they are over; writes their records.
@@ -172,7 +179,7 @@ class JobWindows:
             self._kept[number] = self._kept.pop(number)
         before = known.told or {}
         # A rank that is gone since has its capture all the same.
-        ended = {rank: one for rank, one in before.items() if _has_ended(one)}
+        ended = {rank: one for rank, one in before.items() if one.outcome not in ("", *ON_THE_WAY)}
         said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}
         self._learn(number, told={**ended, **said})
 
@@ -212,6 +219,7 @@ class JobWindows:
             pending=len(known.pending) if known.made or not known.number else None,
             stragglers=known.stragglers,
             problems=known.made.reasons if known.made else (),
+            remarks=known.remarks,
             record=os.path.relpath(path, self._process.layout.root) if path else "",
             heard_at=heard_at,
         )
@@ -284,13 +292,8 @@ class JobWindows:
             missing=dict(sorted(missing.items())),
             agreed_ms=round(made.took_s * 1e3, 3),
             remarks=made.remarks,
-            complete=not missing and all(_is_whole(one) for one in ranks.values()),
+            complete=not missing and all(one.is_whole for one in ranks.values()),
         )
-
-
-def _has_ended(one: Reply) -> bool:
-    """Return whether nothing more comes of a request there."""
-    return bool(one.outcome) and one.outcome not in ON_THE_WAY
 
 
 def _rank(known: _Known, rank: int) -> RankRecord:
@@ -301,7 +304,3 @@ def _rank(known: _Known, rank: int) -> RankRecord:
         capture=reply.capture if reply else "",
         cut=reply.cut if reply else "",
     )
-
-
-def _is_whole(one: RankRecord) -> bool:
-    return one.outcome == "saved" and not one.cut

@@ -10,6 +10,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
@@ -18,13 +19,13 @@ from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dynprof.captures.manifest import Manifest
     from dynprof.captures.window_record import RankRecord, WindowRecord
 
 MOST_WORDS = 8
-"""Ranks of which it is said where their captures lie."""
+"""What was noticed of a window, and what there is to say of its ranks: so many of each are said."""
 
 
 def captured_below(path: Path) -> list[Path]:
@@ -36,14 +37,24 @@ def captured_below(path: Path) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
-    alone = record_alone(path)
-    if alone is None:
-        return traces_in(path.parent.parent if path.name == WINDOW_RECORD else path)
-    traces = named_traces(alone)
-    if not traces:
-        words = "; ".join(_not_among(alone, traces))
-        raise CaptureError(f"{alone} names no capture that is here: {words}")
-    return traces
+    if alone := record_alone(path):
+        return traces_of(alone)
+    return traces_in(path.parent.parent if path.name == WINDOW_RECORD else path)
+
+
+def traces_of(alone: Path) -> list[Path]:
+    """Return the traces of a window of which only the record lies in its folder.
+
+    Raises:
+        CaptureError: None is here; the text says of each rank why, and where it lies.
+    """
+    if traces := named_traces(alone):
+        return traces
+    try:
+        words = _words(alone, traces)
+    except OSError as error:
+        words = [str(error)]
+    raise CaptureError("\n".join((f"{alone} names no capture that is here", *words)))
 
 
 def record_alone(path: Path) -> Path | None:
@@ -88,30 +99,53 @@ def _by_rank(record_path: Path, record: WindowRecord) -> dict[int, Path]:
 
 
 def words_on_others(traces: Sequence[Path]) -> list[str]:
-    """Return what there is to say of the ranks of a window that are not among its traces."""
+    """Return what there is to say of a window by its record.
+
+    That is what was noticed, which ranks are not among its traces, and which have not all steps.
+    """
     folders = dict.fromkeys(trace.parent for trace in traces)
     path = next(filter(None, map(record_beside, folders)), None)
     try:
-        return _not_among(path, traces) if path else []
+        return _words(path, traces) if path else []
     except (CaptureError, OSError) as error:
         return [str(error)]
 
 
-def _not_among(record_path: Path, traces: Sequence[Path]) -> list[str]:
+def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     record = load_window_record(record_path)
     here, there = _by_rank(record_path, record), {trace.absolute() for trace in traces}
-    words = []
-    for rank in dict.fromkeys(record.asked):
-        one = record.ranks.get(rank)
-        if rank in record.missing:
-            words.append(f"rank {rank} is missing: {record.missing[rank]}")
-        elif one and one.capture and here.get(rank) not in there:
-            words.append(f"rank {rank}: its capture lies on {one.host}, {one.capture}")
-    more = len(words) - MOST_WORDS
-    return [
-        *words[:MOST_WORDS],
-        *([f"and so for {counted(more, 'more rank')}"] if more > 0 else []),
+    with_trace = {rank for rank, trace in here.items() if trace in there}
+    if record.ranks.keys() - with_trace:
+        with_trace |= _recorded(traces)
+    of_ranks = [
+        text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
     ]
+    return [*_some(record.remarks, "more remark"), *_some(of_ranks, "more rank")]
+
+
+def _recorded(traces: Sequence[Path]) -> set[int]:
+    """Return the ranks whose traces these are: the record may be older, where a disk was full."""
+    found = (find_manifest(trace)[1] for trace in traces)
+    return {manifest.rank for manifest in found if manifest}
+
+
+def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
+    """Say of a rank what is not as it should be."""
+    one = record.ranks.get(rank)
+    if rank in record.missing:
+        yield f"rank {rank} is missing: {record.missing[rank]}"
+    elif one and rank not in with_trace:
+        if one.outcome == "saved":
+            yield f"rank {rank}: its capture lies on {one.host}, {one.capture}"
+        else:
+            yield f"rank {rank} has no capture: {one.outcome}, as rank 0 last heard"
+    if one and one.cut:
+        yield f"rank {rank} was cut short: {one.cut}"
+
+
+def _some(words: Sequence[str], noun: str) -> list[str]:
+    more = len(words) - MOST_WORDS
+    return [*words[:MOST_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
 
 
 def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:

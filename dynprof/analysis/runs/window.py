@@ -16,6 +16,7 @@ from dynprof.analysis.runs.recorded_window import (
     named_traces,
     record_alone,
     record_beside,
+    traces_of,
     words_on_others,
 )
 from dynprof.errors import CaptureError
@@ -39,8 +40,8 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
-    if (alone := record_alone(path)) and (traces := named_traces(alone)):
-        return traces
+    if alone := record_alone(path):
+        return traces_of(alone)
     if path.name == WINDOW_RECORD:
         path = path.parent.parent
     newest = newest or newest_in(path)

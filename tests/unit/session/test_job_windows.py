@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +103,16 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     assert [(one.host, one.capture) for one in record.ranks.values()] == [
         ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
     ]  # fmt: skip
+
+
+def test_what_was_noticed_and_who_was_cut_short_is_in_the_status(tmp_path: Path) -> None:
+    """For ``arm --wait`` and ``status``, which read no record."""
+    known = windows(tmp_path)
+    cut = replace(said(1, "saved"), cut="cancelled by request 5")
+    known.hear(4, {0: said(0, "saved"), 1: cut, 2: said(2, "saved")})
+    remarks = ("rank 2 counted its steps otherwise", "rank 1 was cut short: cancelled by request 5")
+    assert known.status().remarks == remarks
+    assert not load_window_record(tmp_path / known.status().record).complete
 
 
 def test_a_rank_that_is_gone_is_missing(tmp_path: Path) -> None:

@@ -103,3 +103,33 @@ def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
     words = words_on_others([tmp_path / "w" / "a.trace.json"])
     assert len(words) == MOST_WORDS + 1
     assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"
+
+
+def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> None:
+    """What was noticed first, of which some; then of each rank what is not as it should be."""
+    here = capture(tmp_path / "w", 0, "a.trace.json")
+    odd = [f"rank {rank} counted otherwise" for rank in range(MOST_WORDS + 2)]
+    ranks = {
+        0: RankRecord(host="a", outcome="saved", capture=str(here), cut="cancelled"),
+        1: RankRecord(host="b", outcome="failed", capture="/c"),
+    }
+    WindowRecord(
+        dynprof="0", leader="", world_size=3, request=REQUEST, first=1, last=2, asked=(0, 1, 2),
+        ranks=ranks, missing={2: "it does not answer"}, agreed_ms=1, complete=False,
+        remarks=tuple(odd),
+    ).save(tmp_path / "w" / "info" / "window.json")  # fmt: skip
+    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
+        *odd[:MOST_WORDS],
+        "and so for 2 more remarks",
+        "rank 0 was cut short: cancelled",
+        "rank 1 has no capture: failed, as rank 0 last heard",
+        "rank 2 is missing: it does not answer",
+    ]
+
+
+def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Path) -> None:
+    """The leader was killed before it heard that all is saved: the manifests count."""
+    capture(tmp_path / "w", 0, "a.trace.json")
+    path = record(tmp_path / "w", {0: ""}, (0,))
+    path.write_text(path.read_text().replace('"saved"', '"open"'))
+    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == []

@@ -1,0 +1,66 @@
+"""A window of several ranks of which nothing but its record is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import RequestRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord
+from tests.integration.commands import dynprof
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ELSEWHERE = "rank 1: its capture lies on node1, /prof_config/w/info/rank_1.info.json"
+MISSING = "rank 2 is missing: it does not answer"
+
+
+def window(root: Path, *elsewhere: int) -> Path:
+    """Write the record of a window of three ranks; return its folder."""
+    folder = root / "step_1-3_20260101T000000Z"
+    (folder / "info").mkdir(parents=True)
+    ranks = {
+        rank: RankRecord(
+            host=f"node{rank}",
+            outcome="saved",
+            capture=f"/prof_config/w/info/rank_{rank}.info.json",
+        )
+        for rank in elsewhere
+    }
+    WindowRecord(
+        dynprof="0", leader="", world_size=3, start_step=1, first=1, last=3, asked=(0, 1, 2),
+        request=RequestRecord(number=1, edited_at="2026", sha256="ab", config={}), ranks=ranks,
+        missing={rank: "it does not answer" for rank in range(3) if rank not in elsewhere},
+        agreed_ms=1, remarks=("rank 1 counted its steps otherwise",), complete=False,
+    ).save(folder / "info" / "window.json")  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("command", ["report", "merge", "diff"])
+@pytest.mark.parametrize("elsewhere", [(), (0, 1)])
+def test_who_is_missing_and_where_the_others_lie_is_said(
+    tmp_path: Path, command: str, elsewhere: tuple[int, ...]
+) -> None:
+    """By a sentence for each rank, though there is nothing to read."""
+    folder = window(tmp_path, *elsewhere)
+    code, output, errors = dynprof(command, tmp_path, *([folder] if command == "diff" else []))
+    assert (code, output) == (2, "")
+    said = errors.splitlines()
+    assert said[0] == f"{folder / 'info' / 'window.json'} names no capture that is here"
+    assert said[1] == "rank 1 counted its steps otherwise"
+    assert said[-1] == MISSING
+    assert (ELSEWHERE in said) == bool(elsewhere)
+    assert len(said) == 5
+
+
+@pytest.mark.parametrize("command", ["report", "merge", "diff"])
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, command: str) -> None:
+    """With what it is not."""
+    path = window(tmp_path) / "info" / "window.json"
+    path.write_text("{}")
+    code, _, errors = dynprof(command, path, *([path] if command == "diff" else []))
+    assert code == 2
+    assert f"{path} is not the record of a window" in errors
+    assert "Traceback" not in errors
