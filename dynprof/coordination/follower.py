@@ -46,10 +46,12 @@ class Follower:
             self.leader = ""
 
     def _follow_one(self) -> None:
-        while not isinstance(message := self._listener.hear(), Farewell):
+        message = self._listener.hear()
+        while not isinstance(message, Farewell):
             if isinstance(message, Rejoin):
                 self._me.left_alone("the others have gone on, or begun anew")
             else:
                 self._listener.reply(answer(self._me, message))
+            message = self._listener.hear()
         if not self._has_ended():
-            self._me.left_alone("nobody leads the ranks any more")
+            self._me.left_alone(message.why)

@@ -34,6 +34,8 @@ IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
 """Between two looks where nothing happens, and how many there are at most in all each second."""
 LOST_S = 30.0
 """After so long without a message it is looked whether the one that is waited for is gone."""
+DEAD_S = 300.0
+"""A leader that lives calls the roll much more often: the store may outlive who leads."""
 DIRECT_RANKS = 1000
 """Of more than so many, one of each machine asks the store for all that are there."""
 
@@ -67,6 +69,7 @@ class Listener:
         growth = SLOW_GROWTH if self._relay else GROWTH
         self._pace = Pace(max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND), self._idle_s, growth)
         self._place = 0
+        self._dead_since = -1  # the place of the next message, as the leader was taken for dead
         self._line: Line = Direct(store, self._pace)
 
     def find_leader(self) -> str:
@@ -78,8 +81,9 @@ class Listener:
         return who
 
     def _who_leads(self) -> str:
-        there = self._store.check([LEADER])
-        return self._store.get(LEADER).decode(errors="replace") if there else ""
+        if not self._store.check([LEADER]) or next_place(self._store) == self._dead_since:
+            return ""
+        return self._store.get(LEADER).decode(errors="replace")
 
     def hear(self) -> Message:
         """Wait for the next message, and return it; at the end that is a farewell.
@@ -90,16 +94,17 @@ class Listener:
             ValueError: It is none of dynprof's.
         """
         self._line.begin()
-        waited_s = 0.0
+        silent_s = 0.0
         while (raw := self._line.said(self._place)) is None:
             pause_s = self._line.pause_s()
             if self._rest(pause_s):
                 return Farewell()
-            waited_s += pause_s
-            if waited_s >= LOST_S:
-                waited_s = 0.0
-                if self._is_lost():
-                    break
+            before_s, silent_s = silent_s, silent_s + pause_s
+            if silent_s >= DEAD_S:
+                self._dead_since = next_place(self._store)
+                return Farewell(f"rank 0 has said nothing for {DEAD_S:g} s")
+            if before_s // LOST_S < silent_s // LOST_S and self._is_lost():
+                break
         message = Rejoin() if raw is None else message_of(raw)
         if isinstance(message, Rejoin):
             if not self._who_leads():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.step_numbers import FAR
+from dynprof.coordination.terms import SILENT
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from dynprof.coordination.messages import Reply
 
-NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
-PARTED = "dynprof has ended on it"
 BLUR_S = 2.0
 """How long a step has been running is known to a second or so."""
 STEPS = 3

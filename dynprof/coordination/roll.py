@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.messages import Question
 from dynprof.coordination.participant import answer
-from dynprof.coordination.patience import NO_DYNPROF, PARTED, SILENT
-from dynprof.coordination.terms import LEADER
+from dynprof.coordination.terms import LEADER, NO_DYNPROF, PARTED, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LEADER = 0
 """The rank that leads."""
+NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
+PARTED = "dynprof has ended on it"
+"""Why a rank takes no part of which nothing else is known."""
 
 
 @dataclass(frozen=True)

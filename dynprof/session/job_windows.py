@@ -6,17 +6,18 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import RequestRecord
-from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.captures.window_record import WindowRecord
 from dynprof.delivery.deliveries import Errand
 from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.status import JobStatus
 from dynprof.process.clock import iso
+from dynprof.session.known_window import KnownWindow
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -31,81 +32,10 @@ if TYPE_CHECKING:
     from dynprof.requests.request import Asked
     from dynprof.windows.this_process import ThisProcess
 
-NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began anew"
-NAMED = 16
-"""So many ranks the status names; the record of the window has all."""
 UNWRITTEN = 16
 """Of so many windows, the newest, a record is tried again that could not be written."""
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What is known of one request at one moment.
-
-    Attributes:
-        number: Its own; 0 for none.
-        asked: What it asks for.
-        made: What came of that; None while the ranks have not agreed.
-        told: What the ranks said of it last, by rank; None while they were not asked.
-    """
-
-    number: int = 0
-    asked: Asked | None = None
-    made: Agreement | None = None
-    told: Mapping[int, Reply] | None = None
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Those that were to open."""
-        return self.made.ranks if self.made else ()
-
-    @property
-    def agreed(self) -> tuple[int, Agreement, Asked] | None:
-        """The first step that they record, if they agreed, and on what."""
-        made, asked = self.made, self.asked
-        if made is None or asked is None or made.step is None:
-            return None
-        return made.step + asked.config.warmup, made, asked
-
-    @property
-    def pending(self) -> list[int]:
-        """Those that are on their way."""
-        return [rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY]
-
-    def outcome(self, rank: int) -> str:
-        """Return what became of it on a rank that was to open; empty where nobody can tell."""
-        if self.told is None:
-            return "waiting"
-        return self.told[rank].outcome if rank in self.told else ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes of it on any rank."""
-        return self.made is not None and not self.pending
-
-    @property
-    def missing(self) -> dict[int, str]:
-        """Why a rank takes no part, or no more."""
-        found = dict(self.made.left_out) if self.made else {}
-        for rank in self.ranks:
-            if not self.outcome(rank):
-                found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
-        return found
-
-    @property
-    def stragglers(self) -> dict[int, str]:
-        """Who is missing, and who is not done where most are."""
-        found, pending = self.missing, self.pending
-        if self.told is not None and len(pending) * 2 <= len(self.ranks):
-            found |= {rank: f"still {self.told[rank].state}" for rank in pending}
-        return dict(sorted(found.items())[:NAMED])
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was noticed as they agreed, and who has not all the steps."""
-        told = sorted((self.told or {}).items())
-        cut = [f"rank {rank} was cut short: {one.cut}" for rank, one in told if one.cut]
-        return (*(self.made.remarks if self.made else ()), *cut)[:NAMED]
+UNHEARD = 4
+"""So many windows, the newest, are asked about on in which a rank has fallen silent."""
 
 
 class JobWindows:
@@ -135,7 +65,7 @@ class JobWindows:
         self._attempt, self._deliveries, self._warn = attempt, deliveries, warn
         self._world_size, self._leader = world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
-        self._kept: dict[int, _Known] = {}  # by their numbers; last which was asked about last
+        self._kept: dict[int, KnownWindow] = {}  # by their numbers; last which was asked about last
         self._replies: Mapping[int, Reply] = {}
         self._heard_at = 0.0
         self._written: dict[int, WindowRecord] = {}
@@ -161,7 +91,7 @@ class JobWindows:
     def begin(self, number: int, asked: Asked) -> None:
         """Take a request that is proposed to all ranks."""
         with self._lock:
-            self._kept[number] = _Known(number, asked)
+            self._kept[number] = KnownWindow(number, asked)
             self._forget()
 
     def settle(self, made: Agreement) -> None:
@@ -173,7 +103,7 @@ class JobWindows:
         with self._lock:
             self._replies = replies
             self._heard_at = self._clock.wall_s()
-            known = self._kept.get(number, _Known())
+            known = self._kept.get(number, KnownWindow())
             if known.made is None:  # it was asked about before anybody was told of it
                 return
             self._kept[number] = self._kept.pop(number)
@@ -193,15 +123,16 @@ class JobWindows:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the newest, what is not over, and what is still to be written."""
-        keep = {max(self._kept), *sorted(self._unwritten)[-UNWRITTEN:]}
+        """Keep the newest, what is not over or still to be written, and whose silent may speak."""
+        unheard = [n for n, known in self._kept.items() if known.unheard]
+        keep = {max(self._kept), *sorted(self._unwritten)[-UNWRITTEN:], *sorted(unheard)[-UNHEARD:]}
         self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
         self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
 
     @property
-    def _newest(self) -> _Known:
-        return self._kept[max(self._kept)] if self._kept else _Known()
+    def _newest(self) -> KnownWindow:
+        return self._kept[max(self._kept)] if self._kept else KnownWindow()
 
     def status(self) -> JobStatus:
         """Return what the status says of it."""
@@ -224,7 +155,7 @@ class JobWindows:
             heard_at=heard_at,
         )
 
-    def _path(self, known: _Known) -> Path | None:
+    def _path(self, known: KnownWindow) -> Path | None:
         if known.agreed is None:
             return None
         first, _, asked = known.agreed
@@ -236,7 +167,7 @@ class JobWindows:
     def _delivery(self, asked: Asked) -> Delivery:
         return delivery_of(asked.config, self._process.layout, self._process.rank)
 
-    def _write(self, known: _Known) -> None:
+    def _write(self, known: KnownWindow) -> None:
         """Write a record, where it says what the file does not.
 
         A full disk keeps no rank from agreeing; it is tried again when the ranks are heard next.
@@ -271,9 +202,11 @@ class JobWindows:
 
             self._deliveries.submit(Errand(order, on_end=end))
 
-    def _record(self, known: _Known, first: int, made: Agreement, asked: Asked) -> WindowRecord:
+    def _record(
+        self, known: KnownWindow, first: int, made: Agreement, asked: Asked
+    ) -> WindowRecord:
         config, missing = asked.config, known.missing
-        ranks = {rank: _rank(known, rank) for rank in made.ranks if rank not in missing}
+        ranks = {rank: known.record_of(rank) for rank in known.ranks if rank not in missing}
         return WindowRecord(
             dynprof=__version__,
             leader=self._leader,
@@ -294,13 +227,3 @@ class JobWindows:
             remarks=made.remarks,
             complete=not missing and all(one.is_whole for one in ranks.values()),
         )
-
-
-def _rank(known: _Known, rank: int) -> RankRecord:
-    reply = (known.told or {}).get(rank)
-    return RankRecord(
-        host=reply.host if reply else "",
-        outcome=known.outcome(rank),
-        capture=reply.capture if reply else "",
-        cut=reply.cut if reply else "",
-    )

@@ -26,10 +26,9 @@ from dynprof.coordination.messages import (
     Reply,
     Withdrawal,
 )
-from dynprof.coordination.patience import NO_DYNPROF, PARTED, SILENT
 from dynprof.coordination.roll import JOIN_S
 from dynprof.coordination.speaker import Speaker
-from dynprof.coordination.terms import NoWindowError, Terms
+from dynprof.coordination.terms import NO_DYNPROF, PARTED, SILENT, NoWindowError, Terms
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
@@ -700,3 +699,23 @@ def test_a_rank_on_which_dynprof_has_ended_is_named_so() -> None:
         made = running.leader.agree(replace(PROPOSAL, number=2), ALL)
     assert (made.ranks, made.left_out) == ((0, 1), {2: PARTED})
     assert made.took_s < 1.0
+
+
+def test_a_leader_that_falls_silent_for_good_is_followed_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store may outlive it; should it go on all the same, it is followed again."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        monkeypatch.setattr(listener, "DEAD_S", 0.01)
+        running.leader.tell(Cancellation(9, "{}", 0.0))
+        while not (ranks[1].alone and ranks[2].alone):
+            threading.Event().wait(0.0005)
+        monkeypatch.setattr(listener, "DEAD_S", 1000.0)
+        joined = running.store.values["dynprof/joined"].count(b"\n")
+        running.speaker.say(Cancellation(9, "{}", 0.0))
+        while running.store.values["dynprof/joined"].count(b"\n") < joined + 2:
+            threading.Event().wait(0.0005)
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert ranks[1].alone == ranks[2].alone == ["rank 0 has said nothing for 0.01 s"]
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})

@@ -15,7 +15,8 @@ from dynprof.coordination.terms import Agreement
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.session import agreements
-from dynprof.session.job_windows import NO_ANSWER, JobWindows
+from dynprof.session.job_windows import JobWindows
+from dynprof.session.known_window import NO_ANSWER
 from dynprof.session.participation import Proposed
 from tests.pace import patience_s
 

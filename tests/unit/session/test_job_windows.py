@@ -17,7 +17,8 @@ from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
-from dynprof.session.job_windows import FORGOTTEN, NO_ANSWER, UNWRITTEN, JobWindows
+from dynprof.session.job_windows import UNWRITTEN, JobWindows
+from dynprof.session.known_window import FORGOTTEN, NO_ANSWER
 from dynprof.testing import FakeClock
 from dynprof.wall import Wall
 from dynprof.windows.this_process import ThisProcess
@@ -302,3 +303,38 @@ def test_an_older_window_is_asked_about_however_many_follow(tmp_path: Path) -> N
             break
         known.hear(heard, {rank: said(rank, "waiting") for rank in (0, 2)})
     assert heard == 4
+
+
+def test_a_rank_that_records_though_it_was_not_heard_is_no_missing_one(tmp_path: Path) -> None:
+    """It was told the step, and stopped before it could say so; other edits came meanwhile."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    silent = "it did not answer in time"
+    known.settle(Agreement(5, 30, (0,), {1: silent, 2: silent}))
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    known.hear(5, {0: said(0, "saved")})
+    known.begin(6, asked(120.0))
+    known.settle(Agreement(6, 60, (0,), {}))
+    for _ in range(3):
+        if known.number == 5:
+            known.hear(5, {0: said(0, "saved"), 1: said(1, "saved"), 2: said(2, "refused")})
+        else:
+            known.hear(6, {0: said(0, "saved")})
+    (record,) = (load_window_record(path) for path in tmp_path.rglob("step_32*/info/window.json"))
+    assert {rank: one.capture for rank, one in record.ranks.items()} == {0: "/c0", 1: "/c1"}
+    assert (record.asked, record.missing) == ((0, 1, 2), {2: silent})
+
+
+def test_a_rank_that_saves_after_its_silence_is_in_the_record(tmp_path: Path) -> None:
+    """It was stopped while the others saved; few windows are kept for such ranks."""
+    known = windows(tmp_path)
+    known.hear(4, {0: said(0, "saved"), 1: said(1, "saved")})
+    assert not known.waits
+    for number in range(5, 8):
+        known.begin(number, asked(60.0 * number))
+        known.settle(Agreement(number, 30 * number, (0, 1), {}))
+        known.hear(number, {0: said(0, "saved"), 1: said(1, "saved")})
+    assert known.number == 4
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    (record,) = (load_window_record(path) for path in tmp_path.rglob("step_9-*/info/window.json"))
+    assert set(record.ranks) == {0, 1, 2}

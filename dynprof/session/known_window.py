@@ -1,0 +1,113 @@
+"""What the rank that leads knows of one window on all ranks at one moment; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.captures.window_record import RankRecord
+from dynprof.coordination.terms import SILENT
+from dynprof.journal.edit_outcomes import ON_THE_WAY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dynprof.coordination.messages import Reply
+    from dynprof.coordination.terms import Agreement
+    from dynprof.requests.request import Asked
+
+NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began anew"
+NO_PART = {"", "refused", "not asked"}
+"""What a rank says of a window that it does not record."""
+NAMED = 16
+"""So many ranks the status names; the record of the window has all."""
+
+
+@dataclass(frozen=True)
+class KnownWindow:
+    """What is known of one request at one moment.
+
+    Attributes:
+        number: Its own; 0 for none.
+        asked: What it asks for.
+        made: What came of that; None while the ranks have not agreed.
+        told: What the ranks said of it last, by rank; None while they were not asked.
+    """
+
+    number: int = 0
+    asked: Asked | None = None
+    made: Agreement | None = None
+    told: Mapping[int, Reply] | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that were to open, and who has done so though nobody heard of him in time."""
+        if self.made is None:
+            return ()
+        late = [rank for rank in self.made.left_out if self._said(rank) not in NO_PART]
+        return tuple(sorted({*self.made.ranks, *late}))
+
+    @property
+    def agreed(self) -> tuple[int, Agreement, Asked] | None:
+        """The first step that they record, if they agreed, and on what."""
+        made, asked = self.made, self.asked
+        if made is None or asked is None or made.step is None:
+            return None
+        return made.step + asked.config.warmup, made, asked
+
+    @property
+    def pending(self) -> list[int]:
+        """Those that are on their way."""
+        return [rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY]
+
+    def _said(self, rank: int) -> str:
+        return self.told[rank].outcome if self.told and rank in self.told else ""
+
+    def outcome(self, rank: int) -> str:
+        """Return what became of it on a rank that was to open; empty where nobody can tell."""
+        return "waiting" if self.told is None else self._said(rank)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it on any rank."""
+        return self.made is not None and not self.pending
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Why a rank takes no part, or no more."""
+        left_out, ranks = self.made.left_out if self.made else {}, self.ranks
+        found = {rank: why for rank, why in left_out.items() if rank not in ranks}
+        for rank in ranks:
+            if not self.outcome(rank):
+                found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
+        return found
+
+    @property
+    def unheard(self) -> bool:
+        """Whether a rank is missing that may have recorded it, and say so yet."""
+        return not {NO_ANSWER, SILENT}.isdisjoint(self.missing.values())
+
+    @property
+    def stragglers(self) -> dict[int, str]:
+        """Who is missing, and who is not done where most are."""
+        found, pending = self.missing, self.pending
+        if self.told is not None and len(pending) * 2 <= len(self.ranks):
+            found |= {rank: f"still {self.told[rank].state}" for rank in pending}
+        return dict(sorted(found.items())[:NAMED])
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was noticed as they agreed, and who has not all the steps."""
+        told = sorted((self.told or {}).items())
+        cut = [f"rank {rank} was cut short: {one.cut}" for rank, one in told if one.cut]
+        return (*(self.made.remarks if self.made else ()), *cut)[:NAMED]
+
+    def record_of(self, rank: int) -> RankRecord:
+        """Return what the record of the window says of a rank that takes part."""
+        reply = (self.told or {}).get(rank)
+        return RankRecord(
+            host=reply.host if reply else "",
+            outcome=self.outcome(rank),
+            capture=reply.capture if reply else "",
+            cut=reply.cut if reply else "",
+        )
