@@ -18,8 +18,9 @@ class AgreementConfig(Section):
         Field(
             gt=0,
             le=86_400,
-            description="A rank that is busy with its window before, or does not answer, holds "
-            "the others up for so many seconds; then it is left out by name.",
+            description="A rank that is busy with its window before, does not answer, or stands "
+            "still where others go on delays the start for so many seconds; then it is left out "
+            "by name.",
         ),
         SAME,
     ] = 30

@@ -51,6 +51,8 @@ losses = []
 for loss in training():  # no rank waits for another, so that one may die
     losses.append(loss)
     time.sleep(0.004)
+    while os.path.exists(f"evaluates_{rank}"):
+        time.sleep(0.01)
     dp.step()
     if os.path.exists("enough"):
         break
@@ -151,6 +153,27 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
         wait_for("its return", lambda: arm(tmp_path, 0)[0] == 0 or None)
     assert "rank 1 takes no part: it did not answer in time" in log(tmp_path, 0)
     assert set(captured(tmp_path)) == {0, 1, 2}
+
+
+def test_an_evaluation_that_others_do_not_wait_for(tmp_path: Path) -> None:
+    """It delays the start until it is over, and past the patience the rank is left out by name."""
+    with job(tmp_path, 3):
+        evaluation = tmp_path / "evaluates_1"
+        evaluation.touch()
+        status = tmp_path / "desk_1" / "status" / "rank_1.json"
+        wait_for("it to stand", lambda: load_status(status).still_s > 5 or None)
+        code, errors = arm(tmp_path, 0, "--patience-s", 1)
+        assert code == 5, errors
+        assert "2 of 3 ranks saved it: " in errors
+        assert "rank 1: it has been in step " in errors
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
+        wait_for("the proposal", lambda: len(load_status(status).edits) == 2 or None)
+        evaluation.unlink()
+        wait_for("three captures", lambda: captured(tmp_path).count(1) or None)
+        wait_for("the others'", lambda: captured(tmp_path) == [0, 0, 1, 2, 2] or None)
+    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    firsts = sorted(one.steps.first for one in found)
+    assert len(set(firsts[2:])) == 1
 
 
 def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
