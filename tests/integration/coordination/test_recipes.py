@@ -8,6 +8,7 @@ import re
 import shlex
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from dynprof.captures.manifest import Manifest
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text()
 TRAIN = """
@@ -58,13 +61,21 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def nodes(folder: Path, of_each: Mapping[str, tuple[list[str], dict[str, str]]]) -> Iterator[None]:
-    """Run a command in a folder for each node, and let all of them end."""
+def nodes(
+    folder: Path, of_each: Mapping[str, tuple[list[str], dict[str, str]]], **scripts: str
+) -> Iterator[None]:
+    """Run a command in a folder for each node, and let all of them end.
+
+    Args:
+        folder: Where these are.
+        of_each: The command of each, and the variables that it adds.
+        scripts: What some of them train, instead of what the others do.
+    """
     with contextlib.ExitStack() as stack:
         running: list[Process] = []
         for name, (command, env) in of_each.items():
             (folder / name).mkdir(exist_ok=True)
-            (folder / name / "train.py").write_text(TRAIN)
+            (folder / name / "train.py").write_text(scripts.get(name, TRAIN))
             clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
             env = {**clean, "OMP_NUM_THREADS": "1", **env}
             running.append(stack.enter_context(start(command, cwd=folder / name, env=env)))
@@ -87,16 +98,20 @@ def leads(folder: Path) -> Path:
     return path.parents[2]
 
 
+def captures(folder: Path) -> list[Manifest]:
+    """Return the manifests of all captures, by rank."""
+    paths = folder.glob("*/prof_config/step_*/info/rank_*.info.json")
+    return sorted(map(load_manifest, paths), key=lambda manifest: manifest.rank)
+
+
 def arms_both(folder: Path, command: list[str], count: int = 2) -> None:
     """Run the page's ``dynprof arm`` where rank 0 runs; all ranks record the same steps."""
     assert command[:2] == ["dynprof", "arm"]
     code, _, errors = dynprof(*command[1:2], leads(folder) / command[2], *command[3:])
     assert code == 0, errors
     assert f"{count} of {count} ranks saved it" in errors
-    found = [
-        load_manifest(path) for path in folder.glob("*/prof_config/step_*/info/rank_*.info.json")
-    ]
-    assert sorted(manifest.rank for manifest in found) == list(range(count))
+    found = captures(folder)
+    assert [manifest.rank for manifest in found] == list(range(count))
     assert len({(one.steps.first, one.steps.last) for one in found}) == 1
 
 
@@ -124,36 +139,75 @@ def test_tasks_of_slurm(tmp_path: Path) -> None:
         arms_both(tmp_path, enter[enter.index("dynprof") :])
 
 
+class ConfigMap:
+    """A ConfigMap that is mounted, as the kubelet does it: where a link leads is replaced, at once.
+
+    Args:
+        folder: Where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.brings("..2026_01", '{"active": 1}')
+        (folder / "profiler_config.json").symlink_to("..data/profiler_config.json")
+        folder.chmod(0o777)  # as such a volume is
+
+    def brings(self, name: str, content: str) -> None:
+        """Have another content there."""
+        (self._folder / name).mkdir(parents=True)
+        (self._folder / name).chmod(0o755)
+        (self._folder / name / "profiler_config.json").write_text(content)
+        (self._folder / "..new").symlink_to(name)
+        (self._folder / "..new").replace(self._folder / "..data")
+
+    def watched_in(self, script: str) -> str:
+        """Return a script with the page's beginning in the place of its own."""
+        (begin,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
+        begin = begin.replace("/etc/prof", str(self._folder))
+        return script.replace('dp.init("prof_config")\n', begin)
+
+
 def test_a_config_map_that_is_updated(tmp_path: Path) -> None:
-    """As the kubelet does it: the folder that a link leads to is replaced by another, at once."""
-    (script,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
-    mounted = tmp_path / "mounted"
-
-    def bring(name: str, content: str) -> None:
-        (mounted / name).mkdir(parents=True)
-        (mounted / name).chmod(0o755)
-        (mounted / name / "profiler_config.json").write_text(content)
-        (mounted / "..new").symlink_to(name)
-        (mounted / "..new").replace(mounted / "..data")
-
-    bring("..2026_01", '{"active": 1}')
-    (mounted / "profiler_config.json").symlink_to("..data/profiler_config.json")
-    mounted.chmod(0o777)  # as such a volume is
-    begins = script.replace("/etc/prof", str(mounted))
-    loop = LOOP.replace('dp.init("prof_config")\n', "").replace(
-        "import time", begins + "import time"
-    )
-    with RunningJob(tmp_path, loop) as running:
+    """What it brings is an edit."""
+    mounted = ConfigMap(tmp_path / "mounted")
+    with RunningJob(tmp_path, mounted.watched_in(LOOP)) as running:
         running.when("training", lambda status: status.state == "idle")
-        bring("..2026_02", '{"active": 2}')
+        mounted.brings("..2026_02", '{"active": 2}')
         status = running.when("a capture", lambda status: bool(status.last_capture))
         manifest = load_manifest(running.root / str(status.last_capture))
     assert (manifest.complete, manifest.steps.recorded) == (True, 2)
 
 
+def test_a_config_map_that_rank_0_mounts(tmp_path: Path) -> None:
+    """What it brings there all ranks record; the other has no such mount."""
+    mounted = ConfigMap(tmp_path / "mounted")
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, "train.py"]
+    pods = {f"pod{rank}": (command, {**job, "RANK": str(rank)}) for rank in range(2)}
+    with nodes(tmp_path, pods, pod0=mounted.watched_in(TRAIN)):
+        assert leads(tmp_path).name == "pod0"
+        mounted.brings("..2026_02", '{"active": 2}')
+        wait_for("both captures", lambda: logs(tmp_path).count("request 1: saved ") == 2 or None)
+    found = captures(tmp_path)
+    assert [manifest.rank for manifest in found] == [0, 1]
+    assert all(one.complete and one.steps.recorded == 2 for one in found)
+    assert len({one.steps.first for one in found}) == 1
+
+
+MARCH = """
+import itertools, time, dynprof as dp
+dp.init("prof_config")
+for number in itertools.count(1):
+    time.sleep(max(0.0, {began_s} + {step_s} * number - time.time()))
+    dp.step()
+"""
+"""Step n ends at the same time on all ranks; one that begins late makes haste."""
+
+
 def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
     """Without a process group they meet at a multiple of N, where they march together."""
-    script = LOOP.replace("0.01", "0.005")
+    began_s, step_s, multiple = time.time(), 0.005, 1000
+    script = MARCH.format(began_s=began_s, step_s=step_s)
     with contextlib.ExitStack() as stack:
         jobs = [
             stack.enter_context(RunningJob(tmp_path, script, RANK=str(rank), WORLD_SIZE="2"))
@@ -161,12 +215,15 @@ def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
         ]
         for rank, job in enumerate(jobs):
             job.when("training", lambda status: status.state == "idle", rank)
-        asked = ("--active", "2", "--start-step", "next multiple of 1000", "--wait")
-        code, output, errors = dynprof("arm", jobs[0].root, *asked)
-        assert code == 0, errors
-    found = [load_manifest(tmp_path / line) for line in output.splitlines()]
-    assert sorted(manifest.rank for manifest in found) == [0, 1]
-    assert all((one.steps.first or 0) % 1000 in (0, 1) for one in found)
+        # Not just before such a step: one of them might learn of it just behind.
+        soon = lambda: (time.time() - began_s) / step_s % multiple < multiple / 4 or None  # noqa: E731
+        wait_for("the next multiple to be far", soon)
+        jobs[0].edit(active=2, start_step=f"next multiple of {multiple}")
+        found = [job.capture()[0] for job in jobs]
+    assert [manifest.rank for manifest in found] == [0, 1]
+    assert found[0].steps.first == found[1].steps.first
+    assert found[0].steps.last == found[1].steps.last
+    assert ((found[0].steps.first or 0) - found[0].steps.warmup) % multiple == 0
 
 
 @pytest.mark.parametrize("name", ["torchrun", "srun", "kubectl", "dynprof"])

@@ -9,8 +9,9 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
-from tests.integration.commands import dynprof
-from tests.integration.coordination.agreeing import APART, job
+from tests.integration.commands import dynprof, start
+from tests.integration.coordination import agreeing
+from tests.integration.coordination.agreeing import APART, JOB, job, the_record
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -54,6 +55,25 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
         assert load_manifest(Path(one.capture)).rank == rank
         assert one.cut == load_manifest(Path(one.capture)).reason != ""
     assert leaving or record.missing == {}
+
+
+def test_a_script_that_stops_its_window_on_one_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says that it has not all the steps; the others have, and who waits is told."""
+    stops = "    if rank == 1 and os.path.exists('stop'):\n        dp.stop()\n"
+    monkeypatch.setattr(agreeing, "JOB", JOB.replace("    dp.step()\n", f"    dp.step()\n{stops}"))
+    with job(tmp_path, 2, APART):
+        waiting = start("arm", tmp_path / "desk_0", "--active", 200, "--wait")
+        wait_for("the windows", lambda: _opened(tmp_path) == 2 or None)
+        (tmp_path / "stop").touch()
+        _, errors = waiting.communicate()
+    record = the_record(tmp_path / "desk_0")
+    assert not record.complete
+    assert (record.ranks[0].outcome, record.ranks[0].cut) == ("saved", "")
+    cut = record.ranks[1].cut
+    assert cut == load_manifest(Path(record.ranks[1].capture)).reason != ""
+    assert f"rank 1 was cut short: {cut}" in errors.splitlines()
 
 
 def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:

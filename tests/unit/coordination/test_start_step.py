@@ -57,6 +57,45 @@ def test_no_rank_begins_it_within_the_lead(
         assert walk.begins_s(agreed, faster) >= lead_s - 1e-9
 
 
+def first_not_begun(walk: Walk, lead_s: float) -> int:
+    """Return the first step that a rank does not begin within the lead, as fast as it goes."""
+    step = walk.step + 1
+    while walk.begins_s(step, 1.0) < lead_s:
+        step += 1
+    return step
+
+
+def most_ahead_of_it(walk: Walk, lead_s: float) -> float:
+    """Return by how many steps more than needed may be waited for.
+
+    They may take half as long, and how long they take is known by a few of them only. Of one that
+    lasts longer than it was looked at, nothing is known but that.
+    """
+    looks = lead_s / walk.apart_s
+    return lead_s / walk.step_s + 4 * looks + 2 if walk.step else 2 + looks
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.002, 60.0]) | st.floats(0.002, 60.0), st.floats(0, 0.999)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(0.1, 0.5),
+    st.floats(0.5, 4.0),
+)
+def test_the_lead_scales_with_the_steps(
+    walks: list[tuple[float, float]], apart_s: float, looks: float
+) -> None:
+    """From 2 ms to a minute: no rank has begun it, and it is not much later than it has to be."""
+    lead_s = apart_s * looks
+    ranks = [Walk(step_s, phase, apart_s) for step_s, phase in walks]
+    agreed = start_step([walk.place(rank) for rank, walk in enumerate(ranks)], lead_s)
+    needed = max(first_not_begun(walk, lead_s) for walk in ranks)
+    latest = max(first_not_begun(walk, lead_s) + most_ahead_of_it(walk, lead_s) for walk in ranks)
+    assert needed <= agreed <= latest
+
+
 def place(rank: int, step: int, step_s: float, still_s: float = 0.0, moved: int = 0) -> Place:
     """Return where a rank is that was asked 0.1 s before."""
     return Place(rank, step, moved, 0.1, step_s, still_s)
