@@ -97,10 +97,12 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz.fuzz -max_total_time=$(FUZZ_S) -timeout=10 -max_len=4096 \
 	    -print_final_stats=1 tests/fuzz/corpus
 
-# Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for.
+# Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for. Then
+# some ten more of ranks that agree, under torchrun and without.
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.soak
-	for ranks in 2 4 8; do $(BIN)/python -m tests.soak.ranks 100 $$ranks 5 || exit 1; done
+	for job in "100 2 1 torchrun" "100 4 20 torchrun" "30 8 5 torchrun" "30 2 200 torchrun" "30 4 5"; do \
+	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
 # Jobs to which everything happens at once, each of its own seed, for STORM_S seconds.
 STORM_S ?= 3600

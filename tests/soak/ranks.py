@@ -1,12 +1,14 @@
 """Ranks that agree, over many windows: each has the same iterations on all of them.
 
-``python -m tests.soak.ranks [WINDOWS] [RANKS] [MS]`` trains with gloo, a step every so many
-milliseconds with as much jitter; one rank is held up now and then for a second. The oracle are the
-iterations that the script itself marks in the traces. It ends with 1 if a window differs.
+``python -m tests.soak.ranks [WINDOWS] [RANKS] [MS] [torchrun]`` trains with gloo, a step every so
+many milliseconds with as much jitter; one rank is held up now and then for a second. The oracle are
+the iterations that the script itself marks in the traces, and the losses of the same training
+without dynprof. It ends with 1 if a window differs, or a loss.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -14,36 +16,83 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dynprof.captures.window_record import load_window_record
 from tests.integration.commands import dynprof
-from tests.integration.launching import end_well, ranks
+from tests.integration.launching import end_well, launched, ranks
 from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 JOB = """
 import itertools, os, random, time
-import torch, torch.distributed as dist, dynprof as dp
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-rank = dist.get_rank()
-dp.init("prof_config")
+rank, alone = dist.get_rank(), {alone}
+if not alone:
+    import dynprof as dp
+    dp.init("prof_config")
+torch.set_num_threads(1)
+torch.manual_seed(0)
 dice, flag, model = random.Random(rank), torch.zeros(1), torch.nn.Linear(32, 32)
 model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.manual_seed(1 + rank)
+losses = []
 for number in itertools.count():
     with torch.profiler.record_function(f"Iteration#{{number}}"):
-        time.sleep({ms} / 1000 * (0.5 + dice.random()))
-        if rank == 1 and dice.random() < 0.002:
-            time.sleep(1)
+        if not alone:
+            time.sleep({ms} / 1000 * (0.5 + dice.random()))
+            if rank == 1 and dice.random() < 0.002:
+                time.sleep(1)
         optimizer.zero_grad()
-        model(torch.randn(8, 32)).square().mean().backward()
+        loss = model(torch.randn(8, 32)).square().mean()
+        loss.backward()
         optimizer.step()
-        flag.fill_(os.path.exists("enough"))
+        losses.append(loss.item())
+        flag.fill_(number + 1 == alone if alone else os.path.exists("enough"))
         dist.all_reduce(flag)
-    dp.step()
+    if not alone:
+        dp.step()
     if flag.item():
         break
+with open(f"losses_{{rank}}", "w") as file:
+    file.write("\\n".join(map(repr, losses)))
 dist.destroy_process_group()
 """
+"""Of so many steps, one after the other and without dynprof, where it is alone."""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+
+
+@contextlib.contextmanager
+def job(folder: Path, script: str, count: int, *, torchrun: bool) -> Iterator[None]:
+    """Run a script as so many ranks, in a folder of its own, and see it end well."""
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        if torchrun:
+            begin = launched(folder, script, *TORCHRUN, f"--nproc-per-node={count}")
+            running = [stack.enter_context(begin)]
+        else:
+            running = stack.enter_context(ranks(folder, script, count))
+        yield
+        (folder / "enough").touch()
+        end_well(running, patience=9)
+
+
+def losses(folder: Path, rank: int) -> list[str]:
+    """Return what a rank wrote of its losses as it ended."""
+    return (folder / f"losses_{rank}").read_text().splitlines()
+
+
+def other_losses(beside: Path, ms: float, count: int) -> list[int]:
+    """Return the ranks whose losses are others where the same training goes alone."""
+    steps = len(losses(beside, 0))
+    alone = beside.with_name("alone")
+    with job(alone, JOB.format(ms=ms, alone=steps), count, torchrun=False):
+        pass
+    return [rank for rank in range(count) if losses(beside, rank) != losses(alone, rank)]
 
 
 def iterations(path: Path) -> list[int]:
@@ -53,13 +102,13 @@ def iterations(path: Path) -> list[int]:
     return sorted({int(name[1]) for name in names if name})
 
 
-def main(windows: int = 100, count: int = 4, ms: float = 5.0) -> int:
-    """Ask for windows one after the other; return how many were wrong."""
+def main(windows: int, count: int, ms: float, launcher: str) -> int:
+    """Ask for windows one after the other; return how many were wrong, losses included."""
     wrong, agreed_ms = 0, []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name, "beside")
         root = folder / "prof_config"
-        with ranks(folder, JOB.format(ms=ms), count) as running:
+        with job(folder, JOB.format(ms=ms, alone=0), count, torchrun=launcher == "torchrun"):
             wait_for("the ranks", lambda: len([*root.glob("status/*.json")]) == count or None)
             time.sleep(2)
             for number in range(windows):
@@ -74,15 +123,16 @@ def main(windows: int = 100, count: int = 4, ms: float = 5.0) -> int:
                 if code or not right or not record.complete:
                     wrong += 1
                     print(f"{window.name}: exit code {code}, {found}, {record.missing}", errors)
-            (folder / "enough").touch()
-            end_well(running, patience=3)
+        steps, others = len(losses(folder, 0)), other_losses(folder, ms, count)
     agreed_ms.sort()
     middle, worst = agreed_ms[len(agreed_ms) // 2], agreed_ms[-1]
     print(f"{windows} windows of {count} ranks, steps of {ms:g} ms: {wrong} wrong; "
-          f"agreed in {middle:.0f} ms (median), {worst:.0f} ms at most")  # fmt: skip
-    return wrong
+          f"agreed in {middle:.0f} ms (median), {worst:.0f} ms at most; "
+          f"losses of {steps:,} steps: {len(others)} ranks have others", flush=True)  # fmt: skip
+    return wrong + len(others)
 
 
 if __name__ == "__main__":
-    given = [float(one) for one in sys.argv[1:]]
-    sys.exit(bool(main(*map(int, given[:2]), *given[2:])))
+    given = sys.argv[1:]
+    windows, count, ms, launcher = [*given, *("100", "4", "5", "")[len(given) :]]
+    sys.exit(bool(main(int(windows), int(count), float(ms), launcher)))
