@@ -51,7 +51,7 @@ class Walker:
     def _reply(self) -> Reply:
         step = int(time.monotonic() / STEP_S)
         reply = Reply(self.rank, "", True, step, STEP_S, 0.0, time.monotonic(), self._host, "idle")
-        return replace(reply, mark=Mark(step, 3 * step, 3))
+        return replace(reply, mark=Mark(step, 3 * step, 3, is_exact=True))
 
     def consider(self, proposal: Proposal) -> Reply:
         """Take part."""

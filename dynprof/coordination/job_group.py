@@ -9,7 +9,7 @@ import resource
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dynprof.plural import counted
 
@@ -23,6 +23,20 @@ FILES_A_RANK, FILES_BESIDE = 3, 200
 """Open where the store is: a connection of the job's, dynprof's, and one to spare."""
 TIMEOUT = datetime.timedelta(seconds=5)
 """What is asked of the store is there, or the store is not."""
+COUNTED_APART = (2, 6)
+"""From that torch on NCCL's count of collectives has no messages in it, whichever way they go."""
+
+
+class Begun(NamedTuple):
+    """What a process group has begun on this rank.
+
+    Attributes:
+        number: How many collectives.
+        is_exact: Whether that is all; else what this rank sent and received is among them.
+    """
+
+    number: int
+    is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,14 @@ class JobGroup:
         here = os.environ.get("LOCAL_WORLD_SIZE", "")
         return self.world_size / max(1, int(here) if here.isdecimal() else 1)
 
-    def collectives(self) -> int | None:
+    def collectives(self) -> Begun | None:
         """Return how many this process has begun; None where torch does not say."""
         distributed: Any = sys.modules.get("torch.distributed")
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
             group = distributed.distributed_c10d._get_default_group()
             if (group.rank(), group.size()) == (self.rank, self.world_size):
-                return int(group._get_sequence_number_for_group())
+                number = int(group._get_sequence_number_for_group())
+                return Begun(number, group.name() == "nccl" and _torch() >= COUNTED_APART)
         return None
 
     def connect(self) -> Store:
@@ -88,6 +103,11 @@ class JobGroup:
         ranks = counted(self.world_size, "rank")
         text = f"{allowed} files may be open here, and a store of {ranks} may need {needed:,}"
         return f"{text}; allow for that with ulimit -n"
+
+
+def _torch() -> tuple[int, ...]:
+    """Return the version of torch, its first two numbers."""
+    return tuple(map(int, str(sys.modules["torch"].__version__).split(".")[:2]))
 
 
 def group_around(store: object, rank: Rank) -> JobGroup | None:

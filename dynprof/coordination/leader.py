@@ -10,9 +10,9 @@ from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, w
 from dynprof.coordination.messages import Opening, Withdrawal
 from dynprof.coordination.pace import Pace
 from dynprof.coordination.patience import held_up
-from dynprof.coordination.roll import LOOK_AGAIN_S, MARKS, SOON_S, Roll
+from dynprof.coordination.roll import LOOK_AGAIN_S, SOON_S, Roll
 from dynprof.coordination.start_step import Place, start_step
-from dynprof.coordination.step_numbers import ahead, far_apart, renumbered
+from dynprof.coordination.step_numbers import far_apart, perhaps_otherwise, renumbered
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ class Leader:
         there = {place.rank for place in places}
         left_out |= {rank: self._roll.silence(rank) for rank in ready - there - left_out.keys()}
         _insist_on(there, left_out)
-        sure = ahead(self._roll.marks, LEADER)
+        sure, perhaps = self._roll.numbers.ahead()
+        perhaps = {rank: by for rank, by in perhaps.items() if rank in there}
         renumber = {rank: -by for rank, by in sure.items() if by}
         places = [place.renumbered(renumber.get(place.rank, 0)) for place in places]
         try:
@@ -204,13 +205,17 @@ class Leader:
         said = self._roll.tell(Opening(number, step, left_out, renumber))
         self._told = {number: step}
         if renumber:
-            self._roll.marks.clear()
+            self._roll.numbers.forget()
         late = {
             rank: said[rank].problem if rank in said else self._roll.silence(rank) for rank in there
         }
         left_out |= {rank: why for rank, why in late.items() if why}
         ranks = tuple(sorted(there - left_out.keys()))
-        remarks = (*renumbered(renumber), *far_apart(places, sure))
+        remarks = (
+            *renumbered(renumber),
+            *perhaps_otherwise(perhaps),
+            *far_apart(places, {**sure, **perhaps}),
+        )
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
 
     def _learn_numbers(
@@ -218,9 +223,7 @@ class Leader:
     ) -> Mapping[int, Reply]:
         """Wait a little for what tells how ranks count that were not asked before."""
         until_s = self._clock() + NUMBERS_S
-        while unknown := {
-            rank for rank in {LEADER, *ready} if len(self._roll.marks.get(rank, ())) < MARKS
-        }:
+        while unknown := {rank for rank in {LEADER, *ready} if not self._roll.numbers.knows(rank)}:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break

@@ -46,11 +46,13 @@ class Mark:
         step: The number of the next.
         collectives: How many the group had begun, the same on all ranks.
         of_step: How many of these in the step that had ended; None where that is not known.
+        is_exact: Whether nothing else is among them, as what one rank sends to another.
     """
 
     step: int
     collectives: int
     of_step: Union[int, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from dynprof.coordination.messages import Question
 from dynprof.coordination.participant import answer
+from dynprof.coordination.step_numbers import StepNumbers
 from dynprof.coordination.terms import LEADER, NO_DYNPROF, PARTED, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.coordination.messages import Mark, Message, Reply
+    from dynprof.coordination.messages import Message, Reply
     from dynprof.coordination.participant import Participant
     from dynprof.coordination.speaker import Speaker
 
@@ -20,8 +21,6 @@ SOON_S = 5.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
-MARKS = 2
-"""Newest that are kept of each rank."""
 
 
 class Roll:
@@ -34,7 +33,7 @@ class Roll:
         sleep: Waits so many.
 
     Attributes:
-        marks: The newest of each rank, the oldest first.
+        numbers: How ranks count their steps.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Roll:
         self._speaker, self._me, self._clock, self._sleep = speaker, me, clock, sleep
         self._began_s = clock()
         self._silent: dict[int, float] = {}  # since when, of those that are away
-        self.marks: dict[int, tuple[Mark, ...]] = {}
+        self.numbers = StepNumbers(LEADER)
 
     @property
     def away(self) -> set[int]:
@@ -60,7 +59,9 @@ class Roll:
 
     def where(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask where all are that listen, and what became of a request there."""
-        return self.ask(Question(number), patience_s)
+        replies = self.ask(Question(number), patience_s)
+        self.numbers.see(replies)
+        return replies
 
     def call(self, number: int, patience_s: float) -> dict[int, Reply]:
         """Ask the same; of those that have parted, what they said last."""
@@ -73,8 +74,7 @@ class Roll:
         place = self._speaker.say(message)
         mine = answer(self._me, message)
         replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
-        for rank, one in replies.items():
-            self._note(rank, one.mark)
+        self.numbers.hear(replies)
         self._silent = {rank: self._silent.get(rank, asked_s) for rank in self._speaker.away}
         return replies
 
@@ -98,12 +98,3 @@ class Roll:
     def silence(self, rank: int) -> str:
         """Say why a rank says nothing."""
         return PARTED if rank in self._speaker.parted else SILENT
-
-    def _note(self, rank: int, mark: Mark | None) -> None:
-        """Keep the newest marks of a rank; where it counts anew, those from then on."""
-        before = self.marks.get(rank, ())
-        if mark is None or mark in before:
-            return
-        if before and mark.step <= before[-1].step:
-            before = ()
-        self.marks[rank] = (*before, mark)[-MARKS:]

@@ -34,12 +34,13 @@ class Marks:
 
     def step_ended(self, group: JobGroup) -> None:
         """Note where the group stands; on the thread that trains, amid two steps."""
-        if (collectives := group.collectives()) is None:
+        if (begun := group.collectives()) is None:
             return
-        before, self._boundary = self._boundary, Mark(self._inbox.step, collectives)
-        if before and before.step == self._inbox.step - 1:
+        here = Mark(self._inbox.step, begun.number, is_exact=begun.is_exact)
+        before, self._boundary = self._boundary, here
+        if before and before.step == here.step - 1:
             self._once_more = False
-            self.newest = replace(self._boundary, of_step=collectives - before.collectives)
+            self.newest = replace(here, of_step=here.collectives - before.collectives)
         else:  # once: a script may count its steps by eights
             self._once_more = not self._once_more
             if self._once_more:

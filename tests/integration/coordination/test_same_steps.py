@@ -209,6 +209,41 @@ def test_ranks_that_count_otherwise_meet_all_the_same(tmp_path: Path) -> None:
         assert len(iterations[0]) == 3
 
 
+SENT = """
+for _ in range(6 if rank < 2 else 0):
+    dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
+"""
+"""Gloo counts that on two of three ranks."""
+SENDING = """
+        if number % 7 == 0 and rank < 2:
+            dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
+"""
+
+
+@pytest.mark.parametrize("sending", ["", SENDING])
+def test_what_ranks_send_to_each_other_renumbers_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sending: str
+) -> None:
+    """As in pipelines: all have one number for a step, though gloo has counted more on some."""
+    script = JOB.replace("dice, flag =", SENT + "dice, flag =")
+    script = script.replace(
+        "        dist.all_reduce(flag)\n", "        dist.all_reduce(flag)" + (sending or "\n")
+    )
+    monkeypatch.setattr(agreeing, "JOB", script)
+    root = tmp_path / SHARED
+    with job(tmp_path, 3):
+        for _ in range(3):
+            code, output, errors = dynprof("arm", root, "--active", 3, "--wait")
+            assert code == 0, errors
+            assert len(output.splitlines()) == 3
+    assert "steps are numbered as those of rank 0" not in log(root)
+    for window in root.glob("step_*"):
+        traces = list(window.glob("*.pt.trace.json.gz"))
+        iterations = [sorted(numbers_in_trace(path, "Iteration")) for path in traces]
+        assert iterations == iterations[:1] * 3, window
+        assert len(iterations[0]) == 3
+
+
 PLAIN = """
 import os, time, torch, torch.distributed as dist, dynprof as dp
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

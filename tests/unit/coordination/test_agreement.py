@@ -40,6 +40,11 @@ PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
 SECOND = replace(PROPOSAL, number=2)
 
 
+def exact(step: int, collectives: int, of_step: int) -> Mark:
+    """Return a mark of NCCL's count."""
+    return Mark(step, collectives, of_step, is_exact=True)
+
+
 class Rank:
     """A rank of a job that stands at one step.
 
@@ -55,7 +60,7 @@ class Rank:
         self.takes_part, self.late = True, ""
         self.host, self.step_s = "a", 1.0
         self.usable: tuple[Profiler, ...] = (TORCH,)
-        self.marks = [Mark(step + n, 3 * (step + n), 3) for n in range(1, 1000)]
+        self.marks = [exact(step + n, 3 * (step + n), 3) for n in range(1, 1000)]
         self.proposed: list[Proposal] = []
         self.renumbered, self.asked_s = 0, 0.0
         self.opens: list[int] = []
@@ -518,8 +523,16 @@ def test_a_step_that_a_number_divides() -> None:
 def test_ranks_that_count_otherwise_take_the_leaders_numbers() -> None:
     """Where the collectives of the group tell by how much; then the step is one for all."""
     ranks = [Rank(0, 1000), Rank(1, 40)]
-    ranks[0].marks = [Mark(998, 2990, 3), Mark(999, 2993, 3), Mark(1000, 2996, 3)]
-    ranks[1].marks = [Mark(38, 2990, 3), Mark(39, 2993, 3), Mark(40, 2996, 3)]
+    ranks[0].marks = [
+        exact(998, 2990, 3),
+        exact(999, 2993, 3),
+        exact(1000, 2996, 3),
+    ]
+    ranks[1].marks = [
+        exact(38, 2990, 3),
+        exact(39, 2993, 3),
+        exact(40, 2996, 3),
+    ]
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, ALL)
     assert made.step is not None
@@ -534,8 +547,8 @@ def test_ranks_that_count_otherwise_take_the_leaders_numbers() -> None:
 def test_a_rank_of_which_too_little_is_known_is_asked_more_often() -> None:
     """Until two marks tell how it counts; for a rank that has none that is tried once."""
     ranks = [Rank(0, 1000), Rank(1, 40), Rank(2, 1000)]
-    ranks[0].marks = [Mark(996 + n, 2990 + 3 * n, 3) for n in range(60)]
-    ranks[1].marks = [Mark(40, 2999, 3)] * 4 + [Mark(41, 3002, 3)] * 60
+    ranks[0].marks = [exact(996 + n, 2990 + 3 * n, 3) for n in range(60)]
+    ranks[1].marks = [exact(40, 2999, 3)] * 4 + [exact(41, 3002, 3)] * 60
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, ALL)
         assert made.renumbered == {1: 959}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+from dynprof.coordination.job_group import Begun
 from dynprof.coordination.messages import Cancellation, Mark, Opening, Proposal, Reply
 from dynprof.requests.edits import Edit
 from dynprof.session import participation
@@ -25,9 +26,9 @@ class Group:
     def __init__(self, job: Job, rank: int = 0) -> None:
         self._job, self.rank = job, rank
 
-    def collectives(self) -> int:
+    def collectives(self) -> Begun:
         """Return how many there have been."""
-        return sum(range(self._job.session.inbox.step))
+        return Begun(sum(range(self._job.session.inbox.step)), is_exact=True)
 
 
 def test_a_mark_tells_what_its_own_step_took(job: Job) -> None:
@@ -37,11 +38,11 @@ def test_a_mark_tells_what_its_own_step_took(job: Job) -> None:
     job.step(4)
     assert member.where(0).mark is None
     job.step(5)
-    assert member.where(0).mark == Mark(6, sum(range(6)), 5)
+    assert member.where(0).mark == Mark(6, sum(range(6)), 5, is_exact=True)
     job.step(1)
     member.where(0)
     job.step(1)
-    assert member.where(0).mark == Mark(11, sum(range(11)), 10)
+    assert member.where(0).mark == Mark(11, sum(range(11)), 10, is_exact=True)
 
 
 def test_a_script_that_skips_numbers_is_not_looked_at_each_step(job: Job) -> None:
