@@ -239,7 +239,7 @@ class Session:
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._answer_knock()
+            self._wall.attempt("what other threads asked of this step", self._answer_knock)
         self._loop.turn()
 
     def _answer_knock(self) -> None:

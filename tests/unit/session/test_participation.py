@@ -57,6 +57,24 @@ def test_a_script_that_skips_numbers_is_not_looked_at_each_step(job: Job) -> Non
     assert member.where(0).mark is None
 
 
+def test_what_torch_raises_amid_a_step_stays_in_the_log(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group may go away on another thread; the script never hears of that from ``step()``."""
+
+    def fail(group: Group) -> Begun:
+        del group
+        raise TypeError("no such group")
+
+    monkeypatch.setattr(Group, "collectives", fail)
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job))
+    for _ in range(2):
+        assert member.where(0).mark is None
+        job.step(2)
+    assert job.log().count("failed: TypeError: no such group") == 1
+
+
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
     """What it proposes is what it says, not what the leader before proposed by that number."""
     member = job.session._member
