@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
@@ -272,9 +273,8 @@ def disabled() -> bool:
 
 def _running(name: str) -> Session | None:
     if _session is None and not disabled():
-        warnings.warn(
-            f"dynprof.{name}() was called before dynprof.init(); it does nothing", stacklevel=3
-        )
+        text = f"dynprof.{name}() was called before dynprof.init(); it does nothing"
+        warnings.warn(text, stacklevel=3)
     return _session
 
 
@@ -301,8 +301,8 @@ def _end_at_exit() -> None:
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
     global _inbox, _session, _from_outside
-    session, _inbox, _session = _session, _NoInbox(silent=True), None
-    _from_outside = None
+    session, _inbox, _session, _from_outside = _session, _NoInbox(silent=True), None, None
+    leave_to_parent()
     if session is not None:
         session.leave_child()
 

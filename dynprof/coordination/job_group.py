@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dynprof.plural import counted
+from dynprof.process.process_group import own_distributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,7 @@ class JobGroup:
     def collectives(self) -> Begun | None:
         """Return how many this process has begun; None where torch does not say."""
         distributed: Any = sys.modules.get("torch.distributed")
+        # It may be being destroyed, on another thread.
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
             group = distributed.distributed_c10d._get_default_group()
             if (group.rank(), group.size()) == (self.rank, self.world_size):
@@ -118,13 +120,14 @@ def group_around(store: object, rank: Rank) -> JobGroup | None:
 def job_group() -> JobGroup | None:
     """Return the default group of torch.distributed; None where it has no second rank.
 
+    None as well in a child that was forked and has made none itself: its parent's is not its own.
+
     Its store is not held: the server in it would outlive the group, and be that of the job's next
     one, to whose ranks it gives the addresses of those before.
     """
-    distributed = sys.modules.get("torch.distributed")
-    # It may be being imported, initialised or destroyed.
-    with contextlib.suppress(AttributeError, LookupError, ValueError):
-        if distributed and distributed.is_available() and distributed.is_initialized():
+    # It may just be destroyed.
+    with contextlib.suppress(AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        if distributed := own_distributed():
             store = distributed.distributed_c10d._get_default_store()
             rank, size = distributed.get_rank(), distributed.get_world_size()
             return JobGroup(rank, size, weakref.ref(store)) if size > 1 else None

@@ -2,8 +2,8 @@
 
 Tells the rank and the clocks, starts threads and interpreters of dynprof's own, and finds the line
 of the script that a warning is about. Decides nothing, and keeps no state of a session. Others use
-``rank``, ``clock``, ``threads``, ``queues``, ``thread_switching``, ``fresh_interpreter``,
-``side_process``, ``package_files``, ``greenlets``, ``interruptions``, ``graph_captures``,
-``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``, ``standard_error`` and
-``standard_descriptors``.
+``rank``, ``process_group``, ``clock``, ``threads``, ``queues``, ``thread_switching``,
+``fresh_interpreter``, ``side_process``, ``package_files``, ``greenlets``, ``interruptions``,
+``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
+``standard_error`` and ``standard_descriptors``.
 """

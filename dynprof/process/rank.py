@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import sys
 from dataclasses import dataclass
+
+from dynprof.process.process_group import own_distributed
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
@@ -48,11 +49,9 @@ class Rank:
 
 def find_rank() -> Rank:
     """Ask an initialised process group, then what launchers set in the environment; else 0 of 1."""
-    distributed = sys.modules.get("torch.distributed")
-    with contextlib.suppress(AttributeError, ValueError):  # being imported, being initialised
-        if distributed and distributed.is_available() and distributed.is_initialized():
-            number, size = distributed.get_rank(), distributed.get_world_size()
-            return Rank(number, size, GROUP)
+    with contextlib.suppress(RuntimeError, ValueError):  # it is just destroyed
+        if distributed := own_distributed():
+            return Rank(distributed.get_rank(), distributed.get_world_size(), GROUP)
     for name, size_name in _VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
+from tests.integration.coordination.test_recipes import free_port
 from tests.integration.launching import end_well, ranks
 from tests.integration.running import wait_for
 
@@ -66,3 +68,62 @@ def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
     found = [load_manifest(path) for path in root.rglob("rank_*.info.json")]
     assert len(found) == 6
     assert len({(one.steps.first, one.steps.last) for one in found}) == 3
+
+
+FORKING = """
+import os, time
+import torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+rank, flag = dist.get_rank(), torch.zeros(1)
+dp.init(f"parent_{rank}")
+
+def step(enough):
+    time.sleep(0.002)
+    flag.fill_(enough)
+    dist.all_reduce(flag)
+    dp.step()
+    return flag.item()
+
+def agree(text):
+    while not dp.status().agreement.startswith(text):
+        step(False)
+
+agree("leads" if rank == 0 else "follows")
+child = os.fork()
+if child == 0:
+    os.environ["MASTER_PORT"] = "{port}"
+    parents = dist.group.WORLD  # its threads are not here
+    dp.init(f"child_{rank}", rank=rank)
+    time.sleep(2.5)
+    assert dp.status().agreement == "", dp.status()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    agree("leads" if rank == 0 else "follows")
+    while not step(os.path.exists("enough")):
+        pass
+    dp.shutdown()
+    os._exit(0)
+while True:
+    done, code = os.waitpid(child, os.WNOHANG)
+    assert code == 0
+    if step(done != 0):
+        break
+if not done:
+    assert os.waitpid(child, 0)[1] == 0
+dp.shutdown()
+dist.destroy_process_group()
+"""
+
+
+def test_a_forked_child_has_no_part_in_its_parents_group(tmp_path: Path) -> None:
+    """It does not speak in its parent's name; with a group of its own its ranks agree in that."""
+    script = FORKING.replace("{port}", str(free_port()))
+    with ranks(tmp_path, script, 2) as running:
+        path = tmp_path / "child_1" / "status" / "rank_1.json"
+        wait_for("it", lambda: (path.exists() and load_status(path).agreement) or None)
+        for name in ("parent_0", "child_0"):
+            code, _, errors = dynprof("arm", tmp_path / name, "--active", 2, "--wait")
+            assert code == 0, errors
+            assert "2 of 2 ranks saved it: " in errors
+        (tmp_path / "enough").touch()
+        assert "Traceback" not in end_well(running)

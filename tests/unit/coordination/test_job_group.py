@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import os
 import resource
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from dynprof.coordination.job_group import JobGroup
+from dynprof.coordination.job_group import Begun, JobGroup, job_group
 
 
 class Store:
@@ -64,3 +67,80 @@ def test_a_store_that_the_job_has_let_go_of_is_not_reached() -> None:
     """It is that of a process group that is no more."""
     with pytest.raises(RuntimeError, match="the job has left its process group"):
         JobGroup(1, 8, lambda: None).connect()
+
+
+class World:
+    """A default group of torch's, with its store.
+
+    Attributes:
+        error: What it raises where it is used.
+    """
+
+    def __init__(self, backend: str = "gloo", error: Exception | None = None) -> None:
+        self._backend, self.error, self.store = backend, error, Store()
+
+    def name(self) -> str:
+        """Return the name of its backend."""
+        return self._backend
+
+    def rank(self) -> int:
+        """Return the first."""
+        return 0
+
+    def size(self) -> int:
+        """Return how many there are."""
+        return 2
+
+    def _get_sequence_number_for_group(self) -> int:
+        if self.error:
+            raise self.error
+        return 7
+
+
+def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.13.0+cpu") -> None:
+    """Put a torch in place that has initialised that group."""
+    c10d = SimpleNamespace(_get_default_store=lambda: world.store, _get_default_group=lambda: world)
+    distributed = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=world.rank,
+        get_world_size=world.size,
+        group=SimpleNamespace(WORLD=world),
+        distributed_c10d=c10d,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "is_exact"),
+    [("nccl", "2.13.0+cu130", True), ("nccl", "2.5.1", False), ("gloo", "2.13.0", False)],
+)
+def test_whose_count_has_collectives_alone(
+    monkeypatch: pytest.MonkeyPatch, backend: str, version: str, is_exact: bool
+) -> None:
+    """That of NCCL, since torch counts what is sent and received in a batch apart too."""
+    torch_with(monkeypatch, World(backend), version)
+    group = job_group()
+    assert group
+    assert group.collectives() == Begun(7, is_exact)
+
+
+def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may do that at any moment."""
+    torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
+    group = job_group()
+    assert group
+    assert group.collectives() is None
+
+
+def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is forked finds it as if it had made it; it has one once it has made one."""
+    torch_with(monkeypatch, World())
+    assert job_group()
+    child = os.fork()
+    if child == 0:
+        alone = job_group() is None
+        torch_with(monkeypatch, World())
+        os._exit(0 if alone and job_group() else 1)
+    assert os.waitpid(child, 0)[1] == 0
