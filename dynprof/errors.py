@@ -84,3 +84,8 @@ class SessionError(DynprofError):
 def describe(error: BaseException) -> str:
     """Return an exception in words; its class only where we did not raise it on purpose."""
     return str(error) if isinstance(error, DynprofError) else f"{type(error).__name__}: {error}"
+
+
+def failed_at_it(error: Exception) -> str:
+    """Return what became of a request where a bug or an odd moment hindered it."""
+    return f"dynprof failed at it: {describe(error)}"

@@ -16,6 +16,7 @@ from dynprof.coordination.job_group import group_around, job_group
 from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Farewell
+from dynprof.coordination.participant import Walled
 from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
@@ -76,7 +77,8 @@ class Coordinator:
         keeper: RollKeeper,
     ) -> None:
         self.group, self.failed = group, False
-        self._me, self._who, self._wall, self._say = me, who, wall, say
+        self._me = Walled(me, group.rank, wall)
+        self._who, self._wall, self._say = who, wall, say
         self._keeper = keeper
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._not_begun: set[int] = set()  # of what is proposed

@@ -252,6 +252,7 @@ class Leader:
                 now[rank].still_s,
             )
             for rank in sorted(ready & before.keys() & now.keys())
+            if not (before[rank].problem or now[rank].problem)
         ]
         return found, lead_s
 

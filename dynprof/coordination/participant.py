@@ -10,13 +10,15 @@ from dynprof.coordination.messages import (
     Opening,
     Proposal,
     Question,
+    Reply,
     Withdrawal,
 )
+from dynprof.errors import failed_at_it
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from dynprof.coordination.messages import Reply
+    from dynprof.wall import Wall
 
 
 class Participant(Protocol):
@@ -42,6 +44,56 @@ class Participant(Protocol):
 
     def left_alone(self, why: str) -> None:
         """Forget what was proposed: nobody will say what becomes of it."""
+
+
+class Walled:
+    """A participant that raises nothing: what fails is written down, and said as its problem.
+
+    Else one odd moment of one rank would end what it agrees on for good.
+
+    Args:
+        me: The participant.
+        rank: Its number.
+        wall: Keeps the failures.
+    """
+
+    def __init__(self, me: Participant, rank: int, wall: Wall) -> None:
+        self._me, self._rank, self._wall = me, rank, wall
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Say whether it takes part and can."""
+        return self._said("considering a proposal", lambda: self._me.consider(proposal))
+
+    def where(self, number: int) -> Reply:
+        """Say at which step it is."""
+        return self._said("saying where it is", lambda: self._me.where(number))
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Open at that step."""
+        return self._said("opening at a step", lambda: self._me.open_at(opening))
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Forget what was proposed."""
+        return self._said("forgetting a proposal", lambda: self._me.withdraw(withdrawal))
+
+    def cancel(self, cancellation: Cancellation) -> Reply:
+        """Disarm what waits, close what is open."""
+        return self._said("cancelling", lambda: self._me.cancel(cancellation))
+
+    def parting(self) -> dict[int, Reply]:
+        """Return what became of requests; nothing where that fails."""
+        found: dict[int, Reply] = {}
+        self._wall.attempt("parting", lambda: found.update(self._me.parting()))
+        return found
+
+    def left_alone(self, why: str) -> None:
+        """Forget what was proposed."""
+        self._wall.attempt("going on alone", lambda: self._me.left_alone(why))
+
+    def _said(self, doing: str, action: Callable[[], Reply]) -> Reply:
+        found: list[Reply] = []
+        error = self._wall.attempt(f"{doing}, for all ranks,", lambda: found.append(action()))
+        return Reply(self._rank, failed_at_it(error)) if error else found[0]
 
 
 def answer(participant: Participant, message: Message) -> Reply:

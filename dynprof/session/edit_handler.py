@@ -7,7 +7,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.errors import Problem, describe
+from dynprof.errors import Problem, failed_at_it
 from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
 from dynprof.journal.journal import printable
@@ -93,10 +93,17 @@ class EditHandler:
             self._journal.info(f"request {number} here is request {leaders} where rank 0 runs")
         return number
 
-    def guarded(self, number: int, action: Callable[[], object]) -> None:
-        """Do something for an edit; where dynprof fails at it, that is what became of it."""
-        if error := self._wall.attempt(f"request {number}", action):
-            self._journal.refusal(number, [f"dynprof failed at it: {describe(error)}"])
+    def guarded(self, number: int, action: Callable[[], object]) -> str:
+        """Do something for an edit; where dynprof fails at it, that is what became of it.
+
+        Returns:
+            Why it failed; empty where it did not.
+        """
+        error = self._wall.attempt(f"request {number}", action)
+        why = failed_at_it(error) if error else ""
+        if why:
+            self._journal.refusal(number, [why])
+        return why
 
     def look(self) -> None:
         """Have a waiting request served by a better profiler that the job has loaded meanwhile.

@@ -17,11 +17,11 @@ from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
 from dynprof.session.marks import Marks
+from dynprof.session.narrowing import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.config import ProfilerConfig
     from dynprof.coordination.job_group import JobGroup
     from dynprof.coordination.messages import Cancellation, Opening, Proposal, Withdrawal
     from dynprof.journal.journal import Journal
@@ -131,6 +131,12 @@ class Participation:
         if isinstance(asked, Refusal):
             return self._refuse(number, asked)
         self._newest = self._newest._replace(asked=asked)
+        replies: list[Reply] = []
+        failed = self._edits.guarded(number, lambda: replies.append(self._plan(number, asked)))
+        return self._reply(failed) if failed else replies[0]
+
+    def _plan(self, number: int, asked: Asked) -> Reply:
+        """Say whether this rank takes part and can, now that it is known what is asked for."""
         usable = [one for one in self._process.capabilities() if not one.missing]
         could = tuple(Profiler(one.backend, one.activities) for one in usable)
         planned = self._edits.plan(number, asked)
@@ -154,11 +160,11 @@ class Participation:
     def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
         """Return the number here of what is proposed, and what it asks for."""
         if own := self._own.pop(proposal.number, None):
-            return proposal.number, _narrowed(own, proposal)
+            return proposal.number, narrowed(own, proposal)
         newest, saved = self._newest, (proposal.config, proposal.edited_at_s)
         known = newest if (newest.leaders, newest.saved) == (proposal.number, saved) else None
         if known and known.asked:  # it is proposed once more, with less
-            return known.own, _narrowed(known.asked, proposal)
+            return known.own, narrowed(known.asked, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s)
         self._loop.admission.forgive()
         number = known.own if known else self._edits.enter_as(proposal.number, edit)
@@ -166,7 +172,7 @@ class Participation:
             parsed = parse_config(edit.raw)
         except ConfigError as error:  # another version of dynprof leads
             return number, Refusal(error.problems)
-        return number, _narrowed(Asked(edit, parsed.config, parsed, now=False), proposal)
+        return number, narrowed(Asked(edit, parsed.config, parsed, now=False), proposal)
 
     def _busy(self) -> str:
         # In the order in which a window comes to be open: else one that just does is not seen.
@@ -211,8 +217,17 @@ class Participation:
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
         self._owed[opening.number] = math.inf
-        refused = self._edits.serve(number, replace(asked, config=config))
-        return self._reply("; ".join(map(str, refused.problems)) if refused else "")
+        return self._reply(self._serve(number, replace(asked, config=config)))
+
+    def _serve(self, number: int, asked: Asked) -> str:
+        """Have a window opened; return why that cannot be, empty where it can."""
+        problems: list[Problem] = []
+
+        def serve() -> None:
+            if refused := self._edits.serve(number, asked):
+                problems.extend(refused.problems)
+
+        return self._edits.guarded(number, serve) or "; ".join(map(str, problems))
 
     def withdraw(self, withdrawal: Withdrawal) -> Reply:
         """Forget what was proposed, and say why."""
@@ -283,22 +298,3 @@ class Participation:
             mark=self._marks.newest,
             newest=self._journal.outcomes.newest,
         )
-
-
-def _narrowed(asked: Asked, proposal: Proposal) -> Asked:
-    """Return what is asked for with what the leader has found out for all ranks."""
-    update: dict[str, object] = {}
-    if proposal.ranks:
-        update |= {"ranks": proposal.ranks, "is_rank": False}
-    if proposal.profiler:
-        update |= {"backend": proposal.profiler.backend}
-        update |= {"activities": _watched(asked.config, proposal.profiler)}
-    return replace(asked, config=asked.config.model_copy(update=update)) if update else asked
-
-
-def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
-    """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
-    if "activities" not in config.model_fields_set:
-        return list(profiler.activities)
-    asked = {name.upper() for name in config.activities}
-    return [name for name in profiler.activities if name in asked] or list(profiler.activities)

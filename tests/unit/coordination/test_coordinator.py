@@ -9,8 +9,9 @@ from dynprof.config import RankSet
 from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
-from dynprof.coordination.messages import Joined, Proposal, Reply, to_text
+from dynprof.coordination.messages import Joined, Opening, Proposal, Reply, Withdrawal, to_text
 from dynprof.coordination.terms import Agreement, Terms
+from dynprof.wall import StderrNotes, Wall
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from dynprof.coordination.participant import Participant
-    from dynprof.wall import Wall
 
 
 class Alone:
@@ -81,12 +81,46 @@ class Store(MemoryStore):
         return super().add(key, amount)
 
 
-def leader_of(group: JobGroup) -> Coordinator:
+class Failing(Alone):
+    """A rank that fails at each first thing it is told, and then no more."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def consider(self, proposal: Proposal) -> Reply:
+        """Fail, or say that it can."""
+        self._fail_once("consider")
+        return super().consider(proposal)
+
+    def where(self, number: int) -> Reply:
+        """Fail, or say where it is."""
+        del number
+        self._fail_once("where")
+        return Reply(0)
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Fail, or forget it."""
+        del withdrawal
+        self._fail_once("withdraw")
+        return Reply(0)
+
+    def open_at(self, opening: Opening) -> Reply:
+        """Fail, or open."""
+        del opening
+        self._fail_once("open_at")
+        return Reply(0)
+
+    def _fail_once(self, doing: str) -> None:
+        if doing not in self._failed:
+            self._failed.add(doing)
+            raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, doing)
+
+
+def leader_of(group: JobGroup, me: Alone | None = None, wall: Wall | None = None) -> Coordinator:
     """Return one that is alone with what it leads, and has not begun."""
-    alone = Alone()
-    return Coordinator(
-        group, cast("Participant", alone), "a test", cast("Wall", alone), print, alone
-    )
+    alone = me or Alone()
+    guard = wall or cast("Wall", alone)
+    return Coordinator(group, cast("Participant", alone), "a test", guard, print, alone)
 
 
 def begin_with_a_listener(coordinator: Coordinator, store: MemoryStore) -> None:
@@ -136,3 +170,25 @@ def test_what_has_not_begun_can_be_taken_back() -> None:
     assert coordinator.take_back("superseded", "by 5") == []
     coordinator.end()
     assert [one.number for one in made] == [1]
+
+
+def test_a_rank_that_fails_at_something_goes_on_to_agree() -> None:
+    """Why is said where it leads, and to the others; what is proposed next is agreed on."""
+    store = MemoryStore()
+    made: list[Agreement] = []
+    coordinator = leader_of(Group(0, 2, lambda: store), Failing(), Wall(StderrNotes()))
+    begin_with_a_listener(coordinator, store)
+    terms = Terms(RankSet.parse("0"))
+    for number in range(1, 5):
+        coordinator.propose(Proposal(number, "{}", 0.0, 0.05), terms, made.append)
+    while len(made) < 4:
+        assert coordinator._thread.is_alive()
+        threading.Event().wait(0.001)
+    coordinator.end()
+    assert not coordinator.failed
+    failed = "dynprof failed at it: UnicodeEncodeError: 'utf-8' codec can't encode character"
+    (why,) = made[0].reasons
+    assert why.startswith(f"rank 0: {failed}")
+    assert [one.step is not None for one in made] == [False, True, True, True]
+    assert [[*one.left_out] for one in made[1:]] == [[0], [], []]
+    assert made[1].left_out[0].startswith(failed)

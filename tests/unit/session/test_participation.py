@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from dynprof.coordination.job_group import Begun
 from dynprof.coordination.messages import Cancellation, Mark, Opening, Proposal, Reply
 from dynprof.requests.edits import Edit
@@ -12,8 +14,6 @@ from dynprof.session import participation
 from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
-    import pytest
-
     from dynprof.coordination.coordinator import Coordinator
     from dynprof.coordination.job_group import JobGroup
     from dynprof.windows.loop import Loop
@@ -73,6 +73,29 @@ def test_what_torch_raises_amid_a_step_stays_in_the_log(
         assert member.where(0).mark is None
         job.step(2)
     assert job.log().count("failed: TypeError: no such group") == 1
+
+
+@pytest.mark.parametrize("where", ["plan", "serve"])
+def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
+    job: Job, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As a working directory that is gone; the next proposal is considered as any."""
+    member, edits = job.session._member, job.session._edit_handler
+
+    def fail(*given: object) -> None:
+        raise FileNotFoundError(f"no such folder, {len(given)}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edits, where, fail)
+        reply = member.consider(Proposal(1, '{"active": 3}', 1.0, 0.0))
+        if where == "serve":
+            reply = member.open_at(Opening(1, 5, {}))
+    failed = "dynprof failed at it: FileNotFoundError: no such folder, 2"
+    assert (reply.problem, reply.takes_part) == (failed, False)
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, answer.text) == ("refused", failed)
+    assert member.consider(Proposal(2, '{"active": 3}', 2.0, 0.0)).takes_part
+    assert member.open_at(Opening(2, 5, {})).problem == ""
 
 
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
