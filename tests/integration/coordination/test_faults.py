@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
     from tests.processes import Process
 
-JOB = """
-import itertools, os, time
-import torch, torch.distributed as dist, dynprof as dp
-from dynprof.coordination import coordinator
-from dynprof.session import agreements
-agreements.PROPOSED_WITHIN_S, coordinator.SILENT_S = 1.0, 3.0
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-
+TRAINING = """
 def training():
     torch.manual_seed(rank)
     model = torch.nn.Linear(16, 16)
@@ -46,7 +38,21 @@ def training():
         optimizer.step()
         yield loss.item()
 
-dp.init(f"desk_{rank}")
+"""
+
+JOB = (
+    """
+import itertools, os, time
+import torch, torch.distributed as dist, dynprof as dp
+from dynprof.coordination import coordinator
+from dynprof.session import agreements
+agreements.PROPOSED_WITHIN_S, coordinator.SILENT_S = 1.0, 3.0
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+"""
+    + TRAINING
+    + """dp.init(f"desk_{rank}")
 losses = []
 for loss in training():  # no rank waits for another, so that one may die
     losses.append(loss)
@@ -61,6 +67,7 @@ assert losses == list(itertools.islice(training(), len(losses)))
 print("trained", flush=True)
 os._exit(0)  # gloo waits for those that are gone
 """
+)
 
 
 @contextlib.contextmanager
@@ -230,22 +237,33 @@ def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(one.complete for one in found)
 
 
-RESTARTED = """
+RESTARTED = (
+    """
 import itertools, os, time
 import torch, torch.distributed as dist, dynprof as dp
 dist.init_process_group("gloo")
 rank, again = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-dp.init(f"desk_{rank}")
+
+"""
+    + TRAINING
+    + """dp.init(f"desk_{rank}")
+losses = []
 flag = torch.zeros(1)
-while not flag.item():
+for loss in training():
+    losses.append(loss)
     time.sleep(0.004)
     flag.fill_(os.path.exists("enough") and again)
     dist.all_reduce(flag)
     dp.step()
     if rank == 1 and not again and dp.status().state == "waiting":
         os._exit(1)  # it has agreed, and does not open
+    if flag.item():
+        break
+assert losses == list(itertools.islice(training(), len(losses)))
 dist.destroy_process_group()
+open(f"trained_{rank}", "w").close()
 """
+)
 
 
 def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +289,7 @@ def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / "enough").touch()
         end_well([process])
     assert captured(tmp_path) == [0, 1]
+    assert {path.name for path in tmp_path.glob("trained_*")} == {"trained_0", "trained_1"}
 
 
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
