@@ -12,10 +12,10 @@ from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing
 from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, waited_for
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
+from dynprof.backends.end_in_place import end_in_place
 from dynprof.backends.forks import undisturbed
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, StepAnnotation
-from dynprof.backends.quiescence import let_others_leave
 from dynprof.backends.trace_writing import check_written
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
@@ -169,15 +169,18 @@ class TorchRecording:
         self._step.abandon()
         with contextlib.ExitStack() as each:
             each.callback(self._session.close, self)
+            if self._state == "running" and self._traces_calls:
+                stop_tracing_calls()
             if held and self._is_lost:
                 KINETO.leave(held, profiler.profiler)
             elif held:
                 self._taken = held
                 each.callback(self._drop)
             elif profiler is not None and not self._is_lost:
+                self._traces_calls = ask_for_nothing(profiler.profiler)
                 self._session.prepare(profiler.profiler, self)
                 self._session.start(profiler.profiler._start_trace)
-                self._session.stop(profiler.stop_trace)
+                self._session.stop(self._end_of(profiler))
             ANNOTATIONS.end()
 
     def let_be(self) -> None:
@@ -201,12 +204,14 @@ class TorchRecording:
             if was_on := state not in ("new", "stopped"):
                 each.callback(self._session.close, self)
             each.callback(self._drop)
-            if was_on:
-                each.callback(self._stop_unread, profiler, state)
-                if not self._is_lost:
-                    each.callback(self._step.end)
+            if was_on and self._is_lost:
                 if self not in _going_on:  # else they are another recording's by now
                     each.callback(ANNOTATIONS.end)
+                each.callback(self._stop_unread, profiler, state)
+            elif was_on:
+                each.callback(self._stop_unread, profiler, state)
+                each.callback(self._step.end)
+                each.callback(ANNOTATIONS.end)
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
@@ -224,15 +229,13 @@ class TorchRecording:
         """Let torch collect the events, on this thread."""
         with undisturbed():
             self._state = "stopped"
-            if self._traces_calls:
-                stop_tracing_calls()
-            if not self.bound_to_thread:
-                with contextlib.suppress(BackendError):  # as torch does it, where it must
-                    find().settle_all()
-            elif self._traces_calls:
-                let_others_leave()
-            self._session.stop(profiler.stop_trace)
+            self._session.stop(self._end_of(profiler))
             self._code = None
+
+    def _end_of(self, profiler: Any) -> Callable[[], None]:
+        """Return what has torch end it, now or later."""
+        end = functools.partial(end_in_place, profiler, traces_calls=self._traces_calls)
+        return functools.partial(end, all_threads=not self.bound_to_thread)
 
     def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
         if self._traces_calls:
@@ -240,21 +243,18 @@ class TorchRecording:
         bound = self.bound_to_thread
         taken = functions.take_off() if bound else functions.take_off_all(at_once=at_once)
         taken.needs, self._code = self._code, None
+        held, self._held = self._held, None
+        if held:
+            held.let_go()
         return taken
 
     def _take_off(self, functions: DetachedClose) -> None:
         """Take the state off the threads; another thread gathers the events from here on."""
         with undisturbed():
             self._taken = self._off_the_threads(functions)
-            self._share_no_more()
         self._state = "stopped"
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken)
-
-    def _share_no_more(self) -> None:
-        held, self._held = self._held, None
-        if held:
-            held.let_go()
 
     def _gather(self, taken: Taken) -> Future[None]:
         self._session.hand_over(taken)
@@ -278,13 +278,12 @@ class TorchRecording:
         """Let go of a recording that lost the session, on the thread that it is bound to."""
         if running and self._functions:
             taken = self._off_the_threads(self._functions, at_once=True)
-            self._share_no_more()
             self._step.end()
             KINETO.leave(taken, profiler.profiler)
         elif running:
             self._step.abandon()
             _going_on.discard(self)
-            if not KINETO.drop(profiler.profiler, profiler.stop_trace, self):
+            if not KINETO.drop(profiler.profiler, self._end_of(profiler), self):
                 self._profiler, self._state = profiler, "running"  # to be discarded again
                 _going_on.add(self)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.scripts import manifests, run
+from tests.integration.scripts import TUNABLES, manifests, run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -224,3 +224,34 @@ def test_a_profiler_of_all_threads_whose_own_has_ended(tmp_path: Path) -> None:
     )
     assert "another torch.profiler is active in this process" in log
     assert [manifest.complete for manifest in manifests(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_a_profiler_inside_a_backward_pass_in_a_window(tmp_path: Path, closing: str) -> None:
+    """It takes what the window recorded; no step of that is ended in what is gone by then."""
+    run(
+        tmp_path,
+        """
+        from dynprof.backends import kineto
+        kineto.GIVE_WAY_S = 0.1
+        profile()
+        for _ in range(2):
+            window(active=3, with_stack=True, profile_memory=True)
+            steps(1)
+            assert dp.status().state == "recording"
+            leaf = torch.ones(3, requires_grad=True)
+            product = leaf * 2
+            product.register_hook(lambda _: profile())
+            product.sum().backward()
+            steps(2)
+            assert not torch.autograd._profiler_enabled()
+            profile()
+            idle()
+        window(active=3, with_stack=True)
+        steps(4)
+        idle()
+        """,
+        closing,
+        GLIBC_TUNABLES=TUNABLES,
+    )
+    assert [manifest.complete for manifest in manifests(tmp_path)] == [False, False, True]

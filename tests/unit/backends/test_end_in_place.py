@@ -1,0 +1,88 @@
+"""Before torch ends a recording itself, no other thread can be amid what it frees."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from dynprof.backends import end_in_place as module
+from dynprof.backends import torch_recording
+from dynprof.backends.detached_close import Taken
+from dynprof.backends.kineto import KINETO
+from dynprof.backends.torch_recording import TorchRecording
+
+UNTRACED, LEFT, ENDED = "no thread calls it any more", "each has left it", "torch frees it"
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what happens, in order."""
+    happened: list[str] = []
+    for place in module, torch_recording:
+        monkeypatch.setattr(place, "stop_tracing_calls", lambda: happened.append(UNTRACED))
+    for name in ("dynprof.backends.detached_close", "dynprof.backends.end_in_place"):
+        monkeypatch.setattr(f"{name}.let_others_leave", lambda: happened.append(LEFT))
+    monkeypatch.setattr("torch.autograd._profiler_enabled", lambda: True)
+    return happened
+
+
+def lost(functions: Any, order: list[str], *, with_stack: bool = True) -> TorchRecording:
+    """Return a recording that runs on this thread, and has lost libkineto's session."""
+    profiler = SimpleNamespace(
+        with_stack=with_stack,
+        profiler=Mock(),
+        stop_trace=lambda: order.append(ENDED),
+    )
+    session = SimpleNamespace(lost=True, close=lambda _: None)
+    companions = cast("Any", None)
+    recording = TorchRecording(profiler, cast("Any", session), None, functions, "", companions)
+    recording._state = "running"
+    return recording
+
+
+def test_a_window_that_is_given_up_is_ended_as_carefully_in_place(order: list[str]) -> None:
+    """Torch frees at once what the calls of other threads are noted in."""
+    lost(None, order).discard()
+    assert order == [UNTRACED, LEFT, ENDED]
+
+
+def test_what_notes_no_calls_is_not_waited_for(order: list[str]) -> None:
+    """The thread's own operators are all that writes there."""
+    lost(None, order, with_stack=False).discard()
+    assert order == [ENDED]
+
+
+class Functions:
+    """Those of libtorch, as far as they matter here."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def take_off(self) -> Taken:
+        """Return a state."""
+        return Taken(cast("Any", self), cast("Any", object()))
+
+    def collect(self, _: object) -> None:
+        """Free it."""
+        self._order.append(ENDED)
+
+
+def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[str]) -> None:
+    """The collecting thread waits until the others have left."""
+    lost(Functions(order), order).discard()
+    KINETO.wait(30)
+    assert order == [UNTRACED, LEFT, ENDED]
+
+
+def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:
+    """Its calls are traced on all threads, and those live on."""
+    recording = lost(Functions(order), order)
+    recording._held = Functions(order).take_off()
+    recording.orphan()
+    KINETO.wait(30)
+    assert order == [UNTRACED, LEFT, ENDED]
