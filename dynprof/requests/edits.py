@@ -17,6 +17,9 @@ SETTLE_S = 1.0
 SAME_SAVE_S = 0.01
 """The same bytes written again within this time are the same save (an editor's second write)."""
 
+LATEST_S = 253_370_764_800.0
+"""The begin of the year 9999: a later time, or one before 1970, is none that a save can have."""
+
 GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])
 
 
@@ -26,7 +29,8 @@ class Edit:
 
     Attributes:
         raw: The bytes saved; empty where they could not be read.
-        edited_at_s: Time of the save, in seconds since the epoch.
+        edited_at_s: Time of the save, in seconds since the epoch; a file may have any, and another
+            machine's clock as well: what is no time of a save becomes the nearest that is.
         problems: Why the bytes could not be read.
         file: Where it was saved, if not in the watched config.
     """
@@ -35,6 +39,11 @@ class Edit:
     edited_at_s: float
     problems: tuple[Problem, ...] = ()
     file: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Keep a time that can be shown, and be part of a folder's name."""
+        at_s = min(max(0.0, self.edited_at_s), LATEST_S)  # 0 as well where it is no number
+        object.__setattr__(self, "edited_at_s", at_s)
 
     @property
     def text(self) -> str:

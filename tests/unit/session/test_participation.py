@@ -98,6 +98,20 @@ def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
     assert member.open_at(Opening(2, 5, {})).problem == ""
 
 
+@pytest.mark.parametrize("edited_at_s", [-1e18, -1.0, 1e300, float("inf"), float("nan")])
+def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) -> None:
+    """What is saved there is recorded all the same, in a folder that has a name."""
+    member = job.session._member
+    assert member.consider(Proposal(1, '{"active": 2}', edited_at_s, 0.0)).takes_part
+    assert member.open_at(Opening(1, 3, {})).problem == ""
+    job.step(8)
+    (manifest,) = job.manifests()
+    assert manifest.complete
+    year = "9999" if edited_at_s > 0 else "1970"
+    assert manifest.request.edited_at.startswith(year)
+    assert [path.name for path in job.root.glob("step_*")] == [f"step_3-4_{year}0101T000000Z"]
+
+
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
     """What it proposes is what it says, not what the leader before proposed by that number."""
     member = job.session._member
