@@ -254,7 +254,8 @@ class Coordinator:
 
     def _follow(self) -> None:
         group, rest = self.group, self._ended.wait
-        listener = Listener(self._store, group.rank, group.world_size, group.machines, rest)
+        size, machines = group.world_size, group.machines
+        listener = Listener(self._store, group.rank, size, machines, rest, say=self._say)
         self._follower = Follower(listener, self._me, self._ended.is_set)
         try:
             self._follower.follow()

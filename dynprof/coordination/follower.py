@@ -35,7 +35,6 @@ class Follower:
 
         Raises:
             RuntimeError: The store is gone, as torch has it.
-            ValueError: What was said is none of dynprof's.
         """
         while not self._has_ended():
             self.leader = self._listener.find_leader()

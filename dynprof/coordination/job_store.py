@@ -14,6 +14,8 @@ LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
 """Who leads, the place of the next message, and a line for each that has joined or parted."""
 NAME = f"{PREFIX}/name"
 """Of what this leader says, unlike that of all others."""
+DIGITS = 15
+"""No leader says more messages than a number of so many counts."""
 KEPT = 4
 """Newest messages that stay, whoever has replied to them."""
 
@@ -41,8 +43,9 @@ class Store(Protocol):
 
 
 def next_place(store: Store) -> int:
-    """Return that of the next message."""
-    return int(store.get(NEXT)) if store.check([NEXT]) else 0
+    """Return that of the next message; 0 where that was not said, or not by dynprof."""
+    text = store.get(NEXT)[: DIGITS + 1] if store.check([NEXT]) else b""
+    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
 def said_at(place: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place
+from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place, said_at
 from dynprof.coordination.messages import (
     Farewell,
     Joined,
@@ -51,6 +51,7 @@ class Listener:
         rest: Waits so many seconds; returns True where all is to end.
         relay: Makes what the ranks of this machine share, of the store, the pace of looks into it,
             and the name of the log.
+        say: Is told once where something else than dynprof writes in its place.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Listener:
         machines: float,
         rest: Callable[[float], bool],
         relay: Callable[[Store, Pace, str], Line] = Relay,
+        say: Callable[[str], object] = str,
     ) -> None:
         self._store, self._rank, self._rest = store, rank, rest
+        self._say, self._told = say, False
         self._relay = relay if world_size > DIRECT_RANKS else None
         asking = machines if self._relay else world_size
         self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
@@ -89,13 +92,10 @@ class Listener:
         """Wait for the next message, and return it; at the end that is a farewell.
 
         One that asks to join anew has been followed, and needs no reply.
-
-        Raises:
-            ValueError: It is none of dynprof's.
         """
         self._line.begin()
         silent_s = 0.0
-        while (raw := self._line.said(self._place)) is None:
+        while (message := self._look()) is None:
             pause_s = self._line.pause_s()
             if self._rest(pause_s):
                 return Farewell()
@@ -104,17 +104,38 @@ class Listener:
                 self._dead_since = next_place(self._store)
                 return Farewell(f"rank 0 has said nothing for {DEAD_S:g} s")
             if before_s // LOST_S < silent_s // LOST_S and self._is_lost():
+                message = Rejoin()
                 break
-        message = Rejoin() if raw is None else message_of(raw)
         if isinstance(message, Rejoin):
             if not self._who_leads():
                 return Farewell()
             self._join()
         return message
 
+    def _look(self) -> Message | None:
+        """Return the message that is waited for, if it is there; what is none counts as nothing."""
+        raw = self._line.said(self._place)
+        try:
+            return None if raw is None else message_of(raw)
+        except ValueError:
+            self._tell_of_others(said_at(self._place))
+            if next_place(self._store) > self._place:  # else the leader has yet to say it
+                self._place += 1
+            return None
+
+    def _tell_of_others(self, key: str) -> None:
+        if not self._told:
+            self._told = True
+            self._say(f"{key} in the job's store is no message of dynprof's: it counts as nothing")
+
     def _is_lost(self) -> bool:
-        """Return whether it was away as the leader changed: the new one does not know of it."""
-        return next_place(self._store) > self._place + KEPT
+        """Return whether what is waited for will not be said.
+
+        It was away as the leader changed, and the new one does not know of it, or something else
+        than dynprof has set the number of the next.
+        """
+        place = next_place(self._store)
+        return not place - KEPT <= self._place <= place
 
     def reply(self, said: Reply) -> None:
         """Reply to the message that was heard."""

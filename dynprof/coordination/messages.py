@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.plural import counted
@@ -269,29 +269,21 @@ def message_of(raw: bytes) -> Message:
 
 
 def coming_and_going(raw: bytes) -> list[Joined | Parted]:
-    """Read who joined and who parted, in the order in which they did.
-
-    Raises:
-        ValueError: A line is longer than any rank would say.
-    """
+    """Read who joined and who parted, in the order in which they did."""
     kinds: Any = Union[Joined, Parted]  # noqa: UP007 - as above
     found: list[Joined | Parted] = lines_of(kinds, raw)
     return found
 
 
 def lines_of(kind: type[Line], raw: bytes) -> list[Line]:
-    """Read what ranks say, one a line; a line that is nothing of that kind counts as nothing.
-
-    Raises:
-        ValueError: One is longer than any rank would say.
-    """
+    """Read what ranks say, one a line; a line that is nothing of that kind counts as nothing."""
     found: list[Line] = []
     since_s = time.perf_counter()
     for line in raw.splitlines():
         if time.perf_counter() > since_s + AT_A_TIME_S:
             time.sleep(BREATH_S)
             since_s = time.perf_counter()
-        with contextlib.suppress(ValidationError):
+        with contextlib.suppress(ValueError):
             found.append(_adapter(kind).validate_json(_short(line)))
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from dynprof.config import RankSet
 from dynprof.coordination import listener
 from dynprof.coordination.follower import Follower
-from dynprof.coordination.job_store import KEPT
+from dynprof.coordination.job_store import JOINED, KEPT, NEXT, said_at
 from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import (
@@ -153,6 +153,7 @@ class Job:
         size = world_size or len(ranks)
         self.leader = Leader(self.speaker, ranks[0], size, self.time, self.time.pass_by)
         self.ended = threading.Event()
+        self.said: list[str] = []
         self.threads = [threading.Thread(target=self._follow, args=(r,)) for r in ranks[1:]]
         for thread in self.threads:
             thread.start()
@@ -168,7 +169,8 @@ class Job:
         return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
 
     def _follow(self, rank: Rank) -> None:
-        listener = Listener(self.store, rank.number, len(self.ranks), 1, self.ended.wait)
+        rest, say = self.ended.wait, self.said.append
+        listener = Listener(self.store, rank.number, len(self.ranks), 1, rest, say=say)
         Follower(listener, rank, self.ended.is_set).follow()
 
     def end(self) -> None:
@@ -732,3 +734,62 @@ def test_a_leader_that_falls_silent_for_good_is_followed_no_more(
         made = running.leader.agree(PROPOSAL, ALL)
     assert ranks[1].alone == ranks[2].alone == ["rank 0 has said nothing for 0.01 s"]
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+
+
+OTHERS = ("", "{}", "[" * 99, "\0", '{"kind": "farewell", "step": [')
+
+
+def test_what_others_write_into_the_store_counts_as_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the leader says something, in its place, or as its number: then all goes on."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        store, leader = running.store, running.leader
+        for text in OTHERS:
+            place = int(store.get(NEXT))
+            store.set(said_at(place), text)
+            store.append(JOINED, f"{text}\n")
+            threading.Event().wait(0.05)
+            made = leader.agree(PROPOSAL, ALL)
+            assert (made.ranks, made.reasons) == ((0, 1, 2), ())
+            lost = said_at(int(store.get(NEXT)))
+
+            def put(key: str, value: str, lost: str = lost, text: str = text) -> None:
+                MemoryStore.set(running.store, key, text if key == lost else value)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "set", put)
+                for rank in ranks[1:]:
+                    rank.go_on.clear()  # so that time passes
+                assert leader.tell(Cancellation(9, "{}", 0.0)).keys() == {0}
+            for rank in ranks[1:]:
+                rank.go_on.set()
+            while leader.tell(Cancellation(9, "{}", 0.0)).keys() != {0, 1, 2}:
+                threading.Event().wait(0.001)
+    assert len(running.said) == 2
+    assert "is no message of dynprof's: it counts as nothing" in running.said[0]
+
+
+@pytest.mark.parametrize("number", [b"", b"x", b"-7", b"1e3", b"9" * 12, b"9" * 5000])
+def test_who_joins_at_a_number_of_others_finds_the_leader(
+    monkeypatch: pytest.MonkeyPatch, number: bytes
+) -> None:
+    """The leader says its own again with its next message."""
+    monkeypatch.setattr(listener, "LOST_S", 0.01)
+    ranks = [Rank(0), Rank(1)]
+    with job(*ranks) as running:
+        for _ in range(KEPT + 2):
+            running.leader.tell(Cancellation(9, "{}", 0.0))
+        store = running.store
+        store.values[NEXT] = number
+        late = Rank(2)
+        thread = threading.Thread(target=running._follow, args=(late,))
+        running.threads.append(thread)
+        thread.start()
+        while b'"rank":2' not in store.values[JOINED]:
+            threading.Event().wait(0.001)
+        ranks.append(late)
+        running.ranks = ranks[:2]
+        while running.leader.tell(Cancellation(9, "{}", 0.0)).keys() != {0, 1, 2}:
+            threading.Event().wait(0.001)

@@ -80,6 +80,8 @@ def test_what_is_too_long_is_not_read() -> None:
     """It would be read by every rank."""
     with pytest.raises(ValueError, match="longer than any message"):
         message_of(b" " * (MOST_BYTES + 1))
+    text = to_text(Reply(1)).encode()
+    assert lines_of(Reply, b"\n".join([text, b" " * MOST_BYTES + text, text])) == [Reply(1)] * 2
 
 
 def test_what_many_ranks_say_alike_is_kept_once() -> None:
