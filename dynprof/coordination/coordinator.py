@@ -26,6 +26,7 @@ from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
     from dynprof.coordination.job_group import JobGroup
+    from dynprof.coordination.job_store import Store
     from dynprof.coordination.messages import GivenUp, Message, Proposal
     from dynprof.coordination.participant import Participant, RollKeeper
     from dynprof.coordination.terms import Terms
@@ -87,7 +88,9 @@ class Coordinator:
         self._hears_the_last = False
         self._began_s = self._called_s = time.monotonic()
         self._follower: Follower | None = None
-        self._store = TimedStore(group.connect)
+        self._on_connected: Callable[[], object] = bool
+        self._is_connected = False
+        self._store = TimedStore(self._connect)
         self._thread = own_thread(self._run, "dynprof-agree")
 
     @property
@@ -107,9 +110,20 @@ class Coordinator:
         """Who leads this rank; empty where nobody else does."""
         return self._follower.leader if self._follower and not self.failed else ""
 
-    def begin(self) -> None:
-        """Begin to lead, or to follow."""
+    def begin(self, on_connected: Callable[[], object] = bool) -> None:
+        """Begin to lead, or to follow.
+
+        Args:
+            on_connected: Called on the thread of this, once the store serves.
+        """
+        self._on_connected = on_connected
         self._thread.start()
+
+    def _connect(self) -> Store:
+        store = self.group.connect()
+        self._is_connected = True
+        self._on_connected()
+        return store
 
     def propose(self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None]) -> None:
         """Bring the ranks to agree, once those are done with what they agree on.
@@ -173,7 +187,8 @@ class Coordinator:
         if self._ended.is_set() or self.failed:
             return
         self.failed = True
-        self._wall.attempt(doing, lambda: self._me.left_alone("the ranks agree no more"))
+        if self._is_connected or self._not_begun:
+            self._me.left_alone("the ranks agree no more")
 
     def _until_it_fails(self, part: Callable[[], None]) -> None:
         """A store that is no more is nothing of dynprof's, and no news where the job ends."""
@@ -181,7 +196,8 @@ class Coordinator:
             part()
         except (RuntimeError, ValueError) as error:
             if not (self._ended.is_set() or self.failed):
-                self._say(f"the ranks agree no more: {str(error).splitlines()[0]}")
+                what = "the ranks agree no more" if self._is_connected else "this rank is by itself"
+                self._say(f"{what}: {str(error).splitlines()[0]}")
             self.failed = self.failed or self._ended.is_set()
 
     def _lead(self) -> None:

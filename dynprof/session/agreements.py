@@ -224,10 +224,10 @@ class Agreements:
             self._coordinator = Coordinator(
                 group, self._member, who, self._wall, self._journal.warning, self._windows
             )
-            self._coordinator.begin()
             ranks = counted(group.world_size, "rank")
             part = "leads" if self._coordinator.leads else "follows rank 0"
-            self._journal.info(f"{ranks} agree on the steps of windows; this one {part}")
+            text = f"{ranks} agree on the steps of windows; this one {part}"
+            self._coordinator.begin(lambda: self._journal.info(text))
 
     def stop(self) -> None:
         """Agree on nothing more; what is recorded is still to be saved, and that to be said."""

@@ -18,6 +18,7 @@ from dynprof.session import agreements
 from dynprof.session.job_windows import JobWindows
 from dynprof.session.known_window import NO_ANSWER
 from dynprof.session.participation import Proposed
+from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def test_two_threads_that_see_the_group_come_up_begin_once(
             second.join(0.2)  # it is done by then where nothing keeps it from it
         return Coordinator(*given)
 
-    monkeypatch.setattr(Coordinator, "begin", lambda made: begun.append(made))
+    monkeypatch.setattr(Coordinator, "begin", lambda made, _: begun.append(made))
     monkeypatch.setattr(agreements, "Coordinator", make)
     monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: group)
     job.session._agreements.look()
@@ -89,3 +90,50 @@ def test_a_reason_of_another_rank_is_one_line(job: Job) -> None:
     (answer,) = job.session.status().edits
     assert answer.text == f"{shown}; no rank opens."
     assert f"{shown}; no rank opens." in job.log().split("\n")
+
+
+class _Files:
+    """A store that knows no second connection."""
+
+
+def test_a_store_that_cannot_serve_is_all_that_is_said(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that the ranks agree before it turns out that they cannot."""
+    store = _Files()
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: JobGroup(1, 3, lambda: store))
+    parts = job.session._agreements
+    parts.look()
+    coordinator = parts._coordinator
+    assert coordinator
+    coordinator._thread.join(patience_s())
+    parts.look()
+    (line,) = job.log().split("\n")
+    assert (
+        line
+        == "this rank is by itself: the job's _Files knows no second connection, or no append()"
+    )
+    assert parts.part == ""
+    job.edit(active=2)
+    assert job.session.inbox.waiting
+
+
+def test_that_the_ranks_agree_is_said_once_the_store_serves(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the part of this one."""
+    store = MemoryStore()
+
+    class Group(JobGroup):
+        """Connects at once."""
+
+        def connect(self) -> MemoryStore:
+            """Return the store."""
+            return store
+
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: Group(1, 3, lambda: store))
+    job.session._agreements.look()
+    while not store.calls:
+        threading.Event().wait(0.001)
+    assert job.log() == "3 ranks agree on the steps of windows; this one follows rank 0"
+    job.session._agreements.end()
