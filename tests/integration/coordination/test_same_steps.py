@@ -80,6 +80,24 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
 
 
+def test_a_request_has_one_number_on_all_ranks(tmp_path: Path) -> None:
+    """Though one of them had edits of its own before, which the others have not seen."""
+    with job(tmp_path, 2, APART):
+        config, said = tmp_path / "desk_1" / "profiler_config.json", "was not proposed by rank 0"
+        for number in (1, 2):
+            config.write_text(json.dumps({"active": 10 + number}))
+            refused = lambda number=number: log(config.parent).count(said) == number or None  # noqa: E731
+            wait_for("the refusal", refused)
+        refused_s, leaders = time.time(), tmp_path / "desk_0" / "status" / "rank_0.json"
+        heard = lambda: json.loads(leaders.read_text())["job"]["heard_at"] > refused_s or None  # noqa: E731
+        wait_for("the leader to hear of it", heard)
+        code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
+        assert code == 0, errors
+    assert [manifest.request.number for manifest in manifests(tmp_path)] == [3, 3]
+    assert the_record(tmp_path / "desk_0").request.number == 3
+    assert "where rank 0 runs" not in log(tmp_path / "desk_1")
+
+
 def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None:
     """Where the leader watches, all of them are found by its record; who is not there is named."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -194,9 +212,10 @@ def test_ranks_that_count_otherwise_meet_all_the_same(tmp_path: Path) -> None:
     """One of them was not there from the first step on; it takes the leader's numbers."""
     root = tmp_path / SHARED
     with job(tmp_path, 3, late=70):
-        for _ in range(2):
+        for is_news in (True, False):
             code, output, errors = dynprof("arm", root, "--active", 3, "--wait")
             assert code == 0, errors
+            assert ("rank 1 counted its steps otherwise; " in errors) == is_news
             assert len({Path(line).parents[1] for line in output.splitlines()}) == 1
     assert "rank 1 counted its steps otherwise; they are numbered as here now, +70" in log(root)
     assert log(root).count("steps are numbered as those of rank 0 from now on, +70") == 1
