@@ -217,8 +217,8 @@ class Coordinator:
 
     def _next_ask(self) -> Ask | None:
         """Wait for what to do next; where the roll is due, that is first."""
-        is_new = time.monotonic() < self._began_s + JOIN_S
-        pause_s = WATCHED_S if self._keeper.waits or is_new else UNWATCHED_S
+        is_new, under_way = time.monotonic() < self._began_s + JOIN_S, self._keeper.under_way
+        pause_s = WATCHED_S / max(1, under_way) if under_way or is_new else UNWATCHED_S
         pause_s += self.group.world_size / LOOKS_A_SECOND
         left_s = self._called_s + pause_s - time.monotonic()
         with contextlib.suppress(queue.Empty):

@@ -117,6 +117,10 @@ class RollKeeper(Protocol):
         """The request to ask about next: the newest, or one that is not over; 0 for none."""
 
     @property
+    def under_way(self) -> int:
+        """How many windows ranks are on their way with; each is asked about as often."""
+
+    @property
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
 

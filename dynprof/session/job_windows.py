@@ -73,14 +73,21 @@ class JobWindows:
 
     @property
     def number(self) -> int:
-        """The request to ask the ranks about, of those that are kept each in turn; 0 for none."""
+        """The request to ask about: each in turn, those on their way first; 0 for none."""
         with self._lock:
-            return next((n for n, known in self._kept.items() if known.made), 0)
+            agreed = [n for n, known in self._kept.items() if known.made]
+            return next((n for n in agreed if self._kept[n].pending), agreed[0] if agreed else 0)
 
     @property
     def unused(self) -> int:
         """A number that no rank had for a request as they were heard last."""
         return 1 + max((one.newest for one in self._replies.values()), default=0)
+
+    @property
+    def under_way(self) -> int:
+        """How many windows ranks are on their way with."""
+        with self._lock:
+            return sum(bool(known.pending) for known in self._kept.values())
 
     @property
     def waits(self) -> int:

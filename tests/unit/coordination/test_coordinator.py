@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Alone:
     """A leader's rank that can, a wall without a failure, and a keeper that waits for nothing."""
 
-    number, waits = 0, False
+    number = waits = under_way = 0
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say that it can."""

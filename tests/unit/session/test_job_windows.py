@@ -338,3 +338,21 @@ def test_a_rank_that_saves_after_its_silence_is_in_the_record(tmp_path: Path) ->
     known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
     (record,) = (load_window_record(path) for path in tmp_path.rglob("step_9-*/info/window.json"))
     assert set(record.ranks) == {0, 1, 2}
+
+
+def test_what_ranks_are_on_their_way_with_is_asked_about_first(tmp_path: Path) -> None:
+    """Else its turn comes seldom where others are kept, and the job may have ended by then."""
+    known = windows(tmp_path)
+    for number in (5, 6):
+        known.begin(number, asked(60.0 * number))
+        known.settle(Agreement(number, 30 * number, (0, 1), {}))
+    known.hear(5, {0: said(0, "saved")})  # rank 1 is silent: that one stays, too
+    assert known.under_way == 2
+    found = []
+    for _ in range(4):
+        found.append(known.number)
+        known.hear(known.number, {rank: said(rank, "open") for rank in range(3)})
+    assert found == [4, 6, 4, 6]
+    for number in (4, 6):
+        known.hear(number, {rank: said(rank, "saved") for rank in range(3)})
+    assert (known.under_way, known.number) == (0, 5)
