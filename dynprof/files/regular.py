@@ -149,14 +149,22 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:
     return open(descriptor_of(path, follow_symlinks=follow_symlinks)[0], "rb")  # noqa: PTH123
 
 
+def memory_to_read(size: int, most_bytes: int) -> int:
+    """Return how many bytes to ask for at once: as much memory is taken, whatever is read."""
+    return min(size, most_bytes) + 1
+
+
 def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) -> bytes:
     """Read a small regular file.
 
     Raises:
         OSError: It cannot be read, something else stands there, or it is larger.
     """
+    content = b""
     with open_regular(path, follow_symlinks=follow_symlinks) as file:
-        content = file.read(most_bytes + 1)
+        piece_bytes = memory_to_read(os.fstat(file.fileno()).st_size, most_bytes)
+        while len(content) <= most_bytes and (piece := file.read(piece_bytes)):
+            content += piece
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return content
