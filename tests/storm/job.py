@@ -1,4 +1,4 @@
-"""A training job to which everything happens at once: ``job.py SEED SECONDS``.
+"""A training job to which everything happens at once: ``python -m tests.storm.job SEED SECONDS``.
 
 While it trains, threads of its own and the operator do at random what each of them may do: windows
 of all settings, forks, profilers of the script's own, ranges across windows, disks that fail,
@@ -31,6 +31,9 @@ from torch.utils.data import DataLoader
 import dynprof as dp
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
+from tests.storm import children, edits
+from tests.storm.memory import MemoryGuard
+from tests.storm.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,30 +42,9 @@ ROOT = Path("prof_config")
 CONFIG = ROOT / "profiler_config.json"
 REST_S = 240.0
 """A save, which gives way to all else, took 200 s where eight others wanted two processors."""
+MOST_STUCK = 1
+"""So many children of a job that hang are torch's own affair."""
 ENDS = ("saved", "failed", "refused")
-
-
-class Training:
-    """A small model, the same for each seed; its losses depend on nothing else."""
-
-    def __init__(self, seed: int) -> None:
-        self._noise = torch.Generator().manual_seed(seed)
-        draw = {"generator": self._noise}
-        self.weights = [torch.randn(16, 32, **draw), torch.randn(32, 4, **draw)]
-        for weight in self.weights:
-            weight.requires_grad_()
-
-    def step(self, hook: Callable[[Any], None] | None = None) -> None:
-        """Train a step; ``hook`` is called in its backward pass."""
-        first, second = self.weights
-        hidden = (torch.randn(8, 16, generator=self._noise) @ first).relu()
-        if hook:
-            hidden.register_hook(hook)
-        (hidden @ second).square().mean().backward()
-        with torch.no_grad():
-            for weight in self.weights:
-                weight.add_(weight.grad, alpha=-1e-4)
-                weight.grad = None
 
 
 class Storm:
@@ -78,6 +60,7 @@ class Storm:
         self.calm = threading.Event()
         self.failures: list[str] = []
         self.done: Counter[str] = Counter()
+        self.memory = MemoryGuard()
         self._ranges: list[Any] = []
         self._busy = [threading.Lock() for _ in range(3)]
 
@@ -130,20 +113,8 @@ class Storm:
 
     def edit(self, chance: random.Random) -> None:
         """Save a config."""
-        settings: dict[str, Any] = {
-            "activities": ["CPU"],
-            "active": chance.randint(1, 12),
-            "warmup": chance.choice([0, 0, 0, 2]),
-            "prof_dir": chance.choice(["./", "./", "captures"]),
-            "experimental_config": {
-                "profiler_level": chance.choice(["Level0", "Level2"]),
-                "gc_detect_threshold": chance.choice([None, 0]),
-                "host_sys": chance.choice([[], ["CPU", "MEM"]]),
-                "mstx": chance.random() < 0.3,
-            },
-        }
-        for name in ("record_shapes", "profile_memory", "with_stack", "with_flops", "cancel"):
-            settings[name] = chance.random() < 0.25
+        settings = edits.edit(chance, dp.status().step)
+        self.memory.note(edits.switched_on(settings))
         text = json.dumps(settings)
         with contextlib.suppress(OSError):  # the disk fails for this process as well
             CONFIG.write_text(text if chance.random() < 0.9 else text[:40])
@@ -172,14 +143,7 @@ class Storm:
         """Fork children that compute, one or several at once."""
 
         def one() -> None:
-            if not (child := os.fork()):
-                with contextlib.suppress(Exception):
-                    torch.ones(3).add(1)
-                    dp.step()
-                    os._exit(0)
-                os._exit(1)
-            if code := os.waitpid(child, 0)[1]:
-                self.failures.append(f"a child ended with {code}")
+            self._note_end(children.fork())
 
         threads = [threading.Thread(target=one) for _ in range(chance.randint(1, 3))]
         for thread in threads:
@@ -189,9 +153,13 @@ class Storm:
 
     def loader(self, chance: random.Random) -> None:
         """Load data with forked workers."""
-        generator = torch.Generator()
-        loader = DataLoader(range(4), num_workers=chance.randint(0, 2), generator=generator)
-        assert sorted(int(value) for value in loader) == [0, 1, 2, 3]
+        self._note_end(children.load(chance))
+
+    def _note_end(self, code: int) -> None:
+        if code == children.STUCK:
+            self.done["stuck"] += 1
+        elif code:
+            self.failures.append(f"a child ended with {code}")
 
     _profiling = threading.Lock()
 
@@ -255,6 +223,8 @@ def settled(storm: Storm, training: Training) -> int:
         if asked and last and last.sha256 == asked and last.outcome in ENDS:
             if last.outcome != "saved" or not complete(last.capture):
                 storm.failures.append(f"the window at rest: {last}")
+            KINETO.wait(REST_S)
+            storm.memory.look()
             break
         if not asked and (status.state not in ("idle", "waiting") or KINETO.collecting):
             dp.stop()
@@ -297,6 +267,7 @@ def main() -> None:
     training.step()  # what torch prepares at its first operators is not prepared in forks
     list(DataLoader(range(4), num_workers=1, generator=torch.Generator()))  # nor what it imports
     dp.init("prof_config")
+    children.watch()
     signal.signal(signal.SIGUSR1, lambda *_: dp.step())
     storm = Storm(seed)
     storm.begin()
@@ -313,13 +284,21 @@ def main() -> None:
     storm.over.set()
     storm.rest()
     dp.shutdown()
+    storm.failures += storm.memory.complaints() + wrong_weights(training, seed, trained)
+    if storm.done["stuck"] > MOST_STUCK:
+        storm.failures.append(f"{storm.done['stuck']} children hung, each said where")
+    told = {"trained": trained, "grown_mb": storm.memory.grown_mb, "done": storm.done}
+    print(json.dumps({**told, "failures": storm.failures}))
+    sys.exit(bool(storm.failures))
+
+
+def wrong_weights(training: Training, seed: int, trained: int) -> list[str]:
+    """Compare the weights with those of the same training without dynprof."""
     bare = Training(seed)
     for _ in range(trained):
         bare.step()
-    if not all(map(torch.equal, training.weights, bare.weights)):
-        storm.failures.append("the weights are not those of the same training without dynprof")
-    print(json.dumps({"trained": trained, "done": storm.done, "failures": storm.failures}))
-    sys.exit(bool(storm.failures))
+    same = all(map(torch.equal, training.weights, bare.weights))
+    return [] if same else ["the weights are not those of the same training without dynprof"]
 
 
 if __name__ == "__main__":

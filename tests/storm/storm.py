@@ -1,8 +1,8 @@
 """Storms, one after the other: ``storm.py [SECONDS [FIRST_SEED]]`` prints a line for each.
 
-Each is a job of its own (``job.py``), half of them with a malloc that gives freed memory back at
-once, half with one that fills it with rubbish. Ends with 1 if one of them ended badly, with the
-seed and the folder that it leaves.
+Each is a job of its own (``tests.storm.job``), half of them with a malloc that gives freed memory
+back at once, half with one that fills it with rubbish. Ends with 1 if one of them ended badly, with
+the seed and the folder that it leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
 
-JOB = Path(__file__).with_name("job.py")
 ROUND_S = 20.0
 MOST_S = 900.0
 """A job that has not ended by then hangs: it rests, and waits for its last save, in minutes."""
@@ -38,8 +37,10 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
         **os.environ,
         **TUNABLES[seed % 2],
         "DYNPROF_CLOSE": ("detached", "inline")[seed % 4 > 2],
+        "PYTHONPATH": str(processes.ROOT),
     }
-    command = [sys.executable, "-X", "faulthandler", str(JOB), str(seed), str(seconds)]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.storm.job"]
+    command += [str(seed), str(seconds)]
     with processes.start(command, cwd=folder, env=env) as job:
         try:
             output, errors = job.communicate(timeout=MOST_S)
@@ -47,7 +48,10 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
             return f"seed {seed} hangs: {where_it_hangs(job)}"
     if job.returncode == 0:
         told = json.loads(output.splitlines()[-1])
-        print(f"seed {seed}: {told['trained']:,} steps, {outcomes(folder)}", flush=True)
+        memory = f"memory grew by {told['grown_mb']:,.0f} MB"
+        print(f"seed {seed}: {told['trained']:,} steps, {outcomes(folder)}, {memory}", flush=True)
+        if stuck := told["done"].get("stuck"):
+            print(f"{stuck} of its children hung in plain torch: {errors[-4000:]}", flush=True)
         return ""
     (folder / "output.txt").write_text(output)
     (folder / "errors.txt").write_text(errors)

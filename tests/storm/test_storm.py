@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from dynprof.config import parse_config
+from dynprof.config.model import ProfilerConfig
+from tests import processes
+from tests.storm import edits
+from tests.storm.children import STUCK
+from tests.storm.memory import MOST_MB, MemoryGuard
 from tests.storm.storm import MOST_S, storm
 
 if TYPE_CHECKING:
@@ -20,3 +31,63 @@ def test_nothing_of_it_hurts_the_training(tmp_path: Path, seed: int) -> None:
     """The job ends well, its weights are those of a calm training, and nothing is left at rest."""
     if wrong := storm(seed, 8.0, tmp_path):
         pytest.fail(wrong)  # whole: where its threads stand is at the end
+
+
+def test_edits_are_valid_and_differ_in_each_setting() -> None:
+    """In every one that matters to a job of one process with a CPU and no store of captures."""
+    chance, drawn = random.Random(1), defaultdict[str, set[str]](set)  # noqa: S311
+    for _ in range(1000):
+        asked = edits.edit(chance, 100)
+        parse_config(json.dumps(asked).encode())  # raises where it is not valid
+        for name, value in {**asked, **asked["experimental_config"]}.items():
+            drawn[name].add(json.dumps(value))
+    same = {name for name, values in drawn.items() if len(values) == 1}
+    assert same == {"activities"}
+    left_out = {"schema_", "ranks", "is_rank", "rank_list", "agreement", "storage", "metadata"}
+    assert ProfilerConfig.model_fields.keys() - drawn.keys() == {*left_out, "async_mode"}
+
+
+def test_where_memory_grows_the_settings_are_named() -> None:
+    """Those since the rest before; what each kind of window needs once is allowed."""
+    guard = MemoryGuard()
+    guard.look(500.0)
+    guard.note(["with_stack", "backend python"])
+    guard.look(500.0 + MOST_MB)
+    assert not guard.complaints()
+    guard.note(["profile_memory"])
+    guard.look(510.0 + MOST_MB)
+    first, second = guard.complaints()
+    assert f"{MOST_MB:,.0f} MB while there were: 1 with with_stack, 1 with backend python" in first
+    assert "by 10 MB while there were: 1 with profile_memory" in second
+
+
+STUCK_CHILDREN = """
+import random, time, torch
+from torch.utils.data import DataLoader
+from tests.storm import children
+class Slow:
+    def __len__(self):
+        return 1
+    def __getitem__(self, _):
+        time.sleep(600)
+one_worker = random.Random()
+one_worker.randint = lambda *_: 1
+children.STUCK_S = 0.3
+children.watch()
+children.dp.step = lambda: time.sleep(1)  # which is what a job is watched for
+print(children.fork())
+children.DataLoader = lambda _, **settings: DataLoader(Slow(), **settings)
+print(children.load(one_worker))
+torch.ones = lambda _: time.sleep(600)
+print(children.fork())
+"""
+
+
+def test_a_child_that_hangs_in_plain_torch_is_told_apart(tmp_path: Path) -> None:
+    """It says where it is, and ends; one that is in dynprof is let hang, with its job."""
+    env = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
+    done = processes.run([sys.executable, "-c", STUCK_CHILDREN], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", str(STUCK), str(STUCK)]
+    assert done.stderr.count("Timeout (0:00:00.3") == 2
+    assert "__getitem__" in done.stderr

@@ -1,0 +1,51 @@
+"""Whether the job's memory grows from rest to rest, and what was asked for where it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_MB = 250.0
+"""What each kind of window needs once stays: code, malloc's heaps, the buffers of a profiler."""
+
+
+class MemoryGuard:
+    """Looks at each rest, when nothing is recorded."""
+
+    def __init__(self) -> None:
+        self._first_mb: float | None = None
+        self._last_mb = 0.0
+        self._on: Counter[str] = Counter()
+        self._growths: list[tuple[float, str]] = []
+
+    @property
+    def grown_mb(self) -> float:
+        """By how much it has grown since the first rest, in MB (10^6 bytes)."""
+        return self._last_mb - (self._last_mb if self._first_mb is None else self._first_mb)
+
+    def note(self, settings: Iterable[str]) -> None:
+        """Note what was asked for."""
+        self._on.update(settings)
+
+    def look(self, now_mb: float | None = None) -> None:
+        """Compare with the last rest."""
+        now_mb = psutil.Process().memory_info().rss / 1e6 if now_mb is None else now_mb
+        if self._first_mb is None:
+            self._first_mb = now_mb
+        else:
+            on = ", ".join(f"{count} with {name}" for name, count in self._on.most_common())
+            self._growths.append((now_mb - self._last_mb, on or "nothing asked for"))
+        self._last_mb = now_mb
+        self._on.clear()
+
+    def complaints(self) -> list[str]:
+        """Return what is wrong: where it grew most, if it grew too much in all."""
+        if self.grown_mb <= MOST_MB:
+            return []
+        most = sorted(self._growths, reverse=True)[:3]
+        return [f"memory grew by {mb:,.0f} MB while there were: {on}" for mb, on in most]
