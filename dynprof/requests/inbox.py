@@ -24,12 +24,15 @@ class Inbox:
         name_source: Returns who ends the steps.
         order: Why the open window shall close; empty where it shall not.
         knocked: Whether somebody knocked since the last turn.
+        apart: By how much the number of the step is ahead of the script's own count, since the rank
+            that leads the job has renumbered it; 0 once the script goes on from another number.
         renumber_by: By how many the number of the step is to change at the next turn.
     """
 
     __slots__ = (
         "_lock",
         "_waiting",
+        "apart",
         "due",
         "free_disk_mb",
         "knocked",
@@ -52,7 +55,7 @@ class Inbox:
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False
-        self.renumber_by = 0
+        self.apart = self.renumber_by = 0
 
     @property
     def steps_from(self) -> str:
@@ -107,6 +110,21 @@ class Inbox:
         with self._lock:
             by, self.renumber_by = self.renumber_by, 0
         return by
+
+    def renumbered(self, by: int) -> None:
+        """Know that the leader's number is so many more; 0: the script goes on from one of its own.
+
+        What waits of the leader's then was about other numbers.
+        """
+        with self._lock:
+            self.apart += by
+            if not by:
+                self.apart = self.renumber_by = 0
+
+    @property
+    def own(self) -> int:
+        """The number of the step that is running, as the script itself counts."""
+        return self.step - self.apart
 
     @property
     def numbered(self) -> int:

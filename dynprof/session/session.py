@@ -246,7 +246,7 @@ class Session:
         self._costs.step_ends()
         if by := self.inbox.take_renumbering():
             text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
-            self._renumber_steps(self.inbox.step + by, text)
+            self._renumber_steps(self.inbox.step + by, text, by_leader=by)
         self._member.step_ended()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
@@ -286,17 +286,19 @@ class Session:
             self._loop.close_now(reason)
 
     def set_step(self, step: int) -> None:
-        """Set the number of the step that is running; an open window closes first."""
-        self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
+        """Take the script's own number of the step that is running; an open window closes first."""
+        if step != self.inbox.own:
+            self._renumber_steps(step, f"the script set the step from {self.inbox.own} to {step}")
 
     def reached(self, framework: str, step: int) -> None:
         """Take the count of steps of a framework, as its callback tells it."""
         self._steps.reached(framework, step)
 
-    def _renumber_steps(self, step: int, text: str) -> None:
+    def _renumber_steps(self, step: int, text: str, *, by_leader: int = 0) -> None:
         self._loop.close_now(text)
         self._journal.info(text)
         self._costs.counter_set(step)
+        self.inbox.renumbered(by_leader)
         self._steps.renumber(step)
 
     def _tick(self) -> None:

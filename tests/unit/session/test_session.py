@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dynprof.errors import Problem
 from dynprof.requests.edits import Edit
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
@@ -168,6 +168,37 @@ def test_the_step_can_be_set(job: Job) -> None:
     job.session.set_step(3000)
     assert "from 1202 to 3000" in job.manifests()[0].reason
     assert job.session.inbox.step == 3000
+
+
+def test_the_scripts_own_number_undoes_no_renumbering_of_the_leaders(job: Job) -> None:
+    """Nor doubles it: before the step that takes it, after that, and at every step."""
+    inbox = job.session.inbox
+    job.step(3)
+    inbox.renumber(70)
+    for count in range(3, 8):
+        job.session.set_step(count)
+        assert inbox.numbered == count + 70
+        job.step()
+    inbox.renumber(-20)
+    job.step()
+    assert (inbox.step, inbox.own) == (59, 9)
+    job.session.set_step(9)
+    assert inbox.step == 59
+    assert "the script set the step" not in job.log()
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_number_to_resume_from_counts_after_a_renumbering_too(job: Job, is_taken: bool) -> None:
+    """What the leader had found out was about other numbers; also where it comes to that number."""
+    inbox = job.session.inbox
+    for number in (1200, 1271):
+        job.step(1)
+        inbox.renumber(70)
+        if is_taken:
+            job.step(1)
+        job.session.set_step(number)
+        job.step(1)
+        assert (inbox.step, inbox.own, inbox.numbered) == (number + 1,) * 3
 
 
 def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
