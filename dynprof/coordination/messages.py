@@ -44,9 +44,10 @@ class Mark:
 
     Attributes:
         step: The number of the next.
-        collectives: How many the group had begun, the same on all ranks.
+        collectives: How many the group had begun.
         of_step: How many of these in the step that had ended; None where that is not known.
-        is_exact: Whether nothing else is among them, as what one rank sends to another.
+        is_exact: Whether nothing else is among them, as what one rank sends to another: then they
+            are the same on all ranks.
     """
 
     step: int
