@@ -722,8 +722,8 @@ def test_a_leader_that_falls_silent_for_good_is_followed_no_more(
     """The store may outlive it; should it go on all the same, it is followed again."""
     ranks = [Rank(0), Rank(1), Rank(2)]
     with job(*ranks) as running:
-        monkeypatch.setattr(listener, "DEAD_S", 0.01)
         running.leader.tell(Cancellation(9, "{}", 0.0))
+        monkeypatch.setattr(listener, "DEAD_S", 0.01)
         while not (ranks[1].alone and ranks[2].alone):
             threading.Event().wait(0.0005)
         monkeypatch.setattr(listener, "DEAD_S", 1000.0)
