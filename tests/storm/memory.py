@@ -38,7 +38,7 @@ class MemoryGuard:
         if self._first_mb is None:
             self._first_mb = now_mb
         else:
-            on = ", ".join(f"{count} with {name}" for name, count in self._on.most_common())
+            on = ", ".join(f"{name} in {count}" for name, count in self._on.most_common())
             self._growths.append((now_mb - self._last_mb, on or "nothing asked for"))
         self._last_mb = now_mb
         self._on.clear()
@@ -48,4 +48,4 @@ class MemoryGuard:
         if self.grown_mb <= MOST_MB:
             return []
         most = sorted(self._growths, reverse=True)[:3]
-        return [f"memory grew by {mb:,.0f} MB while there were: {on}" for mb, on in most]
+        return [f"memory grew by {mb:,.0f} MB while edits had: {on}" for mb, on in most]

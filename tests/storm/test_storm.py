@@ -57,8 +57,8 @@ def test_where_memory_grows_the_settings_are_named() -> None:
     guard.note(["profile_memory"])
     guard.look(510.0 + MOST_MB)
     first, second = guard.complaints()
-    assert f"{MOST_MB:,.0f} MB while there were: 1 with with_stack, 1 with backend python" in first
-    assert "by 10 MB while there were: 1 with profile_memory" in second
+    assert f"{MOST_MB:,.0f} MB while edits had: with_stack in 1, backend python in 1" in first
+    assert "by 10 MB while edits had: profile_memory in 1" in second
 
 
 STUCK_CHILDREN = """
