@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import resource
 import sys
 from types import SimpleNamespace
@@ -11,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from dynprof.coordination.job_group import Begun, JobGroup, job_group
+from dynprof.process import process_group
+from dynprof.process.rank import GROUP, Rank, find_rank
 
 
 class Store:
@@ -136,11 +137,13 @@ def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.Monkey
 
 def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is forked finds it as if it had made it; it has one once it has made one."""
+    monkeypatch.setattr(process_group, "_inherited", None)
     torch_with(monkeypatch, World())
     assert job_group()
-    child = os.fork()
-    if child == 0:
-        alone = job_group() is None
-        torch_with(monkeypatch, World())
-        os._exit(0 if alone and job_group() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert find_rank() == Rank(0, 2, GROUP)
+    process_group.leave_to_parent()  # as a child just forked does
+    assert job_group() is None
+    assert find_rank().source != GROUP
+    torch_with(monkeypatch, World())
+    assert job_group()
+    assert find_rank() == Rank(0, 2, GROUP)
