@@ -43,6 +43,13 @@ def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -
         raise AssertionError(f"{error}; there are {statuses(folder)}") from None
 
 
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
 @contextlib.contextmanager
 def launched(folder: Path, script: str, *launcher: str) -> Iterator[Process]:
     """Run a script through a launcher, and end the whole tree."""

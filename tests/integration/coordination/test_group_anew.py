@@ -9,8 +9,7 @@ import pytest
 from dynprof.captures.manifest import load_manifest
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
-from tests.integration.coordination.test_recipes import free_port
-from tests.integration.launching import end_well, ranks
+from tests.integration.launching import end_well, free_port, ranks
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")

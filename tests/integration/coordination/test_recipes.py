@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
-from tests.integration.launching import end_well
+from tests.integration.launching import end_well, free_port
 from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.processes import ROOT, Process, start
 
@@ -51,13 +50,6 @@ def commands(first_word: str) -> list[list[str]]:
     lines = [line for text in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.M | re.S)
              for line in text.splitlines()]  # fmt: skip
     return [shlex.split(line) for line in lines if line.startswith(f"{first_word} ")]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 @contextlib.contextmanager
