@@ -19,8 +19,8 @@ class AgreementConfig(Section):
             gt=0,
             le=86_400,
             description="A rank that is busy with its window before, does not answer, or stands "
-            "still where others go on delays the start for so many seconds; then it is left out "
-            "by name.",
+            "still where others go on, if no start step is named, delays the start for so many "
+            "seconds; then it is left out by name.",
         ),
         SAME,
     ] = 30

@@ -88,7 +88,7 @@ class Coordinator:
         self._hears_the_last = False
         self._began_s = self._called_s = time.monotonic()
         self._follower: Follower | None = None
-        self._on_connected: Callable[[], object] = bool
+        self._on_part: Callable[[], object] = bool
         self._is_connected = False
         self._store = TimedStore(self._connect)
         self._thread = own_thread(self._run, "dynprof-agree")
@@ -110,19 +110,18 @@ class Coordinator:
         """Who leads this rank; empty where nobody else does."""
         return self._follower.leader if self._follower and not self.failed else ""
 
-    def begin(self, on_connected: Callable[[], object] = bool) -> None:
+    def begin(self, on_part: Callable[[], object] = bool) -> None:
         """Begin to lead, or to follow.
 
         Args:
-            on_connected: Called on the thread of this, once the store serves.
+            on_part: Called on the thread of this, once, as it leads, or somebody leads it.
         """
-        self._on_connected = on_connected
+        self._on_part = on_part
         self._thread.start()
 
     def _connect(self) -> Store:
         store = self.group.connect()
         self._is_connected = True
-        self._on_connected()
         return store
 
     def propose(self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None]) -> None:
@@ -204,6 +203,7 @@ class Coordinator:
         speaker = Speaker(self._store, sleep=self._sleep)
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
+        self._on_part()
         try:
             with contextlib.suppress(_StoppedError):
                 while ask := self._next_ask():
@@ -272,7 +272,7 @@ class Coordinator:
         group, rest = self.group, self._ended.wait
         size, machines = group.world_size, group.machines
         listener = Listener(self._store, group.rank, size, machines, rest, say=self._say)
-        self._follower = Follower(listener, self._me, self._ended.is_set)
+        self._follower = Follower(listener, self._me, self._ended.is_set, self._on_part)
         try:
             self._follower.follow()
         finally:

@@ -21,13 +21,21 @@ class Follower:
         listener: Hears it.
         me: This rank.
         has_ended: Returns whether nobody is to follow any more.
+        on_leader: Called once, as the first leader is found.
 
     Attributes:
         leader: Who leads; empty where nobody does.
     """
 
-    def __init__(self, listener: Listener, me: Participant, has_ended: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        me: Participant,
+        has_ended: Callable[[], bool],
+        on_leader: Callable[[], object] = bool,
+    ) -> None:
         self._listener, self._me, self._has_ended = listener, me, has_ended
+        self._on_leader = on_leader
         self.leader = ""
 
     def follow(self) -> None:
@@ -39,6 +47,8 @@ class Follower:
         while not self._has_ended():
             self.leader = self._listener.find_leader()
             if self.leader:
+                self._on_leader()
+                self._on_leader = bool
                 self._follow_one()
             if self.leader and self._has_ended():
                 self._listener.part(self._me.parting())

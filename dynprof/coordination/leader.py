@@ -109,7 +109,7 @@ class Leader:
         Who has been silent is proposed to once he answers.
         """
         asked_s, pace = self._clock(), Pace(LOOK_AGAIN_S, LONGEST_LOOK_S)
-        replies = self._all_can(proposal, downgrade=terms.downgrade)
+        replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
         while True:
             silent = wanted - replies.keys() - self._roll.long_silent(proposal.patience_s)
             waits = held_up(replies, silent, may_stand=terms.start is not None)
@@ -119,10 +119,11 @@ class Leader:
             self._sleep(pace.pause_s())
             replies = self._roll.where(proposal.number)
             if silent & replies.keys():
-                replies = self._all_can(proposal, downgrade=terms.downgrade)
+                replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
         if self._clock() > asked_s + OLD_S:
             replies = self._roll.where(proposal.number)
-        return replies, waits | {rank: self._roll.silence(rank) for rank in wanted - replies.keys()}
+        lost = (wanted - replies.keys()) | (_taking_part(proposed) - _taking_part(replies))
+        return replies, waits | {rank: self._roll.why_lost(rank) for rank in lost - waits.keys()}
 
     def _all_can(self, proposal: Proposal, *, downgrade: bool) -> dict[int, Reply]:
         """Propose it, and less where that is wanted; return the replies where nobody is unable."""
@@ -184,7 +185,7 @@ class Leader:
     ) -> Agreement:
         """Find the step, now that all are free, and tell it to all."""
         number = proposal.number
-        ready = {rank for rank, one in before.items() if one.takes_part} - left_out.keys()
+        ready = _taking_part(before) - left_out.keys()
         _insist_on(ready, left_out)
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
@@ -192,7 +193,7 @@ class Leader:
             left_out |= self._let_record(ready, earlier, proposal.patience_s)
             places, lead_s = self._places(number, self._roll.where(number), ready - left_out.keys())
         there = {place.rank for place in places}
-        left_out |= {rank: self._roll.silence(rank) for rank in ready - there - left_out.keys()}
+        left_out |= {rank: self._roll.why_lost(rank) for rank in ready - there - left_out.keys()}
         _insist_on(there, left_out)
         sure, perhaps = self._roll.numbers.ahead()
         perhaps = {rank: by for rank, by in perhaps.items() if rank in there}
@@ -206,10 +207,8 @@ class Leader:
         self._told = {number: step}
         if renumber:
             self._roll.numbers.forget()
-        late = {
-            rank: said[rank].problem if rank in said else self._roll.silence(rank) for rank in there
-        }
-        left_out |= {rank: why for rank, why in late.items() if why}
+        lost = {rank for rank in there if rank not in said or said[rank].problem}
+        left_out |= {rank: self._roll.why_lost(rank) for rank in lost}
         ranks = tuple(sorted(there - left_out.keys()))
         remarks = (
             *renumbered(renumber),
@@ -255,6 +254,10 @@ class Leader:
             if not (before[rank].problem or now[rank].problem)
         ]
         return found, lead_s
+
+
+def _taking_part(replies: Mapping[int, Reply]) -> set[int]:
+    return {rank for rank, one in replies.items() if one.takes_part}
 
 
 def _insist_on(ranks: set[int], left_out: Mapping[int, str]) -> None:

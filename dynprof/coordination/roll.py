@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.messages import Question
+from dynprof.coordination.messages import Proposal, Question
 from dynprof.coordination.participant import answer
 from dynprof.coordination.step_numbers import StepNumbers
 from dynprof.coordination.terms import LEADER, NO_DYNPROF, PARTED, SILENT
@@ -46,6 +46,7 @@ class Roll:
         self._speaker, self._me, self._clock, self._sleep = speaker, me, clock, sleep
         self._began_s = clock()
         self._silent: dict[int, float] = {}  # since when, of those that are away
+        self._problems: dict[int, str] = {}  # since the newest proposal
         self.numbers = StepNumbers(LEADER)
 
     @property
@@ -75,6 +76,9 @@ class Roll:
         mine = answer(self._me, message)
         replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
         self.numbers.hear(replies)
+        if isinstance(message, Proposal):
+            self._problems.clear()
+        self._problems |= {rank: one.problem for rank, one in replies.items() if one.problem}
         self._silent = {rank: self._silent.get(rank, asked_s) for rank in self._speaker.away}
         return replies
 
@@ -95,6 +99,8 @@ class Roll:
         silent = {rank for rank, since_s in self._silent.items() if since_s <= late_s}
         return silent | self._speaker.parted
 
-    def silence(self, rank: int) -> str:
-        """Say why a rank says nothing."""
+    def why_lost(self, rank: int) -> str:
+        """Say why a rank takes part no more since it was proposed to."""
+        if problem := self._problems.get(rank):
+            return problem
         return PARTED if rank in self._speaker.parted else SILENT

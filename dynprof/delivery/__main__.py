@@ -1,7 +1,7 @@
 """``python -m dynprof.delivery < ORDER``: what the training process starts to send a capture, once.
 
 Whatever keeps it from that ends it, and is the last thing that it says. A person types
-``python -m dynprof.delivery FOLDER TARGET`` for captures that no job sends any more.
+``python -I -m dynprof.delivery FOLDER TARGET`` for captures that no job sends any more.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class LeftBehind:
 
     @property
     def command(self) -> str:
-        """What sends it, typed by somebody who may."""
+        """What sends it, typed by somebody who may; isolated, wherever he stands."""
         target = self.target or "URL-OR-DIRECTORY"
-        return shlex.join(["python", "-m", "dynprof.delivery", str(self.folder), target])
+        return shlex.join(["python", "-I", "-m", "dynprof.delivery", str(self.folder), target])
 
 
 def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:

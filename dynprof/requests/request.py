@@ -34,6 +34,7 @@ class Request:
         sha256: Digest of the config's bytes.
         remarks: What of the config has no effect or was downgraded.
         at_once: The script asks itself, for this very step.
+        is_agreed: Other ranks open at its start step, too.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Request:
     sha256: str
     remarks: tuple[Problem, ...]
     at_once: bool = False
+    is_agreed: bool = False
 
     @property
     def config(self) -> ProfilerConfig:
@@ -90,12 +92,14 @@ class Asked:
         config: What it says.
         parsed: How it was read, which knows where each key stands.
         now: The script asks, for this very step.
+        is_agreed: Other ranks open at the step that the config names, too.
     """
 
     edit: Edit
     config: ProfilerConfig
     parsed: Parsed
     now: bool
+    is_agreed: bool = False
 
     def planned(self, number: int, standing: Standing) -> Request | Refusal:
         """Return the request, or the reasons against it.
@@ -111,7 +115,15 @@ class Asked:
         standing_on = [Problem(text, "/cancel")] if self.config.cancel else []
         remarks = (*self.parsed.remarks, *self.parsed.locate((*standing_on, *outcome.remarks)))
         digest = hashlib.sha256(self.edit.raw).hexdigest()
-        return Request(number, outcome, self.edit.edited_at_s, digest, remarks, at_once=self.now)
+        return Request(
+            number,
+            outcome,
+            self.edit.edited_at_s,
+            digest,
+            remarks,
+            at_once=self.now,
+            is_agreed=self.is_agreed,
+        )
 
 
 def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Cancel | Refusal:

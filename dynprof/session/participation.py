@@ -217,7 +217,7 @@ class Participation:
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
         self._owed[opening.number] = math.inf
-        return self._reply(self._serve(number, replace(asked, config=config)))
+        return self._reply(self._serve(number, replace(asked, config=config, is_agreed=True)))
 
     def _serve(self, number: int, asked: Asked) -> str:
         """Have a window opened; return why that cannot be, empty where it can."""

@@ -72,7 +72,8 @@ class Admission:
     def refusal(self, request: Request) -> Problem | None:
         """Return why a request that was accepted can no longer be served; None where it can."""
         failures, inbox = self._failures[request.plan.backend], self._inbox
-        step = 0 if self.waited_for(request) else inbox.step  # that is no reason to be too late
+        # A graph capture is no reason to be too late, but where others have opened meanwhile.
+        step = 0 if self.waited_for(request) and not request.is_agreed else inbox.step
         return _why_too_late(request, step, inbox.free_disk_mb, failures)
 
 

@@ -72,10 +72,10 @@ class Slow:
         time.sleep(600)
 one_worker = random.Random()
 one_worker.randint = lambda *_: 1
-children.STUCK_S = 0.3
 children.watch()
 children.dp.step = lambda: time.sleep(1)  # which is what a job is watched for
 print(children.fork())
+children.STUCK_S = 0.3
 children.DataLoader = lambda _, **settings: DataLoader(Slow(), **settings)
 print(children.load(one_worker))
 torch.ones = lambda _: time.sleep(600)

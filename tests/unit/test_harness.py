@@ -17,6 +17,7 @@ ALLOWED = {
     "pace.py": "measures for it how long to wait",
     "warm_interpreter.py": "forks scripts; all that processes.py started for it dies with pytest",
     "npu/fetch.py": "is no test: make npu runs it",
+    "storm/children.py": "forks for a job that is a process of the test",
     "storm/job.py": "is a job that forks, and a process of the test",
     "unit/process/test_thread_switching.py": "forks a child that looks at one number and ends",
 }

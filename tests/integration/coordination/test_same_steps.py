@@ -192,6 +192,17 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
     assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
 
 
+def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -> None:
+    """Nobody says that the ranks agree."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 3, without=(0,), said="; profilers: "):
+        code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
+        assert code == 5, errors  # rank 0 is missing
+        wait_for("two captures", lambda: len(manifests(root)) == 2 or None)
+    assert sorted(manifest.rank for manifest in manifests(root)) == [1, 2]
+    assert "agree on the steps" not in log(root)
+
+
 def test_where_the_leader_leaves_each_serves_what_it_reads(tmp_path: Path) -> None:
     """Rank 0 trains on without dynprof; an edit where another rank watches is that rank's own."""
     with job(tmp_path, 2, APART):

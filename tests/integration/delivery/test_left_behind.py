@@ -60,7 +60,7 @@ def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
     """In the next job's log, and by status; whoever types it sends all of it, and nothing stays."""
     folder = killed(tmp_path, bucket)
     trace = next(folder.glob("*.json.gz")).read_bytes()
-    command = f"python -m dynprof.delivery {folder} {PLACE}/{folder.name}"
+    command = f"python -I -m dynprof.delivery {folder} {PLACE}/{folder.name}"
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
     root = tmp_path / "prof_config"
@@ -102,4 +102,4 @@ def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bu
         os.utime(manifest, (1e9, 1e9))
         said = dynprof("status", running.root)[1]
     folder = manifest.parent.parent
-    assert f"python -m dynprof.delivery {folder} {PLACE}/{folder.name}" in said
+    assert f"python -I -m dynprof.delivery {folder} {PLACE}/{folder.name}" in said

@@ -793,3 +793,16 @@ def test_who_joins_at_a_number_of_others_finds_the_leader(
         running.ranks = ranks[:2]
         while running.leader.tell(Cancellation(9, "{}", 0.0)).keys() != {0, 1, 2}:
             threading.Event().wait(0.001)
+
+
+@pytest.mark.parametrize("busy", [0, 3])
+def test_a_rank_that_fails_at_a_question_is_left_out_with_its_reason(busy: int) -> None:
+    """Whether others are waited for then or not: it hears that, and does not open."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    busy_for(ranks[1], busy)
+    failed = Reply(2, "dynprof failed at it")
+    ranks[2].where = lambda number: failed  # type: ignore[method-assign]  # noqa: ARG005
+    with job(*ranks) as running:
+        made = running.leader.agree(PROPOSAL, ALL)
+    assert (made.ranks, made.left_out) == ((0, 1), {2: "dynprof failed at it"})
+    assert (ranks[1].opens, ranks[2].opens) == ([made.step], [])

@@ -42,7 +42,7 @@ def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     (one,) = left_behind(tmp_path)
     assert one.folder == folder
-    assert one.command == f"python -m dynprof.delivery {folder} {tmp_path}/captures/{FOLDER}"
+    assert one.command == f"python -I -m dynprof.delivery {folder} {tmp_path}/captures/{FOLDER}"
 
 
 def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:

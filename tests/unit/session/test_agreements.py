@@ -10,6 +10,7 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.coordination.coordinator import Coordinator
 from dynprof.coordination.job_group import JobGroup
+from dynprof.coordination.job_store import LEADER
 from dynprof.coordination.messages import Opening, Proposal
 from dynprof.coordination.terms import Agreement
 from dynprof.requests.edits import Edit
@@ -118,10 +119,10 @@ def test_a_store_that_cannot_serve_is_all_that_is_said(
     assert job.session.inbox.waiting
 
 
-def test_that_the_ranks_agree_is_said_once_the_store_serves(
+def test_that_the_ranks_agree_is_said_once_somebody_leads(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the part of this one."""
+    """With the part of this one; rank 0 need not run dynprof."""
     store = MemoryStore()
 
     class Group(JobGroup):
@@ -135,5 +136,9 @@ def test_that_the_ranks_agree_is_said_once_the_store_serves(
     job.session._agreements.look()
     while not store.calls:
         threading.Event().wait(0.001)
-    assert job.log() == "3 ranks agree on the steps of windows; this one follows rank 0"
+    assert job.log() == ""
+    store.set(LEADER, "rank 0 on a host")
+    while not (said := job.log()):
+        threading.Event().wait(0.001)
+    assert said == "3 ranks agree on the steps of windows; this one follows rank 0"
     job.session._agreements.end()
