@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.quiescence import let_others_leave
 from dynprof.companions import Companion
 from dynprof.files.layout import make_private
 from dynprof.files.leftovers import occupied
@@ -24,7 +25,9 @@ class OperatorArguments(Companion):
     """Torch's execution trace: every operator with its arguments, as replay tools read it.
 
     A process has one such observer, and torch crashes over a second. So where the script has one
-    this records nothing, and where it registers one meanwhile, this ends first.
+    this records nothing, and where it registers one meanwhile, this ends first. Torch frees it as
+    it is unregistered, whoever is amid what it writes: that waits until all others have left, on
+    the thread that saves.
 
     Args:
         scratch: A folder for the file, which torch writes while it records.
@@ -33,6 +36,8 @@ class OperatorArguments(Companion):
     def __init__(self, scratch: Path) -> None:
         from torch.profiler import ExecutionTraceObserver
 
+        for stopped in tuple(_STOPPED):
+            stopped.end()
         self._scratch, self._lock = scratch, contextlib.ExitStack()
         self._lock.enter_context(occupied(scratch))
         self._path = scratch / "execution_trace.json"
@@ -50,12 +55,21 @@ class OperatorArguments(Companion):
         self._observer.start()
 
     def stop(self) -> None:
-        """Write no more, and close the file."""
+        """Write no more."""
+        with self._ending:
+            if self._observer.is_registered:
+                self._observer.stop()
+                _STOPPED.add(self)
+
+    def end(self) -> None:
+        """Close the file, once no thread writes there any more."""
+        self.stop()
         with self._ending:
             self._unwrap()
             if self._observer.is_registered:
-                self._observer.stop()
+                let_others_leave()
                 self._observer.unregister_callback()
+            _STOPPED.discard(self)
 
     def _wrapped(self) -> Callable[[], None]:
         """Wrap the function by which the script would register one; return what undoes it."""
@@ -64,8 +78,9 @@ class OperatorArguments(Companion):
 
         @functools.wraps(register)
         def give_way(path: str) -> Any:
-            self._lost = f"it ends early: {_SCRIPTS}"
-            self.stop()
+            if self not in _STOPPED:
+                self._lost = f"it ends early: {_SCRIPTS}"
+            self.end()
             return register(path)
 
         def unwrap() -> None:
@@ -81,6 +96,7 @@ class OperatorArguments(Companion):
 
     def save(self, stem: Path) -> tuple[str, ...]:
         """Move the file to where it is kept."""
+        self.end()
         try:
             make_private(self._path)  # torch makes it as the umask lets it
             shutil.move(self._path, stem.with_name(f"{stem.name}.execution_trace.json"))
@@ -92,12 +108,16 @@ class OperatorArguments(Companion):
 
     def discard(self) -> None:
         """Delete the file."""
-        self.stop()
+        self.end()
         self._clear()
 
     def _clear(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._lock.close()
+
+
+_STOPPED: set[OperatorArguments] = set()
+"""Which torch has still registered."""
 
 
 def _nothing() -> None:

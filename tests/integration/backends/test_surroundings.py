@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,3 +132,41 @@ def test_a_step_inside_compiled_code(tmp_path: Path) -> None:
         """,
     )
     assert manifests(tmp_path)[0].complete
+
+
+BUSY = """
+import sys, threading, time
+from pathlib import Path
+import torch
+from dynprof.backends.operator_arguments import OperatorArguments
+over = threading.Event()
+def work():
+    weight = torch.randn(64, 64, requires_grad=True)
+    while not over.is_set():
+        value = torch.randn(64, 64)
+        for _ in range(5):
+            value = (value @ weight).relu()
+        value.sum().backward()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for number in range(12):
+    Path(str(number)).mkdir()
+    arguments = OperatorArguments(Path(str(number)))
+    arguments.start()
+    time.sleep(0.005)
+    arguments.stop()
+    assert arguments.save(Path("rank_0")) == ()
+over.set()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_arguments_of_operators_beside_threads_that_compute(tmp_path: Path) -> None:
+    """Torch frees what writes them as it ends it, whoever is amid it: so all have left by then."""
+    tunables = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
+    env = {**os.environ, "GLIBC_TUNABLES": tunables, "PYTHONPATH": str(processes.ROOT)}
+    done = processes.run([sys.executable, "-c", BUSY], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rank_0.execution_trace.json").stat().st_size > 1000
