@@ -37,8 +37,9 @@ END_S = 5.0
 """The end of the process waits so long until this thread is out of torch's store."""
 LAST_S = 15.0
 """In which the leader waits for what becomes of a window where others still save it."""
-WATCHED_S, UNWATCHED_S = 1.0, 10.0
-"""Between two calls of the roll: while ranks join or are on their way with a window, and else."""
+WATCHED_S, UNHEARD_S, UNWATCHED_S = 1.0, 2.0, 10.0
+"""Between two calls of the roll: while ranks join or are on their way with a window, while one is
+silent that may have recorded one, and else."""
 Ask = Callable[[Leader], object]
 """What the leader's thread is to do."""
 SILENT_S = 10.0
@@ -217,14 +218,19 @@ class Coordinator:
 
     def _next_ask(self) -> Ask | None:
         """Wait for what to do next; where the roll is due, that is first."""
-        is_new, under_way = time.monotonic() < self._began_s + JOIN_S, self._keeper.under_way
-        pause_s = WATCHED_S / max(1, under_way) if under_way or is_new else UNWATCHED_S
-        pause_s += self.group.world_size / LOOKS_A_SECOND
-        left_s = self._called_s + pause_s - time.monotonic()
+        left_s = self._due_s()
         with contextlib.suppress(queue.Empty):
             if left_s > 0:
                 return next_of(self._asks, left_s)
         return self._call_the_roll
+
+    def _due_s(self) -> float:
+        """Return in how many seconds the roll is to be called."""
+        is_new, under_way = time.monotonic() < self._began_s + JOIN_S, self._keeper.under_way
+        rare_s = UNHEARD_S if self._keeper.unheard else UNWATCHED_S
+        pause_s = WATCHED_S / max(1, under_way) if under_way or is_new else rare_s
+        pause_s += self.group.world_size / LOOKS_A_SECOND
+        return self._called_s + pause_s - time.monotonic()
 
     def _call_the_roll(self, leader: Leader) -> None:
         number = self._keeper.number
@@ -232,10 +238,16 @@ class Coordinator:
         self._called_s = time.monotonic()
 
     def _hear_the_last(self, leader: Leader) -> None:
-        """Call the roll until each rank is done with its windows, or it has taken long enough."""
-        until_s = time.monotonic() + LAST_S
-        while self._keeper.waits and (left_s := until_s - time.monotonic()) > 0:
+        """Call the roll until each rank is done with its windows, or it has taken long enough.
+
+        About each window once at least: a rank that was silent may have its capture.
+        """
+        until_s, asked = time.monotonic() + LAST_S, set[int]()
+        while (left_s := until_s - time.monotonic()) > 0:
             number = self._keeper.number
+            if not self._keeper.waits and (not self._keeper.unheard or number in asked):
+                return
+            asked.add(number)
             try:
                 replies = leader.roll_call(number, min(left_s, SOON_S))
             except RuntimeError:  # the store has gone with the process group
@@ -253,20 +265,24 @@ class Coordinator:
     def _agree(
         self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader
     ) -> None:
+        self._instead = None  # first: it may be taken back as it begins
         try:
             self._not_begun.remove(proposal.number)
         except KeyError:
             return
         made = Agreement(proposal.number, None, reasons=NOT_ASKED)
-        self._instead = None
+        meanwhile = functools.partial(self._meanwhile, leader)
         try:
-            made = leader.agree(proposal, terms, self._keeper.waits, self._insist)
+            made = leader.agree(proposal, terms, self._keeper.waits, meanwhile)
         finally:
             done(made)
 
-    def _insist(self) -> None:
+    def _meanwhile(self, leader: Leader) -> None:
+        """Call the roll where it is due as ranks are waited for; raise where that is not wanted."""
         if self._instead:
             raise self._instead
+        if self._due_s() <= 0:
+            self._call_the_roll(leader)
 
     def _follow(self) -> None:
         group, rest = self.group, self._ended.wait

@@ -62,13 +62,15 @@ class Leader:
         self._roll = Roll(speaker, me, clock, sleep)
         self._unmarked: set[int] = set()  # has been waited for in vain
         self._told: dict[int, int] = {}  # at which step the newest request opens
+        self._until_s = 0.0  # ranks are waited for now
+        self._meanwhile: Callable[[], object] = bool
 
     def agree(
         self,
         proposal: Proposal,
         terms: Terms,
         earlier: int = 0,
-        insist: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
 
@@ -76,16 +78,18 @@ class Leader:
             proposal: What that is.
             terms: What it asks of the ranks together.
             earlier: A request with whose window ranks are on their way; 0 for none.
-            insist: Called while ranks are waited for; raises where that is asked for no more.
+            meanwhile: Called while ranks are waited for; raises where that is asked for no more.
         """
         began_s, number = self._clock(), proposal.number
+        self._until_s, self._meanwhile = began_s + proposal.patience_s, meanwhile
         left_out: dict[int, str] = {}
         try:
             proposal, wanted = self._choose(proposal, terms.ranks)
             left_out |= self._roll.not_there(wanted)
-            replies, why = self._wait_for(proposal, wanted - left_out.keys(), terms, insist)
-            left_out |= why
-            made = self._settle(proposal, earlier, replies, left_out, terms)
+            made = None
+            while made is None:
+                replies, why = self._wait_for(proposal, wanted - left_out.keys(), terms)
+                made = self._settle(proposal, earlier, replies, {**left_out, **why}, terms)
         except NoWindowError as error:
             self._roll.tell(Withdrawal(number, error.args, outcome=error.outcome))
             made = Agreement(number, None, (), left_out, error.args, outcome=error.outcome)
@@ -102,28 +106,29 @@ class Leader:
         return proposal, {rank for rank in range(self._world_size) if rank in asked}
 
     def _wait_for(
-        self, proposal: Proposal, wanted: set[int], terms: Terms, insist: Callable[[], object]
+        self, proposal: Proposal, wanted: set[int], terms: Terms
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """Propose it, and wait for who is not ready; return where all are, and who never was.
 
-        Who has been silent is proposed to once he answers.
+        Who has not heard of it, and answers now, is proposed to.
         """
         asked_s, pace = self._clock(), Pace(LOOK_AGAIN_S, LONGEST_LOOK_S)
         replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
         while True:
             silent = wanted - replies.keys() - self._roll.long_silent(proposal.patience_s)
             waits = held_up(replies, silent, may_stand=terms.start is not None)
-            if not waits or self._clock() >= asked_s + proposal.patience_s:
+            if not waits or self._clock() >= self._until_s:
                 break
-            insist()
+            self._meanwhile()
             self._sleep(pace.pause_s())
             replies = self._roll.where(proposal.number)
-            if silent & replies.keys():
+            if wanted & (replies.keys() - proposed.keys()):
                 replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
         if self._clock() > asked_s + OLD_S:
             replies = self._roll.where(proposal.number)
-        lost = (wanted - replies.keys()) | (_taking_part(proposed) - _taking_part(replies))
-        return replies, waits | {rank: self._roll.why_lost(rank) for rank in lost - waits.keys()}
+        of_its_own = {rank for rank, one in proposed.items() if not one.takes_part}
+        lost = wanted - _taking_part(replies) - of_its_own - waits.keys()
+        return replies, waits | {rank: self._roll.why_lost(rank) for rank in lost}
 
     def _all_can(self, proposal: Proposal, *, downgrade: bool) -> dict[int, Reply]:
         """Propose it, and less where that is wanted; return the replies where nobody is unable."""
@@ -158,6 +163,7 @@ class Leader:
             late = {rank for rank in ranks & found.keys() if found[rank].outcome in ON_THE_WAY}
             if not late or self._clock() >= until_s:
                 return dict.fromkeys(late, f"the window of request {earlier} opens first there")
+            self._meanwhile()
             self._sleep(LOOK_AGAIN_S)
 
     def tell(self, message: Message) -> dict[int, Reply]:
@@ -182,8 +188,11 @@ class Leader:
         before: Mapping[int, Reply],
         left_out: dict[int, str],
         terms: Terms,
-    ) -> Agreement:
-        """Find the step, now that all are free, and tell it to all."""
+    ) -> Agreement | None:
+        """Find the step, now that all are free, and tell it to all.
+
+        None where somebody has fallen silent meanwhile who may yet come back in time.
+        """
         number = proposal.number
         ready = _taking_part(before) - left_out.keys()
         _insist_on(ready, left_out)
@@ -193,7 +202,11 @@ class Leader:
             left_out |= self._let_record(ready, earlier, proposal.patience_s)
             places, lead_s = self._places(number, self._roll.where(number), ready - left_out.keys())
         there = {place.rank for place in places}
-        left_out |= {rank: self._roll.why_lost(rank) for rank in ready - there - left_out.keys()}
+        gone = ready - there - left_out.keys()
+        silent = gone & self._roll.away - self._roll.long_silent(proposal.patience_s)
+        if silent and self._clock() < self._until_s:
+            return None
+        left_out |= {rank: self._roll.why_lost(rank) for rank in gone}
         _insist_on(there, left_out)
         sure, perhaps = self._roll.numbers.ahead()
         perhaps = {rank: by for rank, by in perhaps.items() if rank in there}

@@ -121,6 +121,10 @@ class RollKeeper(Protocol):
         """How many windows ranks are on their way with; each is asked about as often."""
 
     @property
+    def unheard(self) -> bool:
+        """Whether ranks are missing that may have recorded a window, and say so yet."""
+
+    @property
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
 

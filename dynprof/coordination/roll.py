@@ -72,8 +72,10 @@ class Roll:
     def ask(self, message: Message, patience_s: float) -> dict[int, Reply]:
         """Say something to all, this rank included; return what they say to it in time."""
         asked_s = self._clock()
+        # Of where all are, this one first: so the others are known to have been asked later.
+        first = answer(self._me, message) if isinstance(message, Question) else None
         place = self._speaker.say(message)
-        mine = answer(self._me, message)
+        mine = first or answer(self._me, message)
         replies = {**self._speaker.replies(place, patience_s), mine.rank: mine}
         self.numbers.hear(replies)
         if isinstance(message, Proposal):

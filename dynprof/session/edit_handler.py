@@ -200,14 +200,20 @@ class EditHandler:
             return f", once the open window ({asked}) is closed and saved"
         return ", once the capture before it is saved" if self._loop.occupied else ""
 
-    def cancel(self, number: int) -> None:
-        """Disarm what waits, and have closed what is open."""
+    def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
+        """Disarm what waits, and have closed what is open.
+
+        Args:
+            number: That of the cancel.
+            has_disarmed: Whether it has disarmed something already.
+        """
         waiting, current = self._inbox.disarm(), self._loop.busy
         if waiting:
             self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
         if current:
             self._inbox.order_close(f"cancelled by request {number}")
-        done = [text for text, found in (("disarms", waiting), ("closes", current)) if found]
+        disarms = waiting or has_disarmed
+        done = [text for text, found in (("disarms", disarms), ("closes", current)) if found]
         what = f"{' and '.join(done)} what there is" if done else _NOTHING
         self._journal.tell(number, "cancel", f"cancel, {what}")
         self._journal.remember(problems=(), remarks=())

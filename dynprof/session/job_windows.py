@@ -90,6 +90,12 @@ class JobWindows:
             return sum(bool(known.pending) for known in self._kept.values())
 
     @property
+    def unheard(self) -> bool:
+        """Whether ranks are missing that may have recorded a window, and say so yet."""
+        with self._lock:
+            return any(known.unheard for known in self._kept.values())
+
+    @property
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
         with self._lock:

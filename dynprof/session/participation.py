@@ -94,6 +94,7 @@ class Participation:
         self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._pace_ms: float | None = None  # none of late, where it stands still
+        self._has_disarmed = False  # what was proposed, since the newest cancel
         self._marks = Marks(inbox)
 
     def propose(self, number: int, asked: Asked) -> None:
@@ -102,7 +103,7 @@ class Participation:
 
     def take_back(self, number: int) -> None:
         """Propose it no more."""
-        self._own.pop(number, None)
+        self._has_disarmed |= self._own.pop(number, None) is not None
 
     def step_ended(self) -> None:
         """Note where the group stands; on the thread that trains, amid two steps."""
@@ -122,7 +123,7 @@ class Participation:
         """Say whether this rank takes part and can, and whether it is free for a window."""
         if self._ends:
             return self._reply()
-        self.is_amid_an_agreement = True
+        self.is_amid_an_agreement, self._has_disarmed = True, False
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
         self._know(proposal.number, number)
@@ -243,6 +244,7 @@ class Participation:
             problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
             self._edits.refuse(number, Refusal(problems))
         else:
+            self._has_disarmed |= withdrawal.outcome == "disarmed"
             self._journal.tell(number, withdrawal.outcome, printable("; ".join(withdrawal.reasons)))
 
     def cancel(self, cancellation: Cancellation) -> Reply:
@@ -252,7 +254,8 @@ class Participation:
         if self.group and self.group.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.enter_as(number, edit)
-        self._edits.cancel(number)
+        self._edits.cancel(number, has_disarmed=self._has_disarmed)
+        self._has_disarmed = False
         return self._reply()
 
     def parting(self) -> dict[int, Reply]:

@@ -806,3 +806,80 @@ def test_a_rank_that_fails_at_a_question_is_left_out_with_its_reason(busy: int) 
         made = running.leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0, 1), {2: "dynprof failed at it"})
     assert (ranks[1].opens, ranks[2].opens) == ([made.step], [])
+
+
+def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None:
+    """However long it had been silent before."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        ranks[1].go_on.clear()
+        assert running.leader.agree(PROPOSAL, ALL).left_out == {1: SILENT}
+        busy_for(ranks[2], 1000)
+        began_s = running.time.now_s
+
+        def meanwhile() -> None:
+            if running.time.now_s > began_s + 2.0 and not ranks[1].go_on.is_set():
+                ranks[1].go_on.set()
+                while running.speaker.away:
+                    running.speaker.listeners()
+            if running.time.now_s > began_s + 4.0:
+                busy_for(ranks[2], 0)
+
+        made = running.leader.agree(SECOND, ALL, 0, meanwhile)
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert [rank.opens[-1:] for rank in ranks] == [[made.step]] * 3
+
+
+def test_a_rank_that_falls_silent_once_it_is_ready_may_come_back_in_time() -> None:
+    """It is waited for as one that never answered."""
+    ranks = [Rank(0), Rank(1)]
+    where, asked = ranks[1].where, iter((True,))
+
+    def falls_silent(number: int) -> Reply:
+        if next(asked, False):
+            ranks[1].go_on.clear()
+        return where(number)
+
+    ranks[1].where = falls_silent  # type: ignore[method-assign]
+    with job(*ranks) as running:
+
+        def meanwhile() -> None:
+            ranks[1].go_on.set()
+            while running.speaker.away:
+                running.speaker.listeners()
+
+        made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
+    assert (made.ranks, made.left_out) == ((0, 1), {})
+    assert ranks[1].opens == [made.step]
+
+
+def test_what_is_asked_for_no_more_is_given_up_while_a_window_is_recorded_first() -> None:
+    """Else a cancel would be heard once the patience is over."""
+    ranks = [Rank(0), Rank(1)]
+    with job(*ranks) as running:
+        told_one_before(running, itertools.repeat("open"), *ranks)
+        began_s = running.time.now_s
+
+        def meanwhile() -> None:
+            if running.time.now_s > began_s + 1.0:
+                raise NoWindowError("disarmed by request 3", outcome="disarmed")
+
+        made = running.leader.agree(SECOND, ALL, PROPOSAL.number, meanwhile)
+    assert (made.step, made.outcome) == (None, "disarmed")
+    assert made.took_s < 2.0
+
+
+def test_the_leader_says_where_it_is_before_it_asks_the_others() -> None:
+    """Who counts its steps otherwise is told by that: none is to look ahead of it who is not."""
+    ranks = [Rank(0), Rank(1)]
+    where, seen = ranks[0].where, list[bytes]()
+
+    def note(number: int) -> Reply:
+        seen.append(running.store.values[NEXT])
+        return where(number)
+
+    ranks[0].where = note  # type: ignore[method-assign]
+    with job(*ranks) as running:
+        before = running.store.values[NEXT]
+        running.leader.roll_call(1)
+        assert (seen, int(running.store.values[NEXT])) == ([before], int(before) + 1)

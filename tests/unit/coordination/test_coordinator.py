@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
+from dynprof.coordination import coordinator as coordinator_module
+from dynprof.coordination import leader, roll
 from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
@@ -18,6 +20,8 @@ from tests.pace import patience_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import pytest
+
     from dynprof.coordination.participant import Participant
 
 
@@ -25,6 +29,7 @@ class Alone:
     """A leader's rank that can, a wall without a failure, and a keeper that waits for nothing."""
 
     number = waits = under_way = 0
+    unheard = False
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say that it can."""
@@ -192,3 +197,66 @@ def test_a_rank_that_fails_at_something_goes_on_to_agree() -> None:
     assert [one.step is not None for one in made] == [False, True, True, True]
     assert [[*one.left_out] for one in made[1:]] == [[0], [], []]
     assert made[1].left_out[0].startswith(failed)
+
+
+class Keeper(Alone):
+    """A keeper of one window that is over, but for a rank that is silent.
+
+    Attributes:
+        heard: The requests that it has heard of.
+    """
+
+    number, unheard = 4, True
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
+        """Note it."""
+        del replies
+        self.heard.append(number)
+
+    def where(self, number: int) -> Reply:
+        """Say nothing."""
+        del number
+        return Reply(0)
+
+    def withdraw(self, withdrawal: Withdrawal) -> Reply:
+        """Hear that there is no window."""
+        del withdrawal
+        return Reply(0)
+
+
+def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
+    """It may have its capture by then; the end does not wait for it to speak."""
+    store, keeper = MemoryStore(), Keeper()
+    coordinator = leader_of(Group(0, 2, lambda: store), keeper)
+    coordinator.begin()
+    while "dynprof/leader" not in store.values:
+        threading.Event().wait(0.0005)
+    coordinator.end()
+    assert not coordinator._thread.is_alive()
+    assert keeper.heard[-1:] == [4]
+
+
+def test_the_roll_is_called_while_ranks_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of earlier windows is known meanwhile; a cancel ends the waiting."""
+    monkeypatch.setattr(leader, "SOON_S", 0.01)
+    monkeypatch.setattr(roll, "SOON_S", 0.01)
+    monkeypatch.setattr(coordinator_module, "WATCHED_S", 0.01)
+    store, keeper = MemoryStore(), Keeper()
+    made: list[Agreement] = []
+    coordinator = leader_of(Group(0, 2, lambda: store), keeper)
+    begin_with_a_listener(coordinator, store)
+    coordinator.propose(Proposal(1, "{}", 0.0, 3600.0), Terms(RankSet.parse("all")), made.append)
+    while 1 in coordinator._not_begun:
+        threading.Event().wait(0.0005)
+    keeper.heard.clear()
+    while len(keeper.heard) < 3:
+        threading.Event().wait(0.0005)
+    assert made == []
+    coordinator.take_back("disarmed", "disarmed by request 2")
+    while not made:
+        threading.Event().wait(0.0005)
+    assert (made[0].outcome, made[0].reasons) == ("disarmed", ("disarmed by request 2",))
+    coordinator.end()

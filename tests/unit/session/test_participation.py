@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dynprof.coordination.job_group import Begun
-from dynprof.coordination.messages import Cancellation, Mark, Opening, Proposal, Reply
+from dynprof.coordination.messages import (
+    Cancellation,
+    Mark,
+    Opening,
+    Proposal,
+    Reply,
+    Withdrawal,
+)
 from dynprof.requests.edits import Edit
 from dynprof.session import participation
 from dynprof.session.job_windows import JobWindows
@@ -236,3 +243,16 @@ def test_an_agreed_step_that_passes_in_a_graph_capture(
     (answer,) = job.session.status().edits
     assert (answer.outcome, job.manifests()) == ("refused", [])
     assert "5" in answer.text
+
+
+def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> None:
+    """And the next one that there is nothing."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, 1))
+    member.consider(Proposal(1, '{"active": 2}', 1.0, 0.0))
+    member.withdraw(Withdrawal(1, ("disarmed by request 2",), outcome="disarmed"))
+    for number in (2, 3):
+        member.cancel(Cancellation(number, '{"cancel": true}', float(number)))
+    answers = {one.number: one.text for one in job.session.status().edits}
+    assert answers[2] == "cancel, disarms what there is"
+    assert "nothing is open or waiting" in answers[3]
