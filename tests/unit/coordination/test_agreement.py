@@ -815,7 +815,14 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
         ranks[1].go_on.clear()
         assert running.leader.agree(PROPOSAL, ALL).left_out == {1: SILENT}
         busy_for(ranks[2], 1000)
-        began_s = running.time.now_s
+        began_s, where = running.time.now_s, ranks[1].where
+
+        def of_what_it_knows(number: int) -> Reply:
+            return replace(
+                where(number), takes_part=number in [p.number for p in ranks[1].proposed]
+            )
+
+        ranks[1].where = of_what_it_knows  # type: ignore[method-assign]
 
         def meanwhile() -> None:
             if running.time.now_s > began_s + 2.0 and not ranks[1].go_on.is_set():
