@@ -118,7 +118,7 @@ class RollKeeper(Protocol):
 
     @property
     def under_way(self) -> int:
-        """How many windows ranks are on their way with; each is asked about as often."""
+        """How many windows are to be asked about, if ranks are on their way with any."""
 
     @property
     def unheard(self) -> bool:

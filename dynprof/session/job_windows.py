@@ -73,10 +73,11 @@ class JobWindows:
 
     @property
     def number(self) -> int:
-        """The request to ask about: each in turn, those on their way first; 0 for none."""
+        """The request to ask about: each in turn of which there may be news; 0 for none."""
         with self._lock:
             agreed = [n for n, known in self._kept.items() if known.made]
-            return next((n for n in agreed if self._kept[n].pending), agreed[0] if agreed else 0)
+            news = (n for n in agreed if self._kept[n].pending or self._kept[n].unheard)
+            return next(news, agreed[0] if agreed else 0)
 
     @property
     def unused(self) -> int:
@@ -85,9 +86,11 @@ class JobWindows:
 
     @property
     def under_way(self) -> int:
-        """How many windows ranks are on their way with."""
+        """How many windows there may be news of, if ranks are on their way with any."""
         with self._lock:
-            return sum(bool(known.pending) for known in self._kept.values())
+            kept = self._kept.values()
+            news = sum(bool(known.pending) or known.unheard for known in kept)
+            return news if any(known.pending for known in kept) else 0
 
     @property
     def unheard(self) -> bool:

@@ -84,8 +84,10 @@ class KnownWindow:
 
     @property
     def unheard(self) -> bool:
-        """Whether a rank is missing that may have recorded it, and say so yet."""
-        return not {NO_ANSWER, SILENT}.isdisjoint(self.missing.values())
+        """Whether a rank is missing that may have recorded it, and has said nothing since."""
+        told = self.told or {}
+        silent = {rank for rank, why in self.missing.items() if why in (NO_ANSWER, SILENT)}
+        return not silent <= told.keys()
 
     @property
     def stragglers(self) -> dict[int, str]:

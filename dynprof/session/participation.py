@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 USUAL_STEP_MS = 100.0
 """Where none has been measured yet."""
-NEWS_S = 20.0
-"""A leader that has not heard the end of a window asks again within that time."""
+NEWS_S = 300.0
+"""So long the end of a window is news: the leader may not have heard what was said too late."""
 SOON_S = 2.0
 """A window that opens within that time is not superseded: some ranks would record it, some not."""
 

@@ -340,19 +340,33 @@ def test_a_rank_that_saves_after_its_silence_is_in_the_record(tmp_path: Path) ->
     assert set(record.ranks) == {0, 1, 2}
 
 
-def test_what_ranks_are_on_their_way_with_is_asked_about_first(tmp_path: Path) -> None:
-    """Else its turn comes seldom where others are kept, and the job may have ended by then."""
+def test_windows_of_which_there_may_be_news_are_asked_about_first(tmp_path: Path) -> None:
+    """Else the turn of one comes seldom where others are kept: the job may have ended by then."""
     known = windows(tmp_path)
-    for number in (5, 6):
+    for number in (5, 6, 7):
         known.begin(number, asked(60.0 * number))
         known.settle(Agreement(number, 30 * number, (0, 1), {}))
-    known.hear(5, {0: said(0, "saved")})  # rank 1 is silent: that one stays, too
-    assert known.under_way == 2
+    known.hear(5, {0: said(0, "saved")})  # rank 1 is silent, and may have saved it, too
+    known.hear(7, {rank: said(rank, "saved") for rank in (0, 1)})
+    assert (known.under_way, known.unheard) == (3, True)
     found = []
     for _ in range(4):
         found.append(known.number)
         known.hear(known.number, {rank: said(rank, "open") for rank in range(3)})
-    assert found == [4, 6, 4, 6]
-    for number in (4, 6):
+    assert found[:2] == [4, 6]
+    assert 7 not in found
+    for number in (4, 5, 6):
         known.hear(number, {rank: said(rank, "saved") for rank in range(3)})
-    assert (known.under_way, known.number) == (0, 5)
+    assert (known.under_way, known.unheard, known.number) == (0, False, 7)
+
+
+def test_a_rank_that_knows_nothing_of_a_window_has_been_heard(tmp_path: Path) -> None:
+    """It fell silent before it was told the step: nothing more comes of it."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    known.settle(Agreement(5, 30, (0,), {1: "it did not answer in time"}))
+    known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
+    known.hear(5, {0: said(0, "saved")})
+    assert known.unheard
+    known.hear(5, {0: said(0, "saved"), 1: said(1, "")})
+    assert not known.unheard
