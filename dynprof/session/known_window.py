@@ -45,7 +45,7 @@ class KnownWindow:
         if self.made is None:
             return ()
         late = [rank for rank in self.made.left_out if self._said(rank) not in NO_PART]
-        return tuple(sorted({*self.made.ranks, *late}))
+        return tuple(sorted({*self.made.ranks, *late})) if late else self.made.ranks
 
     @property
     def agreed(self) -> tuple[int, Agreement, Asked] | None:

@@ -196,6 +196,25 @@ def job(*ranks: Rank, world_size: int | None = None) -> Iterator[Job]:
 ALL = Terms(RankSet.parse("all"))
 
 
+def falls_silent(rank: Rank, after: int) -> None:
+    """Have a rank answer so many questions, and fall silent at the next, once."""
+    answers, asked = rank.where, iter([*[False] * after, True])
+
+    def where(number: int) -> Reply:
+        if next(asked, False):
+            rank.go_on.clear()
+        return answers(number)
+
+    rank.where = where  # type: ignore[method-assign]
+
+
+def come_back(running: Job, rank: Rank) -> None:
+    """Have a silent rank go on, and wait until it has caught up."""
+    rank.go_on.set()
+    while running.speaker.away:
+        running.speaker.listeners()
+
+
 def test_all_open_at_one_step() -> None:
     """The step lies ahead of each of them, also of the one that is furthest."""
     ranks = [Rank(0, 7), Rank(1, 9), Rank(2, 8)]
@@ -263,14 +282,7 @@ def test_a_rank_that_does_not_answer_is_left_out_by_name() -> None:
 def test_a_rank_that_falls_silent_amid_an_agreement_puts_the_step_off_no_further() -> None:
     """The others are waited for as long as it takes to tell them, not as it took to miss it."""
     ranks = [Rank(0), Rank(1), Rank(2)]
-    stands_still, asked = ranks[2].where, iter((False, True))
-
-    def where(number: int) -> Reply:
-        if next(asked, False):
-            ranks[2].go_on.clear()
-        return stands_still(number)
-
-    ranks[2].where = where  # type: ignore[method-assign]
+    falls_silent(ranks[2], after=1)
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, ALL)
     assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
@@ -611,9 +623,7 @@ def test_a_silent_rank_that_comes_back_in_time_takes_part() -> None:
         def back_after_a_while(seconds: float) -> None:
             pass_by(seconds)
             if running.time.now_s > before_s + 7.0 and not ranks[2].go_on.is_set():
-                ranks[2].go_on.set()
-                while running.speaker.away:
-                    running.speaker.listeners()
+                come_back(running, ranks[2])
 
         running.leader._sleep = back_after_a_while
         made = running.leader.agree(PROPOSAL, ALL)
@@ -826,9 +836,7 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
 
         def meanwhile() -> None:
             if running.time.now_s > began_s + 2.0 and not ranks[1].go_on.is_set():
-                ranks[1].go_on.set()
-                while running.speaker.away:
-                    running.speaker.listeners()
+                come_back(running, ranks[1])
             if running.time.now_s > began_s + 4.0:
                 busy_for(ranks[2], 0)
 
@@ -840,20 +848,11 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
 def test_a_rank_that_falls_silent_once_it_is_ready_may_come_back_in_time() -> None:
     """It is waited for as one that never answered."""
     ranks = [Rank(0), Rank(1)]
-    where, asked = ranks[1].where, iter((True,))
-
-    def falls_silent(number: int) -> Reply:
-        if next(asked, False):
-            ranks[1].go_on.clear()
-        return where(number)
-
-    ranks[1].where = falls_silent  # type: ignore[method-assign]
+    falls_silent(ranks[1], after=0)
     with job(*ranks) as running:
 
         def meanwhile() -> None:
-            ranks[1].go_on.set()
-            while running.speaker.away:
-                running.speaker.listeners()
+            come_back(running, ranks[1])
 
         made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
     assert (made.ranks, made.left_out) == ((0, 1), {})
