@@ -124,7 +124,12 @@ class Speaker:
         return {rank: of[number] for rank, of in self._parted.items() if number in of}
 
     def say(self, message: Message) -> int:
-        """Say something to all; return its place."""
+        """Say something to all; return its place.
+
+        Who was away and has caught up by now is expected to reply to it.
+        """
+        if self.away:
+            self.listeners()
         place, self._place = self._place, self._place + 1
         self._store.set(said_at(place), to_text(message))
         self._store.set(NEXT, str(self._place))

@@ -209,10 +209,15 @@ def falls_silent(rank: Rank, after: int) -> None:
 
 
 def come_back(running: Job, rank: Rank) -> None:
-    """Have a silent rank go on, and wait until it has caught up."""
+    """Have a silent rank go on, and wait until it has replied to all, or joined anew."""
     rank.go_on.set()
-    while running.speaker.away:
-        running.speaker.listeners()
+    values, place = running.store.values, int(running.store.get(NEXT))
+    joined = f'{{"rank":{rank.number},"place":{place}}}'.encode()
+    replied = f'"rank":{rank.number},'.encode()
+    while replied not in values.get(f"dynprof/{place - 1}/replies", b""):
+        if joined in values[JOINED]:
+            break
+        threading.Event().wait(0.0005)
 
 
 def test_all_open_at_one_step() -> None:
