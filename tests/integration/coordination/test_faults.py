@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
+from dynprof.coordination import roll
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
@@ -160,6 +162,19 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
         wait_for("its return", lambda: arm(tmp_path, 0)[0] == 0 or None)
     assert "rank 1 takes no part: it did not answer in time" in log(tmp_path, 0)
     assert set(captured(tmp_path)) == {0, 1, 2}
+
+
+def test_a_rank_that_is_stopped_and_goes_on_in_time(tmp_path: Path) -> None:
+    """Its silence delays the start, and the window has it."""
+    with job(tmp_path, 2) as running:
+        os.kill(running[1].pid, signal.SIGSTOP)
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
+        time.sleep(roll.SOON_S + 1)  # it is away
+        assert not captured(tmp_path)
+        os.kill(running[1].pid, signal.SIGCONT)
+        wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
+    firsts = {load_manifest(path).steps.first for path in tmp_path.rglob("rank_*.info.json")}
+    assert len(firsts) == 1
 
 
 def test_an_evaluation_that_others_do_not_wait_for(tmp_path: Path) -> None:
