@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
-from dynprof.files.regular import NotRegularError, descriptor_of, memory_to_read
+from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,10 +65,7 @@ def _read(path: Path, *, follow_symlinks: bool) -> tuple[bytes, os.stat_result]:
         real = path.resolve() if follow_symlinks else path
         if refusal := _why_refused(facts) or _why_replaceable(real.parent.stat()):
             raise ConfigError([Problem(refusal)])
-        raw, piece_bytes = b"", memory_to_read(facts.st_size, MAX_BYTES)
-        while len(raw) <= MAX_BYTES and (piece := os.read(descriptor, piece_bytes)):
-            raw += piece
-        return raw, facts
+        return read_at_most(descriptor, facts.st_size, MAX_BYTES), facts
     finally:
         os.close(descriptor)
 

@@ -149,9 +149,16 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:
     return open(descriptor_of(path, follow_symlinks=follow_symlinks)[0], "rb")  # noqa: PTH123
 
 
-def memory_to_read(size: int, most_bytes: int) -> int:
-    """Return how many bytes to ask for at once: as much memory is taken, whatever is read."""
-    return min(size, most_bytes) + 1
+def read_at_most(descriptor: int, size: int, most_bytes: int) -> bytes:
+    """Read a file to its end; of a larger one something beyond ``most_bytes``.
+
+    As much memory is taken at once as is asked for, whatever is read: so no more than ``size``,
+    which the system says that it has.
+    """
+    content, piece_bytes = b"", min(size, most_bytes) + 1
+    while len(content) <= most_bytes and (piece := os.read(descriptor, piece_bytes)):
+        content += piece
+    return content
 
 
 def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) -> bytes:
@@ -160,11 +167,11 @@ def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) 
     Raises:
         OSError: It cannot be read, something else stands there, or it is larger.
     """
-    content = b""
-    with open_regular(path, follow_symlinks=follow_symlinks) as file:
-        piece_bytes = memory_to_read(os.fstat(file.fileno()).st_size, most_bytes)
-        while len(content) <= most_bytes and (piece := file.read(piece_bytes)):
-            content += piece
+    descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
+    try:
+        content = read_at_most(descriptor, facts.st_size, most_bytes)
+    finally:
+        os.close(descriptor)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return content
