@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from dynprof.coordination.messages import Reply
 
 
-def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply]) -> RankSet:
-    """Return the ranks by their numbers.
+def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply], world_size: int) -> RankSet:
+    """Return the ranks by their numbers; who is named by his is among them though he is silent.
 
     Args:
         asked: What the config says.
         replies: Where each rank is, and how long its steps take.
+        world_size: How many ranks the job has.
 
     Raises:
         ValueError: The slowest is asked for, and no rank knows how long its steps take.
     """
-    found = {rank for rank in replies if rank in asked}
+    found = {rank for rank in range(world_size) if rank in asked}
     if "one per host" in asked.chosen:
         first_of = {replies[rank].host: rank for rank in sorted(replies, reverse=True)}
         found |= set(first_of.values())

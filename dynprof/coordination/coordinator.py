@@ -147,11 +147,11 @@ class Coordinator:
             outcome: What becomes of that.
             why: In words.
         """
-        self._instead = NoWindowError(why, outcome=outcome)
         found = []
         with contextlib.suppress(KeyError):  # the thread of this may begin one meanwhile
             while True:
                 found.append(self._not_begun.pop())
+        self._instead = NoWindowError(why, outcome=outcome)  # last: who begins one forgets it first
         return sorted(found)
 
     def tell(self, message: Message) -> None:

@@ -10,7 +10,7 @@ from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, w
 from dynprof.coordination.messages import Opening, Withdrawal
 from dynprof.coordination.pace import Pace
 from dynprof.coordination.patience import held_up
-from dynprof.coordination.roll import LOOK_AGAIN_S, SOON_S, Roll
+from dynprof.coordination.roll import LOOK_AGAIN_S, ON_THE_WAY, SOON_S, Roll
 from dynprof.coordination.start_step import Place, start_step
 from dynprof.coordination.step_numbers import far_apart, perhaps_otherwise, renumbered
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
@@ -35,7 +35,6 @@ OLD_S = 2.0
 """Where ranks were so long ago tells nothing of how fast they go now."""
 LONGEST_LOOK_S = 0.5
 """Between two looks at who is not ready."""
-ON_THE_WAY = {"waiting", "open", "saving"}
 
 
 class Leader:
@@ -99,7 +98,8 @@ class Leader:
         """Return the proposal with the ranks by their numbers, and who they are."""
         if asked.chosen:
             try:
-                asked = chosen_ranks(asked, self._roll.where(proposal.number))
+                there = self._roll.where(proposal.number)
+                asked = chosen_ranks(asked, there, self._world_size)
             except ValueError as error:
                 raise NoWindowError(str(error)) from None
             proposal = replace(proposal, ranks=str(asked))
@@ -110,7 +110,7 @@ class Leader:
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """Propose it, and wait for who is not ready; return where all are, and who never was.
 
-        Who has not heard of it, and answers now, is proposed to.
+        Who has not heard of it, or knows of it no more, and answers now, is proposed to.
         """
         asked_s, pace = self._clock(), Pace(LOOK_AGAIN_S, LONGEST_LOOK_S)
         replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
@@ -122,7 +122,7 @@ class Leader:
             self._meanwhile()
             self._sleep(pace.pause_s())
             replies = self._roll.where(proposal.number)
-            if wanted & (replies.keys() - proposed.keys()):
+            if wanted & ((replies.keys() - proposed.keys()) | _forgetful(proposed, replies)):
                 replies = proposed = self._all_can(proposal, downgrade=terms.downgrade)
         if self._clock() > asked_s + OLD_S:
             replies = self._roll.where(proposal.number)
@@ -191,7 +191,8 @@ class Leader:
     ) -> Agreement | None:
         """Find the step, now that all are free, and tell it to all.
 
-        None where somebody has fallen silent meanwhile who may yet come back in time.
+        None where somebody has fallen silent meanwhile who may yet come back in time, or has
+        and knows of it no more.
         """
         number = proposal.number
         ready = _taking_part(before) - left_out.keys()
@@ -200,7 +201,12 @@ class Leader:
         places, lead_s = self._places(number, before, ready)
         if earlier and start_step(places, lead_s) > self._told.get(earlier, -1):
             left_out |= self._let_record(ready, earlier, proposal.patience_s)
-            places, lead_s = self._places(number, self._roll.where(number), ready - left_out.keys())
+            now = self._roll.where(number)
+            forgetful = ready & _forgetful(before, now) - left_out.keys()
+            if forgetful and self._clock() < self._until_s:
+                return None
+            left_out |= {rank: self._roll.why_lost(rank) for rank in forgetful}
+            places, lead_s = self._places(number, now, ready - left_out.keys())
         there = {place.rank for place in places}
         gone = ready - there - left_out.keys()
         silent = gone & self._roll.away - self._roll.long_silent(proposal.patience_s)
@@ -271,6 +277,12 @@ class Leader:
 
 def _taking_part(replies: Mapping[int, Reply]) -> set[int]:
     return {rank for rank, one in replies.items() if one.takes_part}
+
+
+def _forgetful(before: Mapping[int, Reply], now: Mapping[int, Reply]) -> set[int]:
+    """Return who was to take part and knows nothing of it: it was away, and has joined anew."""
+    still = {rank for rank, one in now.items() if one.takes_part or one.problem}
+    return (_taking_part(before) & now.keys()) - still
 
 
 def _insist_on(ranks: set[int], left_out: Mapping[int, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.messages import Proposal, Question
@@ -21,6 +22,8 @@ SOON_S = 5.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
+ON_THE_WAY = {"waiting", "open", "saving"}
+"""What a rank says of a window that is not over there."""
 
 
 class Roll:
@@ -65,9 +68,18 @@ class Roll:
         return replies
 
     def call(self, number: int, patience_s: float) -> dict[int, Reply]:
-        """Ask the same; of those that have parted, what they said last."""
+        """Ask the same; of those that have parted, what they said last.
+
+        One that has begun anew since knows nothing of the request: what had come of it stands.
+        """
         replies = self.where(number, patience_s)
-        return {**self._speaker.last_words(number), **replies}
+        last, parted = self._speaker.last_words(number), self._speaker.parted
+        found = {rank: one for rank, one in last.items() if rank in parted} | replies
+        for rank in last.keys() & replies.keys():
+            outcome, capture, cut = last[rank].outcome, last[rank].capture, last[rank].cut
+            if not replies[rank].outcome and outcome not in ON_THE_WAY:
+                found[rank] = replace(replies[rank], outcome=outcome, capture=capture, cut=cut)
+        return found
 
     def ask(self, message: Message, patience_s: float) -> dict[int, Reply]:
         """Say something to all, this rank included; return what they say to it in time."""

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE_S = 0.05
 """Between two looks at how many have replied."""
+LAST_WORDS = 8
+"""Of so many requests, the newest, it is kept what a rank said of them as it parted."""
 
 
 class Speaker:
@@ -65,7 +67,8 @@ class Speaker:
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
-        self._parted: dict[int, dict[int, Reply]] = {}  # by rank, and number of the request
+        self._parted: set[int] = set()
+        self._last: dict[int, dict[int, Reply]] = {}  # by rank, and number of the request
         self.away: set[int] = set()
         self._there = set(range(max(0, self._place - KEPT), self._place))
 
@@ -108,11 +111,14 @@ class Speaker:
 
     def _hear_of(self, one: Joined | Parted) -> None:
         if isinstance(one, Parted):
-            self._awaits.pop(one.reply.rank, None)
-            self._parted.setdefault(one.reply.rank, {})[one.number] = one.reply
+            rank = one.reply.rank
+            self._awaits.pop(rank, None)
+            self._parted.add(rank)
+            words = {**self._last.get(rank, {}), one.number: one.reply}
+            self._last[rank] = dict(sorted(words.items())[-LAST_WORDS:])
         else:
             self._awaits[one.rank] = max(one.place, self._awaits.get(one.rank, 0))
-            self._parted.pop(one.rank, None)
+            self._parted.discard(one.rank)
 
     @property
     def parted(self) -> set[int]:
@@ -120,8 +126,11 @@ class Speaker:
         return set(self._parted)
 
     def last_words(self, number: int) -> dict[int, Reply]:
-        """Return what those who have parted said of a request, by rank."""
-        return {rank: of[number] for rank, of in self._parted.items() if number in of}
+        """Return what those who have parted said of a request, by rank.
+
+        They may have joined again since: what they know of it then is nothing.
+        """
+        return {rank: of[number] for rank, of in self._last.items() if number in of}
 
     def say(self, message: Message) -> int:
         """Say something to all; return its place.
@@ -160,7 +169,7 @@ class Speaker:
         return found
 
     def _note(self, place: int, ranks: AbstractSet[int]) -> None:
-        for rank in ranks - self._parted.keys():
+        for rank in ranks - self._parted:
             self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
 
     def _read(self, place: int) -> dict[int, Reply]:

@@ -19,12 +19,15 @@ from dynprof.coordination.listener import Listener
 from dynprof.coordination.messages import (
     Cancellation,
     Farewell,
+    Joined,
     Mark,
     Opening,
+    Parted,
     Profiler,
     Proposal,
     Reply,
     Withdrawal,
+    to_text,
 )
 from dynprof.coordination.roll import JOIN_S
 from dynprof.coordination.speaker import Speaker
@@ -442,6 +445,24 @@ def test_who_parts_says_what_became_of_it_and_is_waited_for_no_more() -> None:
         assert running.store.values.keys() == kept | {f"dynprof/{place}/said"}
 
 
+def test_what_a_rank_said_as_it_parted_stands_where_it_has_joined_again() -> None:
+    """As after ``dp.shutdown()`` and ``dp.init()``: it has its capture, and knows nothing of it."""
+    ranks = [Rank(0), Rank(1)]
+    with job(*ranks) as running:
+        running.leader.agree(PROPOSAL, ALL)
+        listener = Listener(running.store, 1, 2, 1, running.ended.wait)
+        listener.part(ranks[1].parting())
+        place = int(running.store.get(NEXT))
+        running.store.append(JOINED, to_text(Joined(1, place)) + "\n")
+        replies = running.leader.roll_call(PROPOSAL.number)
+        assert (replies[1].outcome, replies[1].capture) == ("saved", "of 1")
+        assert replies[1].step == ranks[1].step  # it answers
+        assert running.leader.roll_call(PROPOSAL.number + 2)[1].outcome == ""
+        waits = Parted(SECOND.number + 1, Reply(1, outcome="open"))
+        running.store.append(JOINED, to_text(waits) + "\n" + to_text(Joined(1, place + 2)) + "\n")
+        assert running.leader.roll_call(SECOND.number + 1)[1].outcome == ""
+
+
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_store_holds_little_however_much_is_said(silent: bool) -> None:
     """Of each rank that is away one message more."""
@@ -474,6 +495,17 @@ def test_ranks_are_chosen_among_those_that_are_there(asked: str, expected: set[i
     with job(*ranks) as running:
         made = running.leader.agree(PROPOSAL, Terms(RankSet.parse(asked)))
     assert (set(made.ranks), made.left_out) == (expected, {})
+
+
+@pytest.mark.parametrize("asked", ["0-2, slowest", "every 2nd, slowest"])
+def test_who_is_named_beside_those_that_are_chosen_is_missed(asked: str) -> None:
+    """It was asked for, and does not answer: the others' windows are not the whole."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    ranks[1].step_s = 9.0
+    with job(*ranks) as running:
+        ranks[2].go_on.clear()
+        made = running.leader.agree(PROPOSAL, Terms(RankSet.parse(asked)))
+    assert (made.ranks, made.left_out) == ((0, 1), {2: SILENT})
 
 
 def test_the_slowest_of_ranks_that_know_no_pace_is_none() -> None:
@@ -848,6 +880,62 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
         made = running.leader.agree(SECOND, ALL, 0, meanwhile)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert [rank.opens[-1:] for rank in ranks] == [[made.step]] * 3
+
+
+def forgets_where_it_was_away(rank: Rank) -> None:
+    """Have a rank that joins anew take part only in what is proposed from then on."""
+    where, open_at, left_alone, forgotten = rank.where, rank.open_at, rank.left_alone, [0]
+
+    def knows() -> bool:
+        return len(rank.proposed) > forgotten[-1]
+
+    def forget(why: str) -> None:
+        forgotten.append(len(rank.proposed))
+        left_alone(why)
+
+    rank.left_alone = forget  # type: ignore[method-assign]
+    rank.where = lambda number: replace(where(number), takes_part=knows())  # type: ignore[method-assign]
+    rank.open_at = lambda opening: open_at(opening) if knows() else Reply(1)  # type: ignore[method-assign]
+
+
+def test_a_rank_that_was_away_while_another_was_waited_for_is_proposed_to_again() -> None:
+    """It had answered the proposal, and was told as it came back that the others have gone on."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        busy_for(ranks[2], 1000)
+        falls_silent(ranks[1], after=1)
+        forgets_where_it_was_away(ranks[1])
+
+        def meanwhile() -> None:
+            if running.time.now_s > 8.0:
+                come_back(running, ranks[1])
+            if running.time.now_s > 9.0:
+                busy_for(ranks[2], 0)
+
+        made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
+    assert ranks[1].alone == ["the others have gone on, or begun anew"]
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert [rank.opens for rank in ranks] == [[made.step]] * 3
+
+
+def test_a_rank_that_was_away_while_a_window_was_recorded_first_is_proposed_to_again() -> None:
+    """Else it would be taken to open, and know nothing of it."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        outcomes = ("saved" if ranks[1].alone else "open" for _ in itertools.count())
+        told_one_before(running, outcomes, *ranks)
+        falls_silent(ranks[1], after=5)
+        forgets_where_it_was_away(ranks[1])
+        began_s = running.time.now_s
+
+        def meanwhile() -> None:
+            if running.time.now_s > began_s + 8.0:
+                come_back(running, ranks[1])
+
+        made = running.leader.agree(SECOND, ALL, PROPOSAL.number, meanwhile)
+    assert ranks[1].alone
+    assert (made.ranks, made.left_out) == ((0, 1, 2), {})
+    assert ranks[1].opens == [made.step]
 
 
 def test_a_rank_that_falls_silent_once_it_is_ready_may_come_back_in_time() -> None:
