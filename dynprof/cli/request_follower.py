@@ -15,7 +15,7 @@ from dynprof.cli.whole_job import is_over, tell_of_all
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
 from dynprof.journal.journal import printable
-from dynprof.journal.status import HEARTBEAT_S, LEADS, JobStatus, Status
+from dynprof.journal.status import HEARTBEAT_S, JobStatus, Status
 
 POLL_S = 0.1
 ANSWER_S = 3 * HEARTBEAT_S
@@ -73,17 +73,21 @@ class Follower:
         return max(codes, default=0)
 
     def _led(self, newest: dict[tuple[int, str, int], Status]) -> tuple[JobStatus, int] | None:
-        """Return what the rank that leads knows, and its number of the request, if it has both."""
+        """Return what the rank that leads knows, and its number of the request, if it has both.
+
+        Or that has led, where its group or its process is no more.
+        """
         for status in newest.values():
-            answer = self._answer(status) if status.agreement == LEADS else None
-            if status.job and answer and health(status) in LIVE:
+            answer = self._answer(status) if status.job else None
+            if status.job and answer:
                 return (status.job, answer.number) if answer.outcome in LED else None
         return None
 
     def _is_over_everywhere(self, newest: dict[tuple[int, str, int], Status]) -> bool:
         """Return whether it is over on the ranks that are not to be seen from here, too."""
         led = self._led(newest)
-        return led is None or is_over(*led)
+        tells = any(one.job and health(one) in LIVE for one in newest.values())
+        return not tells or led is None or is_over(*led)
 
     def _answer(self, status: Status | None) -> Answer | None:
         if status is None:

@@ -22,7 +22,7 @@ BAR = 20
 def job_lines(leader: Status) -> list[tuple[str, str]]:
     """Return what is to be said of all ranks, lines with their styles."""
     job = leader.job
-    if job is None:
+    if job is None or leader.agreement != LEADS:
         return []
     states = ", ".join(f"{count} {state}" for state, count in job.states.items())
     age = f", heard {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
@@ -58,20 +58,22 @@ def _window(job: JobStatus) -> str:
 
 def is_over(job: JobStatus, request: int) -> bool:
     """Return whether nothing more comes of a request on any rank."""
-    return job.request > request or (job.request == request and job.pending == 0)
+    known = job.of(request)
+    return known.pending == 0 if known else job.request > request
 
 
 def tell_of_all(directory: Path, job: JobStatus, request: int) -> int:
     """Say how a request ended on all ranks; return the exit code that this means."""
-    if job.request != request:
-        return 0  # a later one took its place, which has been said
-    if job.problems:
-        say("\n".join(job.problems), err=True)
+    known = job.of(request)
+    if known is None:
+        return 0  # many later ones took its place, which has been said
+    if known.problems:
+        say("\n".join(known.problems), err=True)
         return UNSERVED
-    where = f": {directory / job.record}" if job.record else ""
-    say(f"{job.saved:,} of {counted(job.asked, 'rank')} saved it{where}", err=True)
-    for rank, why in job.stragglers.items():
+    where = f": {directory / known.record}" if known.record else ""
+    say(f"{known.saved:,} of {counted(known.asked, 'rank')} saved it{where}", err=True)
+    for rank, why in known.stragglers.items():
         say(f"rank {rank}: {why}", err=True)
-    for text in job.remarks:
+    for text in known.remarks:
         say(text, err=True)
-    return 0 if job.saved == job.asked else LOST
+    return 0 if known.saved == known.asked else LOST

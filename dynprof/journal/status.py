@@ -35,13 +35,11 @@ LEADS = "leads"
 
 
 @dataclass(frozen=True)
-class JobStatus:
-    """All ranks of a job, as the one that leads has last heard of them.
+class WindowStatus:
+    """One request on all ranks, as the one that leads has last heard of it.
 
     Attributes:
-        ranks: How many there are.
-        states: How many are in each state; ``missing`` are those that do not answer.
-        request: Number of the newest request that was proposed to them; 0 for none.
+        request: Its number; 0 for none.
         asked: How many were asked to record.
         saved: How many have saved it.
         pending: How many are on their way to that; None before they have agreed.
@@ -49,11 +47,8 @@ class JobStatus:
         problems: Why none opens; empty where they do, or have not agreed yet.
         remarks: What was noticed as they agreed, and whose capture has not all the steps.
         record: The record of the window, relative to the config's directory; empty for none.
-        heard_at: When, in seconds since the epoch.
     """
 
-    ranks: int
-    states: dict[str, int]
     request: int = 0
     asked: int = 0
     saved: int = 0
@@ -62,7 +57,27 @@ class JobStatus:
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     record: str = ""
+
+
+@dataclass(frozen=True)
+class JobStatus(WindowStatus):
+    """All ranks of a job, and the newest request that was proposed to them.
+
+    Attributes:
+        ranks: How many there are.
+        states: How many are in each state; ``missing`` are those that do not answer.
+        heard_at: When, in seconds since the epoch.
+        earlier: Requests before that one.
+    """
+
+    ranks: int = 0
+    states: dict[str, int] = field(default_factory=dict)
     heard_at: float = 0.0
+    earlier: tuple[WindowStatus, ...] = ()
+
+    def of(self, request: int) -> WindowStatus | None:
+        """Return what is known of a request; None where it is not, or not any more."""
+        return next((one for one in (self, *self.earlier) if one.request == request), None)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in
 from dynprof.coordination.terms import LEADER, Agreement, Terms
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
+from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
@@ -79,11 +80,17 @@ class Agreements:
 
     @property
     def job(self) -> JobStatus | None:
-        """All ranks, where this one leads; for the status."""
-        coordinator = self._coordinator
-        return (
-            self._windows.status() if self._windows and coordinator and coordinator.leads else None
-        )
+        """All ranks, where this one leads or has led; for the status."""
+        coordinator, windows = self._coordinator, self._windows
+        if windows is None:
+            return None
+        found = windows.status()
+        of_groups_before = (one for before in (*self._unled,) for one in before.told())
+        told = {one.request: one for one in (*of_groups_before, *found.earlier)}
+        told.pop(found.request, None)
+        if not (told or found.request or (coordinator and coordinator.leads)):
+            return None
+        return replace(found, earlier=tuple(told[number] for number in sorted(told)[-TOLD:]))
 
     # edits, on the watcher's thread
 

@@ -14,8 +14,8 @@ from dynprof.captures.window_record import WindowRecord
 from dynprof.delivery.deliveries import Errand
 from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
-from dynprof.journal.edit_outcomes import ON_THE_WAY
-from dynprof.journal.status import JobStatus
+from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD
+from dynprof.journal.status import JobStatus, WindowStatus
 from dynprof.process.clock import iso
 from dynprof.session.known_window import KnownWindow
 from dynprof.version import __version__
@@ -66,6 +66,7 @@ class JobWindows:
         self._world_size, self._leader = world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
         self._kept: dict[int, KnownWindow] = {}  # by their numbers; last which was asked about last
+        self._past: dict[int, WindowStatus] = {}  # of those that are not kept any more, the newest
         self._replies: Mapping[int, Reply] = {}
         self._heard_at = 0.0
         self._written: dict[int, WindowRecord] = {}
@@ -142,7 +143,10 @@ class JobWindows:
         """Keep the newest, what is not over or still to be written, and whose silent may speak."""
         unheard = [n for n, known in self._kept.items() if known.unheard]
         keep = {max(self._kept), *sorted(self._unwritten)[-UNWRITTEN:], *sorted(unheard)[-UNHEARD:]}
-        self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
+        before = self._kept
+        self._kept = {n: one for n, one in before.items() if n in keep or not one.is_over}
+        past = {n: self._told(before[n]) for n in before.keys() - self._kept.keys()}
+        self._past = dict(sorted({**self._past, **past}.items())[-TOLD:])
         self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
 
@@ -156,10 +160,24 @@ class JobWindows:
             known, replies, heard_at = self._newest, self._replies, self._heard_at
         states = Counter(one.state for one in replies.values())
         states["missing"] = self._world_size - len(replies) if replies else 0
-        path = self._path(known)
         return JobStatus(
             ranks=self._world_size,
             states={state: count for state, count in sorted(states.items()) if count},
+            heard_at=heard_at,
+            earlier=tuple(self.told(but=known.number)),
+            **vars(self._told(known)),
+        )
+
+    def told(self, but: int = 0) -> list[WindowStatus]:
+        """Return what is to be said of the newest requests, the oldest first, but for one."""
+        with self._lock:
+            past, kept = self._past, [one for n, one in self._kept.items() if n != but]
+        found = {**past, **{known.number: self._told(known) for known in kept}}
+        return [found[number] for number in sorted(found)[-TOLD:]]
+
+    def _told(self, known: KnownWindow) -> WindowStatus:
+        path = self._path(known)
+        return WindowStatus(
             request=known.number,
             asked=len({*known.ranks, *known.missing}),
             saved=sum(known.outcome(rank) == "saved" for rank in known.ranks),
@@ -168,7 +186,6 @@ class JobWindows:
             problems=known.made.reasons if known.made else (),
             remarks=known.remarks,
             record=os.path.relpath(path, self._process.layout.root) if path else "",
-            heard_at=heard_at,
         )
 
     def _path(self, known: KnownWindow) -> Path | None:

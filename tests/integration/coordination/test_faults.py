@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
 from tests.integration.running import wait_for
 from tests.pace import patience_s
+from tests.processes import DYNPROF, start
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -148,6 +150,26 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         assert code == 5, errors
         assert "2 of 3 ranks saved it: " in errors
         assert "rank 2: " in errors
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_who_waits_for_a_window_hears_that_a_rank_died_in_it(tmp_path: Path, another: bool) -> None:
+    """Though another is asked for meanwhile, or the job ends."""
+    with job(tmp_path, 2) as running:
+        command = [*DYNPROF, "arm", str(tmp_path / "desk_0"), "--active", "300", "--wait"]
+        with start(command, stderr=subprocess.PIPE) as waiting:
+            for rank in (0, 1):
+                heard(tmp_path, rank, "; recording steps")
+            killed(running[1])
+            if another:
+                desk = tmp_path / "desk_0"
+                assert dynprof("arm", desk, "--active", 1, "--patience-s", 1)[0] == 0
+            else:
+                (tmp_path / "enough").touch()
+            _, errors = waiting.communicate()
+            assert waiting.returncode == 5, errors
+            assert "1 of 2 ranks saved it: " in errors
+            assert "rank 1: it does not answer" in errors
 
 
 def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dynprof.cli.outcome import LOST
+from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.status import screen
-from dynprof.cli.whole_job import tell_of_all
-from dynprof.journal.status import LEADS, JobStatus, Status
+from dynprof.cli.whole_job import is_over, tell_of_all
+from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
     import pytest
@@ -59,3 +60,22 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
         "rank 7: it does not answer",
         *JOB.remarks,
     ]
+
+
+def test_who_waits_for_a_window_is_told_of_that_though_a_later_one_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is over once no rank is on its way with it; what took its place is another's."""
+    earlier = (
+        WindowStatus(2, asked=2, saved=1, stragglers={1: "it does not answer"}),
+        WindowStatus(3, problems=("superseded by request 4",)),
+    )
+    job = replace(JOB, earlier=earlier)
+    assert [is_over(job, number) for number in (1, 2, 3, 4, 5)] == [True, True, True, False, False]
+    still = replace(job, earlier=(replace(earlier[0], pending=1),))
+    assert not is_over(still, 2)
+    assert tell_of_all(Path("prof_config"), job, 2) == LOST
+    assert tell_of_all(Path("prof_config"), job, 3) == UNSERVED
+    assert tell_of_all(Path("prof_config"), job, 1) == 0
+    said = ["1 of 2 ranks saved it", "rank 1: it does not answer", "superseded by request 4"]
+    assert capsys.readouterr().err.splitlines() == said

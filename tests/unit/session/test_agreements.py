@@ -76,6 +76,12 @@ def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -
         found.append((record.ranks[0].outcome, record.missing, record.ranks[0].capture != ""))
     gone = {1: NO_ANSWER}
     assert found == [("waiting", gone, False), ("open", gone, False), ("saved", gone, True)]
+    told = parts.job
+    assert told
+    assert (told.request, told.saved, told.asked, told.stragglers) == (1, 1, 2, gone)
+    parts._windows = JobWindows(parts._process, 2, "rank 0", attempt, parts._deliveries, warn)
+    (before,) = parts.job.earlier if parts.job else ()  # the group is made anew
+    assert (before.request, before.saved, before.asked, before.stragglers) == (1, 1, 2, gone)
 
 
 def test_a_reason_of_another_rank_is_one_line(job: Job) -> None:

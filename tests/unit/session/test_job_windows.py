@@ -14,6 +14,7 @@ from dynprof.coordination.terms import Agreement
 from dynprof.delivery.deliveries import Deliveries, Errand
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
+from dynprof.journal.edit_outcomes import TOLD
 from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
@@ -167,6 +168,27 @@ def test_a_window_that_another_edit_follows_is_followed_all_the_same(tmp_path: P
     assert {second.first: second.ranks[1].capture, first.first: first.ranks[2].capture} == {
         9: "/c1", 32: "/c2",
     }  # fmt: skip
+
+
+def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None:
+    """Who waits for one of them is not to take the next one's outcome for its own."""
+    known = windows(tmp_path)
+    known.begin(5, asked(60.0))
+    (first,) = known.status().earlier
+    assert (first.request, first.saved, first.asked, first.pending) == (4, 0, 4, 3)
+    known.settle(Agreement(5, None, reasons=("superseded by request 6",)))
+    known.hear(4, {0: said(0, "saved"), 2: said(2, "saved")})
+    known.begin(6, asked(120.0))
+    first, second = known.status().earlier
+    assert (first.request, first.saved, first.asked, first.pending) == (4, 2, 4, 0)
+    assert first.stragglers == {1: NO_ANSWER, 3: "it does not run dynprof"}
+    assert (second.request, second.problems) == (5, ("superseded by request 6",))
+    assert known.status().of(4) == first
+    assert known.status().of(7) is None
+    for number in range(7, 60):
+        known.begin(number, asked(60.0 * number))
+        known.settle(Agreement(number, None, reasons=("no",)))
+    assert [one.request for one in known.status().earlier] == [*range(59 - TOLD, 59)]
 
 
 def test_an_edit_that_comes_while_the_ranks_agree(tmp_path: Path) -> None:
