@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
-from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal
 from dynprof.coordination.terms import LEADER, Agreement, Terms
 from dynprof.errors import Problem
 from dynprof.files.destination import destination
@@ -20,6 +19,7 @@ from dynprof.plural import counted, listed_ranks
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows
+from dynprof.session.unproposed import Unproposed, named
 
 if TYPE_CHECKING:
     from dynprof.coordination.messages import GivenUp
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess
 
-PROPOSED_WITHIN_S = 10.0
-"""What a rank reads that follows is proposed by then, where all read the same file."""
 UNLED = 4
 """Of so many groups, the newest that are no more, windows are followed on this rank."""
 
@@ -66,7 +64,7 @@ class Agreements:
         # Of groups whose other ranks cannot be asked any more.
         self._unled: deque[JobWindows] = deque(maxlen=UNLED)
         self._looking = threading.Lock()
-        self._read_here: tuple[Edit, float] | None = None  # not said yet who leads
+        self._unproposed = Unproposed(process.layout, member, journal, self._refuse)
 
     @property
     def part(self) -> str:
@@ -102,8 +100,7 @@ class Agreements:
             number = self._edits.enter(edit, self._windows.unused if self._windows else 0)
             self._edits.guarded(number, lambda: self._propose(coordinator, number, edit))
         elif coordinator and (leader := coordinator.wait_for_a_leader()):
-            self._read_here = edit, time.monotonic()
-            self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
+            self._unproposed.read(edit, leader)
         else:  # there is none: rank 0 has no dynprof, or the store is of a kind that cannot serve
             self._edits.take(edit)
 
@@ -174,20 +171,10 @@ class Agreements:
         if self._coordinator:
             self._coordinator.look()
         self._hear_alone()
-        if self._read_here:
-            self._see_whether_it_is_proposed(*self._read_here)
+        self._unproposed.look(self._coordinator.leader if self._coordinator else "")
 
-    def _see_whether_it_is_proposed(self, edit: Edit, read_s: float) -> None:
-        text, heard_s = self._member.heard
-        if text == edit.text and heard_s >= read_s - PROPOSED_WITHIN_S:
-            self._read_here = None
-        elif self._member.is_amid_an_agreement:  # what the leader reads meanwhile waits for its end
-            self._read_here = edit, time.monotonic()
-        elif time.monotonic() >= read_s + PROPOSED_WITHIN_S:
-            self._read_here = None
-            leader = self.part.removeprefix("follows ") or "who leads"
-            text = f"what was saved here was not proposed by {leader}; save it there."
-            self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
+    def _refuse(self, edit: Edit, text: str) -> None:
+        self._edits.refuse(self._edits.enter(edit), Refusal((Problem(text),)))
 
     def _hear_alone(self) -> None:
         """Bring records to their end whose other ranks are out of reach: by what is known here."""
@@ -217,8 +204,7 @@ class Agreements:
             self._coordinator = self._member.group = None
             self._let_go_of_windows()
         if group and self._coordinator is None:
-            layout = process.layout
-            who = f"rank {group.rank} on {layout.host} ({in_utf_8(str(layout.config))})"
+            who = named(group.rank, process.layout.host, process.layout)
             self._member.group = group
             self._windows = JobWindows(
                 process,

@@ -70,6 +70,7 @@ class Participation:
     Attributes:
         group: That of which it is a rank.
         heard: The last config that the leader spoke of, and when.
+        asked_s: When it said anything last.
         is_amid_an_agreement: Whether that is proposed, and it was not said what came of it.
     """
 
@@ -87,7 +88,7 @@ class Participation:
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
         self.group: JobGroup | None = None
-        self.heard = "", float("-inf")
+        self.heard, self.asked_s = ("", -math.inf), -math.inf
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
         self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
@@ -270,7 +271,7 @@ class Participation:
         waiting = [self._newest.own] if self._take_pending(self._newest.leaders) else []
         while self._own:
             waiting.append(self._own.popitem()[0])
-        self._journal.info(why + ("" if waiting else "; nothing was under way"))
+        self._journal.info(why + ("" if waiting else "; nothing was under way here"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it once more."),)))
 
@@ -285,6 +286,7 @@ class Participation:
 
     def _reply(self, problem: str = "", *, takes_part: bool = False) -> Reply:
         self._inbox.knock()  # so that the mark is of now
+        self.asked_s = time.monotonic()
         takes_part = takes_part and not problem
         self._pace_ms = self._costs.step_ms() or self._pace_ms
         return Reply(
@@ -295,7 +297,7 @@ class Participation:
             step=self._inbox.numbered,
             step_s=None if self._pace_ms is None else self._pace_ms / 1e3,
             still_s=self._costs.still_s(),
-            at_s=time.monotonic(),
+            at_s=self.asked_s,
             host=self._process.layout.host,
             state=self._state(),
             mark=self._marks.newest,

@@ -24,8 +24,8 @@ JOB = """
 import itertools, os, random, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.coordination import leader
-from dynprof.session import agreements
-agreements.PROPOSED_WITHIN_S, leader.NUMBERS_S = 1.0, 30.0
+from dynprof.session import unproposed
+unproposed.PROPOSED_WITHIN_S, leader.NUMBERS_S = 1.0, 30.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 begin = {late} if rank == 1 else 0

@@ -49,8 +49,8 @@ JOB = (
 import itertools, os, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.coordination import coordinator
-from dynprof.session import agreements
-agreements.PROPOSED_WITHIN_S, coordinator.SILENT_S = 1.0, 3.0
+from dynprof.session import unproposed
+unproposed.PROPOSED_WITHIN_S, coordinator.SILENT_S = 1.0, 3.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 
