@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.config.file_reading import Source, read_source
+from dynprof.config.jsontext import MAX_DEPTH, read_json
 from dynprof.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -131,11 +132,18 @@ def _same(a: Reading, b: Reading) -> bool:
 
 
 def _is_whole(reading: Reading) -> bool:
-    """Tell a finished file from one that an editor may still be writing."""
+    """Tell a finished file from one that an editor may still be writing.
+
+    What may be nested deeply is left to the reader that ends there: ``json`` goes as deep as the
+    job's ``sys.setrecursionlimit()`` lets it, which may be deeper than a stack, and ends the job.
+    """
     if isinstance(reading, ConfigError):
         return False
     try:
-        json.loads(reading.raw.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        text = reading.raw.decode("utf-8-sig")
+        if text.count("[") + text.count("{") > MAX_DEPTH:
+            return not read_json(text).problems
+        json.loads(text)
+    except (ValueError, ConfigError, RecursionError):
         return False
     return True

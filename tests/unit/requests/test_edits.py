@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 from dynprof.config import Source
 from dynprof.errors import ConfigError, Problem
 from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
@@ -113,3 +118,25 @@ def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
     detector = EditDetector(ConfigError([Problem("everybody may write")]), started_ns=10)
     assert detector.look(saved(b"{}", mtime=9), 1.0, 1e9) is None
     assert detector.look(saved(b"{}", mtime=11), 2.0, 1e9)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back(opening: str) -> None:
+    """It ended a job that had set its recursion limit high, as many scripts do."""
+    code = f"""if True:
+        import sys
+        from dynprof.config import Source
+        from dynprof.requests.edits import EditDetector
+        sys.setrecursionlimit(10**6)
+        bomb = Source(({opening!r} * 150_000).encode(), 1, 1)
+        print(EditDetector(Source(b"", 1, 0)).look(bomb, 0.0, 0.0))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+def test_many_values_are_a_whole_file_where_they_are_one() -> None:
+    """More brackets than levels are allowed need not be levels."""
+    watching = Watching(saved(b"{}"))
+    many = b'{"metadata": {"x": [' + b", ".join([b"[1]"] * 100) + b"]}}"
+    assert watching.see(saved(many[:-1])) is None
+    assert watching.see(saved(many, mtime=2)) == Edit(many, 2e-9)
