@@ -17,7 +17,26 @@ _OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
 """What a thread brings about itself; blocked, it would end the process without faulthandler."""
 
 
+STACK = 1 << 20
+"""What ours needs at most, and more: the job may have asked for less for threads of its own."""
+
 _here = threading.local()
+
+
+class _Thread(threading.Thread):
+    """A daemon whose stack is large enough for dynprof, whatever the job wants for its own."""
+
+    def start(self) -> None:
+        """Start it."""
+        before = threading.stack_size(STACK)  # tells what was asked for only as it is changed
+        is_small = 0 < before < STACK
+        if not is_small:
+            threading.stack_size(before)
+        try:
+            super().start()
+        finally:
+            if is_small and (now := threading.stack_size(before)) != STACK:
+                threading.stack_size(now)  # the job has just asked for another one
 
 
 def is_own_thread() -> bool:
@@ -30,7 +49,7 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
     Processes and threads that it starts receive none either, until they say otherwise.
     """
-    return threading.Thread(target=_run_apart, args=(run, *args), name=name, daemon=True)
+    return _Thread(target=_run_apart, args=(run, *args), name=name, daemon=True)
 
 
 def _run_apart(run: Callable[..., object], *args: object) -> None:
