@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.files.destination import destination
@@ -64,7 +64,7 @@ class Loop:
         self._inbox, self._exporter = inbox, exporter
         self._journal, self._wall, self._costs = journal, wall, costs
         self._open: OpenWindow | None = None
-        self._said, self._opening = "", False
+        self._said, self._claimed = "", cast("Request | None", None)  # which is being opened
         self._unended = UnendedRecordings(wall, self._clock)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
@@ -74,7 +74,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a window is open or just being opened."""
-        return self._opening or self._open is not None  # in the order in which it becomes so
+        return bool(self._claimed or self._open)  # in the order in which it becomes so
 
     @property
     def occupied(self) -> bool:
@@ -92,7 +92,7 @@ class Loop:
         Args:
             a_step_ended: False where the script asks in the middle of a step.
         """
-        met = None if self._opening or not a_step_ended else self._open
+        met = None if self._claimed or not a_step_ended else self._open
         with self.turns.take() as mine:
             if mine:
                 self._wall.attempt_or("a step", lambda: self._turn(met), self._give_up)
@@ -228,16 +228,13 @@ class Loop:
         if hindrance := self.admission.hindrance(request):
             self._journal.wait_for(request.number, hindrance)
             return
-        self._opening = True
-        try:
-            if not self._inbox.claim(request):
-                return  # replaced or cancelled meanwhile; the next step looks again
+        self._claimed = request
+        if self._inbox.claim(request):  # else replaced or cancelled; the next step looks again
             if problem := self.admission.refusal(request):
                 self._journal.refusal(request.number, [str(problem)])
             else:
                 self._open_window(request)
-        finally:
-            self._opening = False
+        self._claimed = None
 
     def _open_window(self, request: Request) -> None:
         backend = self._process.backend(request.plan.backend)
@@ -290,6 +287,9 @@ class Loop:
 
     def _give_up(self, error: Exception) -> None:
         """Let a failing window go; what it leaves behind is a manifest that says why."""
+        claimed, self._claimed = self._claimed, None
+        if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
+            self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
         current, self._open = self._open, None

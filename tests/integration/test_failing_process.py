@@ -288,3 +288,46 @@ def test_a_switch_interval_set_while_a_file_is_read(tmp_path: Path) -> None:
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1)
         assert job.end() == "0.01\n"
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_config_nested_deeper_than_a_stack(tmp_path: Path, opening: str) -> None:
+    """A script may have set its recursion limit high; it is refused, and the job goes on."""
+    with TroubledJob(tmp_path, "import sys; sys.setrecursionlimit(10**6)") as job:
+        job.config.write_text(opening * 150_000)
+        status = job.answer(1, "refused")
+        assert "nested more than 32 levels deep" in status.edits[-1].text
+        job.still_trains()
+        job.ends_unharmed()
+
+
+FEW_FILES = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0 if os.path.exists("few") else min(1024, hard), hard))
+"""
+
+
+def test_too_many_open_files_as_a_window_is_to_open(tmp_path: Path) -> None:
+    """Its request is answered, not left waiting for ever; the next one is whole."""
+    with TroubledJob(tmp_path, each=FEW_FILES) as job:
+        step = job.when("steps", lambda status: status.step > 0).step
+        job.edit(active=2, start_step=step + 2_000)
+        job.when("the request", lambda status: status.state == "waiting")
+        (tmp_path / "few").touch()
+        wait_for("the window", lambda: "not opened: " in job.log() or None)
+        (tmp_path / "few").unlink()
+        status = job.answer(1, "failed")
+        assert "Too many open files" in next(one.text for one in status.edits if one.number == 1)
+        job.edit(active=2, start_step=0)
+        job.when("the next one", lambda status: status.edits[-1].outcome == "saved")
+        job.ends_unharmed()
+
+
+def test_small_stacks(tmp_path: Path) -> None:
+    """What a script asks for threads of its own is too little for dynprof's, which had ended it."""
+    with TroubledJob(tmp_path, "import threading; threading.stack_size(32_768)") as job:
+        job.edit(active=2, analyse=True)
+        job.answer(1, "saved")
+        job.still_trains()
+        job.ends_unharmed()

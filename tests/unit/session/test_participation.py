@@ -23,6 +23,7 @@ from dynprof.session.job_windows import JobWindows
 if TYPE_CHECKING:
     from dynprof.coordination.coordinator import Coordinator
     from dynprof.coordination.job_group import JobGroup
+    from dynprof.requests.request import Request
     from dynprof.windows.loop import Loop
     from tests.fake_job import Job
 
@@ -158,10 +159,10 @@ def test_a_window_that_is_just_open_is_seen(job: Job, monkeypatch: pytest.Monkey
 
     def not_yet(loop: Loop) -> None:
         """Return what was so a moment ago."""
-        loop._opening = False
+        loop._claimed = None
 
     assert not loop.busy
-    loop._opening = True
+    loop._claimed = cast("Request", object())
     monkeypatch.setattr(type(loop), "_open", property(not_yet), raising=False)
     assert loop.busy
 

@@ -40,6 +40,29 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
     ]
 
 
+@pytest.mark.parametrize("what", ["its memory", "the disk"])
+def test_a_window_that_fails_before_it_is_open_is_answered(
+    job: Job, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Where the process has too many files open, say; the next request is served."""
+
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    where: object = job.session._process if what == "its memory" else job.session._loop.admission
+    monkeypatch.setattr(where, "memory_mb" if what == "its memory" else "refusal", fail)
+    job.edit(active=1)
+    job.step(2)
+    answer = job.session.status().edits[-1]
+    assert (answer.outcome, job.session.status().state) == ("failed", "idle")
+    assert answer.text == "not opened: OSError: [Errno 24] Too many open files"
+    assert not job.session._loop.busy
+    monkeypatch.undo()
+    job.edit(active=1)
+    job.step(2)
+    assert job.session.status().edits[-1].outcome == "saved"
+
+
 @pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "stop", "save", "discard"])
 def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) -> None:
     """Whatever the backend raises, steps go on, a manifest says why, the next window works."""
