@@ -25,6 +25,8 @@ from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dynprof.coordination.job_group import JobGroup
     from dynprof.coordination.job_store import Store
     from dynprof.coordination.messages import GivenUp, Message, Proposal
@@ -271,16 +273,17 @@ class Coordinator:
         except KeyError:
             return
         made = Agreement(proposal.number, None, reasons=NOT_ASKED)
-        meanwhile = functools.partial(self._meanwhile, leader)
+        meanwhile = functools.partial(self._meanwhile, leader, proposal.number)
         try:
             made = leader.agree(proposal, terms, self._keeper.waits, meanwhile)
         finally:
             done(made)
 
-    def _meanwhile(self, leader: Leader) -> None:
+    def _meanwhile(self, leader: Leader, number: int, waits: Mapping[int, str]) -> None:
         """Call the roll where it is due as ranks are waited for; raise where that is not wanted."""
         if self._instead:
             raise self._instead
+        self._keeper.wait_for(number, waits)
         if self._due_s() <= 0:
             self._call_the_roll(leader)
 

@@ -62,14 +62,14 @@ class Leader:
         self._unmarked: set[int] = set()  # has been waited for in vain
         self._told: dict[int, int] = {}  # at which step the newest request opens
         self._until_s = 0.0  # ranks are waited for now
-        self._meanwhile: Callable[[], object] = bool
+        self._meanwhile: Callable[[Mapping[int, str]], object] = bool
 
     def agree(
         self,
         proposal: Proposal,
         terms: Terms,
         earlier: int = 0,
-        meanwhile: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[Mapping[int, str]], object] = bool,
     ) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
 
@@ -77,7 +77,8 @@ class Leader:
             proposal: What that is.
             terms: What it asks of the ranks together.
             earlier: A request with whose window ranks are on their way; 0 for none.
-            meanwhile: Called while ranks are waited for; raises where that is asked for no more.
+            meanwhile: Called while ranks are waited for, with why each is; raises where that is
+                asked for no more.
         """
         began_s, number = self._clock(), proposal.number
         self._until_s, self._meanwhile = began_s + proposal.patience_s, meanwhile
@@ -119,7 +120,7 @@ class Leader:
             waits = held_up(replies, silent, may_stand=terms.start is not None)
             if not waits or self._clock() >= self._until_s:
                 break
-            self._meanwhile()
+            self._meanwhile(waits)
             self._sleep(pace.pause_s())
             replies = self._roll.where(proposal.number)
             if wanted & ((replies.keys() - proposed.keys()) | _forgetful(proposed, replies)):
@@ -161,9 +162,10 @@ class Leader:
         while True:
             found = self.roll_call(earlier)
             late = {rank for rank in ranks & found.keys() if found[rank].outcome in ON_THE_WAY}
+            why = dict.fromkeys(late, f"the window of request {earlier} opens first there")
             if not late or self._clock() >= until_s:
-                return dict.fromkeys(late, f"the window of request {earlier} opens first there")
-            self._meanwhile()
+                return why
+            self._meanwhile(why)
             self._sleep(LOOK_AGAIN_S)
 
     def tell(self, message: Message) -> dict[int, Reply]:

@@ -128,5 +128,8 @@ class RollKeeper(Protocol):
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
 
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Learn for which ranks a request waits before they can agree, and why."""
+
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""

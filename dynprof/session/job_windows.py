@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 from collections import Counter
@@ -17,7 +18,7 @@ from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD
 from dynprof.journal.status import JobStatus, WindowStatus
 from dynprof.process.clock import iso
-from dynprof.session.known_window import KnownWindow
+from dynprof.session.known_window import NAMED, KnownWindow
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 UNWRITTEN = 16
 """Of so many windows, the newest, a record is tried again that could not be written."""
+LONG_S = 2.0
+"""Who holds a request up for so long is named in the log."""
 UNHEARD = 4
 """So many windows, the newest, are asked about on in which a rank has fallen silent."""
 
@@ -69,6 +72,7 @@ class JobWindows:
         self._past: dict[int, WindowStatus] = {}  # of those that are not kept any more, the newest
         self._replies: Mapping[int, Reply] = {}
         self._heard_at = 0.0
+        self._held_up: dict[tuple[int, int], float] = {}  # since when a request waits for a rank
         self._written: dict[int, WindowRecord] = {}
         self._unwritten: set[int] = set()  # whose newest record could not be
 
@@ -114,6 +118,18 @@ class JobWindows:
     def settle(self, made: Agreement) -> None:
         """Take what came of a proposal."""
         self._learn(made.number, made=made)
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Learn for which ranks a request waits before they agree, and why; tell if for long."""
+        with self._lock:
+            if number in self._kept:
+                self._kept[number] = replace(self._kept[number], held_up=ranks)
+        now_s, before = self._clock.now_s(), self._held_up
+        self._held_up = {(number, rank): before.get((number, rank), now_s) for rank in ranks}
+        late = sorted(one for one, since_s in self._held_up.items() if now_s >= since_s + LONG_S)
+        self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
+        for _, rank in late[:NAMED]:
+            self._warn(f"request {number} waits for rank {rank}: {ranks[rank]}")
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Learn where the ranks are, and what became of a request there, by rank."""

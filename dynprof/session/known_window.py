@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.captures.window_record import RankRecord
@@ -32,12 +32,14 @@ class KnownWindow:
         asked: What it asks for.
         made: What came of that; None while the ranks have not agreed.
         told: What the ranks said of it last, by rank; None while they were not asked.
+        held_up: Why ranks are waited for that have to agree yet.
     """
 
     number: int = 0
     asked: Asked | None = None
     made: Agreement | None = None
     told: Mapping[int, Reply] | None = None
+    held_up: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -91,7 +93,11 @@ class KnownWindow:
 
     @property
     def stragglers(self) -> dict[int, str]:
-        """Who is missing, and who is not done where most are."""
+        """Who is waited for, is missing, or is not done where most are."""
+        if self.made is None:
+            return {
+                rank: f"waited for: {why}" for rank, why in sorted(self.held_up.items())[:NAMED]
+            }
         found, pending = self.missing, self.pending
         if self.told is not None and len(pending) * 2 <= len(self.ranks):
             found |= {rank: f"still {self.told[rank].state}" for rank in pending}

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,7 +13,6 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
-from dynprof.coordination import roll
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
@@ -191,8 +189,11 @@ def test_a_rank_that_is_stopped_and_goes_on_in_time(tmp_path: Path) -> None:
     with job(tmp_path, 2) as running:
         os.kill(running[1].pid, signal.SIGSTOP)
         assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
-        time.sleep(roll.SOON_S + 1)  # it is away
+        heard(tmp_path, 0, "request 1 waits for rank 1: it did not answer in time")
         assert not captured(tmp_path)
+        assert dynprof("status", tmp_path / "desk_0")[1].count(
+            "rank 1: waited for: it did not answer in time"
+        )
         os.kill(running[1].pid, signal.SIGCONT)
         wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
     firsts = {load_manifest(path).steps.first for path in tmp_path.rglob("rank_*.info.json")}

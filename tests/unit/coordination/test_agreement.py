@@ -36,7 +36,7 @@ from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 TORCH, GPU = Profiler("torch", ("CPU",)), Profiler("torch", ("CPU", "CUDA"))
 PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
@@ -698,7 +698,8 @@ def test_what_is_asked_for_no_more_is_given_up_while_ranks_are_waited_for() -> N
     ranks = [Rank(0), Rank(1)]
     busy_for(ranks[1], 1000)
 
-    def insist() -> None:
+    def insist(waits: Mapping[int, str]) -> None:
+        assert waits.keys() == {1}
         if running.time.now_s > 1.0:
             raise NoWindowError("superseded by request 2", outcome="superseded")
 
@@ -871,7 +872,8 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
 
         ranks[1].where = of_what_it_knows  # type: ignore[method-assign]
 
-        def meanwhile() -> None:
+        def meanwhile(waits: Mapping[int, str]) -> None:
+            del waits
             if running.time.now_s > began_s + 2.0 and not ranks[1].go_on.is_set():
                 come_back(running, ranks[1])
             if running.time.now_s > began_s + 4.0:
@@ -906,7 +908,8 @@ def test_a_rank_that_was_away_while_another_was_waited_for_is_proposed_to_again(
         falls_silent(ranks[1], after=1)
         forgets_where_it_was_away(ranks[1])
 
-        def meanwhile() -> None:
+        def meanwhile(waits: Mapping[int, str]) -> None:
+            del waits
             if running.time.now_s > 8.0:
                 come_back(running, ranks[1])
             if running.time.now_s > 9.0:
@@ -928,7 +931,8 @@ def test_a_rank_that_was_away_while_a_window_was_recorded_first_is_proposed_to_a
         forgets_where_it_was_away(ranks[1])
         began_s = running.time.now_s
 
-        def meanwhile() -> None:
+        def meanwhile(waits: Mapping[int, str]) -> None:
+            del waits
             if running.time.now_s > began_s + 8.0:
                 come_back(running, ranks[1])
 
@@ -944,7 +948,8 @@ def test_a_rank_that_falls_silent_once_it_is_ready_may_come_back_in_time() -> No
     falls_silent(ranks[1], after=0)
     with job(*ranks) as running:
 
-        def meanwhile() -> None:
+        def meanwhile(waits: Mapping[int, str]) -> None:
+            del waits
             come_back(running, ranks[1])
 
         made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
@@ -959,7 +964,8 @@ def test_what_is_asked_for_no_more_is_given_up_while_a_window_is_recorded_first(
         told_one_before(running, itertools.repeat("open"), *ranks)
         began_s = running.time.now_s
 
-        def meanwhile() -> None:
+        def meanwhile(waits: Mapping[int, str]) -> None:
+            del waits
             if running.time.now_s > began_s + 1.0:
                 raise NoWindowError("disarmed by request 3", outcome="disarmed")
 

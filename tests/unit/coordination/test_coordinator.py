@@ -12,7 +12,7 @@ from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
 from dynprof.coordination.messages import Joined, Opening, Proposal, Reply, Withdrawal, to_text
-from dynprof.coordination.terms import Agreement, Terms
+from dynprof.coordination.terms import SILENT, Agreement, Terms
 from dynprof.wall import StderrNotes, Wall
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
@@ -35,6 +35,9 @@ class Alone:
         """Say that it can."""
         del proposal
         return Reply(0, takes_part=True)
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Hear who is waited for."""
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Hear of others."""
@@ -204,12 +207,18 @@ class Keeper(Alone):
 
     Attributes:
         heard: The requests that it has heard of.
+        waited_for: Which waited for which ranks.
     """
 
     number, unheard = 4, True
 
     def __init__(self) -> None:
         self.heard: list[int] = []
+        self.waited_for: list[tuple[int, Mapping[int, str]]] = []
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Note it."""
+        self.waited_for.append((number, ranks))
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Note it."""
@@ -255,6 +264,7 @@ def test_the_roll_is_called_while_ranks_are_waited_for(monkeypatch: pytest.Monke
     while len(keeper.heard) < 3:
         threading.Event().wait(0.0005)
     assert made == []
+    assert keeper.waited_for[-1] == (1, {1: SILENT})
     coordinator.take_back("disarmed", "disarmed by request 2")
     while not made:
         threading.Event().wait(0.0005)

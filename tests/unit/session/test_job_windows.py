@@ -18,7 +18,7 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
-from dynprof.session.job_windows import UNWRITTEN, JobWindows
+from dynprof.session.job_windows import LONG_S, UNWRITTEN, JobWindows
 from dynprof.session.known_window import FORGOTTEN, NO_ANSWER
 from dynprof.testing import FakeClock
 from dynprof.wall import Wall
@@ -105,6 +105,25 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     assert [(one.host, one.capture) for one in record.ranks.values()] == [
         ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
     ]  # fmt: skip
+
+
+def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -> None:
+    """By the status at once, by the log once and after a while."""
+    told: list[str] = []
+    known = windows(tmp_path, warn=told.append)
+    clock = known._clock
+    assert isinstance(clock, FakeClock)
+    known.begin(5, asked(60.0))
+    known.wait_for(5, {2: "it records", 1: "it is silent"})
+    clock.advance(LONG_S / 2)
+    known.wait_for(5, {1: "it is silent"})
+    assert (known.status().stragglers, told) == ({1: "waited for: it is silent"}, [])
+    clock.advance(LONG_S / 2)
+    for _ in range(2):
+        known.wait_for(5, {1: "it is silent", 2: "it records"})
+    assert told == ["request 5 waits for rank 1: it is silent"]
+    known.settle(Agreement(5, 7, (0, 1), {2: "it records"}))
+    assert known.status().stragglers == {2: "it records"}
 
 
 def test_what_was_noticed_and_who_was_cut_short_is_in_the_status(tmp_path: Path) -> None:
