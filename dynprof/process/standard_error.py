@@ -1,13 +1,53 @@
-"""What dynprof says on the job's standard error, which may be gone, closed or full."""
+"""What dynprof says on the job's standard error, which may be gone, closed, full or anything."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
+from typing import TYPE_CHECKING
+
+from dynprof.process.interruptions import came_from_a_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def say(text: str) -> None:
     """Print a line for whoever watches the job; where nobody can be told, do nothing."""
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stderr:
-            print(f"dynprof: {text}", file=sys.stderr, flush=True)
+    try:
+        with _broken_pipes_are_errors():
+            _write(f"dynprof: {text}\n")
+    except Exception as error:  # the script may have put any object in its place
+        if came_from_a_signal(error):
+            raise
+
+
+def _write(text: str) -> None:
+    stream = sys.stderr
+    if stream and stream is sys.__stderr__:  # not through its buffer, which is tried again at exit
+        stream.flush()
+        os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
+    elif stream:
+        print(text, end="", file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def _broken_pipes_are_errors() -> Iterator[None]:
+    """Let nobody be ended by what dynprof says: the script may have SIGPIPE do what it does in C.
+
+    Its own threads may be ended by what it prints itself, now as ever.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    except BrokenPipeError:
+        if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
+            signal.sigwait({signal.SIGPIPE})
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
