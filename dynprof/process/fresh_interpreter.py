@@ -60,7 +60,10 @@ def trusted(path: list[str], home: str) -> list[str]:
         path: As :data:`sys.path`.
         home: Where dynprof lies.
     """
-    here = os.path.realpath(os.curdir)
+    try:
+        here = os.path.realpath(os.curdir)
+    except OSError:  # it was removed: nothing can lie there
+        here = ""
     named = [entry for entry in path if isinstance(entry, str) and Path(entry).is_absolute()]
     allowed = {os.path.realpath(home)} | {os.path.realpath(entry) for entry in named} - {here}
     found = [entry for entry in named if os.path.realpath(entry) in allowed]

@@ -185,3 +185,13 @@ def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [name for name in names if name != "group"] == ["own"]
     assert os.geteuid() != 0 or "group" not in names
     assert str(tmp_path / "here") in trusted(path, str(tmp_path / "here"))  # dynprof lies there
+
+
+def test_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be slipped in there; self-test and analysis start all the same."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert trusted([str(tmp_path)], "/nowhere") == [str(tmp_path)]
