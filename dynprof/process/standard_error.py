@@ -26,10 +26,12 @@ def say(text: str) -> None:
 
 def _write(text: str) -> None:
     stream = sys.stderr
-    if stream and stream is sys.__stderr__:  # not through its buffer, which is tried again at exit
+    if not stream:
+        return
+    if stream is sys.__stderr__:  # not through its buffer, which is tried again at exit
         stream.flush()
         os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
-    elif stream:
+    else:
         print(text, end="", file=stream, flush=True)
 
 
