@@ -25,13 +25,11 @@ def say(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    stream = sys.stderr
-    if not stream:
-        return
-    if stream is sys.__stderr__:  # not through its buffer, which is tried again at exit
-        stream.flush()
-        os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
-    else:
+    stream, real = sys.stderr, sys.__stderr__
+    if real is not None and stream is real:  # not through its buffer, which is tried again at exit
+        real.flush()
+        os.write(real.fileno(), text.encode(real.encoding, "backslashreplace"))
+    elif stream:
         print(text, end="", file=stream, flush=True)
 
 
