@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.messages import Proposal, Question
+from dynprof.coordination.messages import Cancellation, Proposal, Question
 from dynprof.coordination.participant import answer
 from dynprof.coordination.step_numbers import StepNumbers
 from dynprof.coordination.terms import LEADER, NO_DYNPROF, PARTED, SILENT
@@ -50,6 +50,8 @@ class Roll:
         self._began_s = clock()
         self._silent: dict[int, float] = {}  # since when, of those that are away
         self._problems: dict[int, str] = {}  # since the newest proposal
+        self._cancellation: Cancellation | None = None  # the newest
+        self._unaware: set[int] = set()  # who was silent as it was said
         self.numbers = StepNumbers(LEADER)
 
     @property
@@ -94,6 +96,11 @@ class Roll:
             self._problems.clear()
         self._problems |= {rank: one.problem for rank, one in replies.items() if one.problem}
         self._silent = {rank: self._silent.get(rank, asked_s) for rank in self._speaker.away}
+        if isinstance(message, Cancellation):
+            self._cancellation, self._unaware = message, self.away
+        elif self._cancellation and self._unaware & replies.keys():
+            # At once: what is agreed on from here on is not meant. Who has heard it does nothing.
+            self.tell(self._cancellation)
         return replies
 
     def not_there(self, wanted: set[int]) -> dict[int, str]:

@@ -96,6 +96,7 @@ class Participation:
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._pace_ms: float | None = None  # none of late, where it stands still
         self._has_disarmed = False  # what was proposed, since the newest cancel
+        self._cancelled = 0, float("nan")  # by the leader's number, and when it was saved
         self._marks = Marks(inbox)
 
     def propose(self, number: int, asked: Asked) -> None:
@@ -249,9 +250,11 @@ class Participation:
             self._journal.tell(number, withdrawal.outcome, printable("; ".join(withdrawal.reasons)))
 
     def cancel(self, cancellation: Cancellation) -> Reply:
-        """Disarm what waits, close what is open."""
-        self.heard = cancellation.config, time.monotonic()
-        number = cancellation.number
+        """Disarm what waits, close what is open; once, it may be said again for others."""
+        number, said = cancellation.number, (cancellation.number, cancellation.edited_at_s)
+        if said == self._cancelled:
+            return self._reply()
+        self._cancelled, self.heard = said, (cancellation.config, time.monotonic())
         if self.group and self.group.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.enter_as(number, edit)

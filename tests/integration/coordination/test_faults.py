@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,6 +14,9 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
+from dynprof.coordination import roll
+from dynprof.coordination.coordinator import WATCHED_S
+from dynprof.coordination.job_store import KEPT
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
@@ -198,6 +202,21 @@ def test_a_rank_that_is_stopped_and_goes_on_in_time(tmp_path: Path) -> None:
         wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
     firsts = {load_manifest(path).steps.first for path in tmp_path.rglob("rank_*.info.json")}
     assert len(firsts) == 1
+
+
+def test_a_cancel_reaches_a_rank_that_was_stopped_as_it_was_said(tmp_path: Path) -> None:
+    """Its window closes once it goes on, however long ago the others have closed theirs."""
+    with job(tmp_path, 2) as running:
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 100_000)[0] == 0
+        for rank in (0, 1):
+            heard(tmp_path, rank, "; recording steps")
+        os.kill(running[1].pid, signal.SIGSTOP)
+        assert dynprof("cancel", tmp_path / "desk_0")[0] == 0
+        heard(tmp_path, 0, "request 1: saved")
+        time.sleep(roll.SOON_S + KEPT * WATCHED_S + 2)  # the message is gone
+        os.kill(running[1].pid, signal.SIGCONT)
+        heard(tmp_path, 1, "early: cancelled by request 2")
+        wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
 
 
 def test_an_evaluation_that_others_do_not_wait_for(tmp_path: Path) -> None:

@@ -407,6 +407,22 @@ def test_what_needs_no_agreement_is_told_to_all() -> None:
     assert [rank.cancelled for rank in ranks] == [[7]] * 3
 
 
+def test_a_cancel_is_said_again_where_somebody_was_silent() -> None:
+    """Else its window would go on there, though the operator has called it off."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    falls_silent(ranks[2], after=0)
+    with job(*ranks) as running:
+        running.leader.roll_call(1)
+        assert running.leader.tell(Cancellation(7, "{}", 0.0)).keys() == {0, 1}
+        for _ in range(KEPT + 1):
+            running.leader.roll_call(1)
+        assert [rank.cancelled for rank in ranks] == [[7], [7], []]
+        come_back(running, ranks[2])
+        for _ in range(3):
+            assert running.leader.roll_call(1).keys() == {0, 1, 2}
+    assert [rank.cancelled for rank in ranks] == [[7, 7], [7, 7], [7]]
+
+
 @pytest.mark.parametrize("spoken", [0, 3])
 def test_a_store_that_outlives_its_ranks_misleads_nobody(spoken: int) -> None:
     """As torchrun's does: those who come back before the leader join the one that was killed."""

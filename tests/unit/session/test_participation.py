@@ -257,3 +257,16 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     answers = {one.number: one.text for one in job.session.status().edits}
     assert answers[2] == "cancel, disarms what there is"
     assert "nothing is open or waiting" in answers[3]
+
+
+def test_a_cancel_that_is_said_again_for_others_cancels_nothing_more(job: Job) -> None:
+    """What was agreed on since is another one."""
+    member = job.session._member
+    cancellation = Cancellation(2, '{"cancel": true}', 2.0)
+    for number in (1, 3):
+        member.consider(Proposal(number, '{"active": 3}', float(number), 0.0))
+        member.open_at(Opening(number, 100, {}))
+        member.cancel(cancellation)
+    assert [member.where(number).outcome for number in (1, 3)] == ["disarmed", "waiting"]
+    member.cancel(Cancellation(4, '{"cancel": true}', 4.0))
+    assert member.where(3).outcome == "disarmed"
