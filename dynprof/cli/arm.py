@@ -14,7 +14,7 @@ from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
 from dynprof.cli.request_follower import Follower
 from dynprof.cli.whole_job import led_elsewhere
-from dynprof.config import RankSet, parse_config
+from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
@@ -200,10 +200,11 @@ def _changed(
 def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     """Say which ranks nobody has, and whose requests end by this one."""
     size = _world_size(before)
-    if beyond := tuple(asked for asked in config.asked_ranks.intervals if asked[0] >= size):
+    beyond = config.asked_ranks.beyond(size)
+    if beyond.intervals:
         text = f"this job has {counted(size, 'rank')}, from 0 on"
-        noun = "rank" if sum(last - first + 1 for first, last in beyond) == 1 else "ranks"
-        say(f"{text}, and no {noun} {RankSet(beyond)}", err=True)
+        noun = "rank" if str(beyond).isdecimal() else "ranks"
+        say(f"{text}, and no {noun} {beyond}", err=True)
     for status in before:
         if not config.asked_ranks.may_ask(status.rank):
             continue

@@ -54,6 +54,11 @@ class RankSet:
         """Return whether it asks for a rank, or may choose it."""
         return bool(self.chosen) or rank in self
 
+    def beyond(self, size: int) -> RankSet:
+        """Return those that it names and a job of so many ranks has not; "all" names none."""
+        spans = () if self.intervals == _ALL else self.intervals
+        return RankSet(tuple((max(low, size), high) for low, high in spans if high >= size))
+
     def turn(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return which of how many ranks one is; of those that are to be chosen, of all."""
         if self.chosen or rank not in self:

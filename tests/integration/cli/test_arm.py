@@ -262,9 +262,12 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
             "--ranks all asks for all",
         ],
     )
-    code, output, errors = dynprof("arm", job.root, "--ranks", "0,5-6", "--wait")
-    assert (code, "and no ranks 5-6" in errors) == (0, True)
-    assert load_manifest(type(job.root)(output.strip())).complete
+    for ranks, missing in ("0,5-6", "5-6"), ("0-3", "1-3"), ("0,0-2", "1-2"):
+        code, output, errors = dynprof("arm", job.root, "--ranks", ranks, "--wait")
+        assert (code, f"and no ranks {missing}\n" in errors) == (0, True), errors
+        assert load_manifest(type(job.root)(output.strip())).complete
+    assert "and no rank 1\n" in dynprof("arm", job.root, "--ranks", "0-1")[2]
+    assert "this job has" not in dynprof("arm", job.root, "--ranks", "all")[2]
 
 
 def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
