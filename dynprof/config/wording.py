@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config.schema import config_schema
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -20,6 +22,8 @@ _NAMES = {
     "object": "an object in braces",
     "string": "a text in double quotes",
 }
+_DIGITS = 15
+"""No pattern lets through numbers of more."""
 
 
 def unknown_key(key: str, known: list[str]) -> str:
@@ -47,6 +51,8 @@ def _home(key: str) -> str | None:
 def violation(error: ValidationError) -> str:
     """Return the sentence for a value that its schema does not allow."""
     found = _found(error)
+    if most := _most_digits(error):
+        return f"{found} has a number that is too large; write at most {counted(most, 'digit')}."
     wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
     near = near_miss(error.instance, _choices(error))
     return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
@@ -80,6 +86,17 @@ def allowed(schema: dict[str, Any], error: ValidationError) -> str:
         inner = f" whose elements are each {allowed(items, error)}" if items else ""
         return f"a {'non-empty ' if schema.get('minItems') else ''}list{inner}"
     return _NAMES.get(schema.get("type", ""), "another value") + _bounds(schema, error)
+
+
+def _most_digits(error: ValidationError) -> int:
+    """Return how many digits the numbers of a text may have, where only that is wrong; else 0."""
+    text = error.instance if isinstance(error.instance, str) else ""
+    violated = [e for e in (error, *(error.context or [])) if e.validator == "pattern"]
+    for most in range(_DIGITS, 0, -1):
+        shorter = re.sub(f"([0-9]{{{most}}})[0-9]+", r"\1", text)
+        if any(re.search(str(one.validator_value), shorter) for one in violated):
+            return most
+    return 0
 
 
 def _found(error: ValidationError) -> str:
