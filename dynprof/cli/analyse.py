@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
@@ -48,7 +49,9 @@ def analyse(
     ] = None,
     processes: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="How many at most; else one for each processor."),
+        typer.Option(
+            parser=at_least(1), metavar="N", help="How many at most; else one for each processor."
+        ),
     ] = None,
     executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
     scheduler: Annotated[

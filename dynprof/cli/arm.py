@@ -10,6 +10,7 @@ import typer
 
 from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
 from dynprof.cli.foretold import foretold
+from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
 from dynprof.cli.request_follower import Follower
@@ -33,7 +34,7 @@ Wait = Annotated[
 Timeout = Annotated[
     float | None,
     typer.Option(
-        min=0,
+        parser=at_least(0.0),
         metavar="S",
         show_default=False,
         help="With --wait: at most so long.",

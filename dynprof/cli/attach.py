@@ -14,6 +14,7 @@ from dynprof.attach.attaching import Answer, reach
 from dynprof.attach.candidates import candidates
 from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOBODY, UNSERVED, fail, say
 from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
@@ -22,7 +23,10 @@ from dynprof.launch.watched_processes import watched_process
 TIMEOUT_S = 30.0
 FIRST_STEP_S = 5.0
 _Pid = Annotated[
-    int | None, typer.Argument(help="The id of the process.", show_default=False, min=1)
+    int | None,
+    typer.Argument(
+        help="The id of the process.", show_default=False, metavar="PID", parser=at_least(1)
+    ),
 ]
 _All = Annotated[
     str | None,
@@ -34,7 +38,10 @@ _All = Annotated[
     ),
 ]
 _Timeout = Annotated[
-    float, typer.Option(min=0.1, metavar="S", help="Give up where it runs no Python for so long.")
+    float,
+    typer.Option(
+        parser=at_least(0.1), metavar="S", help="Give up where it runs no Python for so long."
+    ),
 ]
 
 

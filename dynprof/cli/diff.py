@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.kernel_names import brief
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table
@@ -35,7 +36,9 @@ Trace = Annotated[
 def diff(
     first: Trace,
     second: Trace,
-    limit: Annotated[int, typer.Option(min=1, help="How many operators and kernels.")] = 20,
+    limit: Annotated[
+        int, typer.Option(parser=at_least(1), metavar="N", help="How many operators and kernels.")
+    ] = 20,
 ) -> None:
     """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dynprof.cli.config_directory import Directory, directory_of
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOBODY, fail, say
 from dynprof.files.layout import LOG_DIR
 from dynprof.files.regular import NotRegularError, open_regular
@@ -37,7 +38,10 @@ def log(
         ),
     ] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=1, help="Only so many of the newest.")
+        int | None,
+        typer.Option(
+            "--lines", "-n", parser=at_least(1), metavar="N", help="Only so many of the newest."
+        ),
     ] = None,
 ) -> None:
     """Print the maintenance logs of all ranks, merged by time.

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dynprof.cli.help_panels import BRIEFS, PANELS
+from dynprof.cli.numbers import number_or_text
 from dynprof.config import (
     AgreementConfig,
     ExperimentalConfig,
@@ -84,8 +85,8 @@ class Setting:
             yield _parameter(self.key, False, bool, option)
             yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
             return
-        kind: Any = str if self.kind in (list, dict) else self.kind
-        wanted: Any = list[kind] | None if self.kind in (list, dict) else kind | None
+        # Numbers come as texts as well: the config's own check says of one what to write instead.
+        wanted: Any = list[str] | None if self.kind in (list, dict) else str | None
         yield _parameter(self.key, None, wanted, option)
 
     def given_in(self, arguments: dict[str, Any]) -> Any:
@@ -110,9 +111,9 @@ class Setting:
             parts = [part.strip() for several in given for part in several.split(",")]
             found = [int(part) if part.isdigit() else part for part in parts]
             return found[0] if self.may_be_one and len(found) == 1 else found
-        if self.may_be_number and given.removeprefix("-").isdecimal():
-            return int(given)
-        return int(given) if isinstance(given, float) and given.is_integer() else given
+        if self.kind in (int, float):
+            return number_or_text(given, self.kind)
+        return number_or_text(given, int) if self.may_be_number else given
 
 
 def settings() -> Iterator[Setting]:

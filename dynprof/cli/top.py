@@ -9,6 +9,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import Column, console, sentence, table
@@ -37,7 +38,9 @@ class SortBy(str, Enum):
 
 def top(
     path: Captures,
-    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+    limit: Annotated[
+        int, typer.Option(parser=at_least(1), metavar="N", help="How many rows.")
+    ] = 20,
     sort: Annotated[SortBy, typer.Option(help="What the rows are sorted by.")] = SortBy.own,
 ) -> None:
     """Print the operators of a capture, those with the most time of their own first.

@@ -16,6 +16,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
+from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import CaptureError
 from dynprof.files.regular import open_regular
@@ -25,7 +26,9 @@ LOOPBACK = "127.0.0.1"
 
 def view(
     path: Captures,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option(parser=at_least(0, 65535), metavar="N", help="0 for any that is free.")
+    ] = 0,
     browser: Annotated[
         bool, typer.Option(metavar="", help="Open it; else print its address only.")
     ] = True,

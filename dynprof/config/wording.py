@@ -63,7 +63,7 @@ def branch_violations(error: ValidationError) -> list[ValidationError]:
 
     An alternative was meant if the value has its type; without one the list is empty.
     """
-    if isinstance(error.instance, str) and error.instance.strip(" +-").isdecimal():
+    if isinstance(error.instance, str) and error.instance.strip(" +-").replace(".", "").isdecimal():
         return []  # a number that somebody has put into quotes
     branches: dict[Any, list[ValidationError]] = {}
     for inner in error.context or []:

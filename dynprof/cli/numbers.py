@@ -1,0 +1,37 @@
+"""Numbers on the command line; what is none is answered as in a config, with what to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dynprof.config.wording import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def number_or_text(given: str, kind: type[int | float]) -> float | str:
+    """Return the number that a text is, whole where it can be; else the text."""
+    try:
+        number = kind(given)
+    except ValueError:
+        return given
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
+    """Return what reads an option's number for Typer: a whole one where the least is one."""
+    kind = type(least)
+
+    def number(given: Any) -> Any:
+        read = number_or_text(given, kind)
+        if isinstance(read, str) or not least <= read <= most:
+            noun = "a whole number" if kind is int else "a number"
+            upto = "" if most == float("inf") else f" and of at most {most}"
+            wanted = f"{noun} of at least {least:g}{upto}"
+            raise typer.BadParameter(f"{show(given)} is not allowed; write {wanted}.")
+        return read
+
+    return number
