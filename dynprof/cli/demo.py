@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib.util
 import json
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
 from dynprof.errors import CaptureError
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
@@ -53,6 +55,9 @@ def demo(
 
     Example: dynprof demo --backend python
     """
+    if backend is DemoBackend.torch and importlib.util.find_spec("torch") is None:
+        text = "torch is not installed here: dynprof demo --backend python does without it"
+        fail(f"{text}, pip install torch brings it", INVALID)
     home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))
     root = home / "prof_config"
     typer.echo(f"A {backend.value} job starts; its script holds dp.init({str(root)!r}) and ")

@@ -1,0 +1,29 @@
+"""What ``demo`` says before it begins."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from typer.testing import CliRunner
+
+from dynprof.cli import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_without_torch_it_says_what_to_do_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, before it starts a job that could only end with a traceback."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "demo")])
+    assert (done.exit_code, done.output) == (
+        1,
+        "torch is not installed here: dynprof demo --backend python does without it, "
+        "pip install torch brings it\n",
+    )
+    assert not (tmp_path / "demo").exists()
