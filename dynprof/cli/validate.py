@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.plural import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def validate(
@@ -45,14 +48,28 @@ def validate(
     if refused:
         say(f"{path}: well formed, but a job would refuse it")
         raise typer.Exit(INVALID)
-    say(f"{path}: valid; asks for {_wish(parsed.config)}")
-    there = live(path.parent)
+    for text in _meaning(parsed.config):
+        say(f"{path}: {text}")
+    _tell_who_is_asked(parsed.config, path.parent)
+
+
+def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
+    there = live(directory)
+    ranks = [status.rank for status in there]
     if not there:
-        say(nobody(path.parent))
-    elif not parsed.config.cancel and not any(
-        map(parsed.config.asked_ranks.may_ask, (s.rank for s in there))
-    ):
-        say(f"none that is there is asked ({listed('rank', [s.rank for s in there])})")
+        say(nobody(directory))
+    elif not config.cancel and not any(map(config.asked_ranks.may_ask, ranks)):
+        say(f"none that is there is asked ({listed('rank', ranks)})")
+
+
+def _meaning(config: ProfilerConfig) -> Iterator[str]:
+    """Yield what a save asks for; of a cancel also what it is after another one."""
+    if not config.cancel:
+        yield f"valid; asks for {_wish(config)}"
+        return
+    yield "valid; cancels the open or waiting window"
+    again = 'if the save before it had "cancel": true as well, and another setting has changed'
+    yield f"{again} since, it cancels nothing: it asks for {_wish(config)}"
 
 
 def _wish(config: ProfilerConfig) -> str:
@@ -60,8 +77,4 @@ def _wish(config: ProfilerConfig) -> str:
     if config.multiple > 1:
         start = f"from the {config.start_step}"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
-    wish = f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
-    if not config.cancel:
-        return wish
-    cancelled = "the open or waiting window to be cancelled"
-    return f"{cancelled}; where the save before has cancel too and differs, for {wish}"
+    return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
