@@ -70,16 +70,21 @@ class Follower:
         codes = [*map(self._tell, ranks, found, said)]
         if led := self._led(newest):
             codes.append(tell_of_all(self._directory, *led))
+        if not led or led[0].request != led[1]:  # else it has been said of all ranks
+            _tell_of_cuts(ranks, said)
         return max(codes, default=0)
 
     def _led(self, newest: dict[tuple[int, str, int], Status]) -> tuple[JobStatus, int] | None:
         """Return what the rank that leads knows, and its number of the request, if it has both.
 
-        Or that has led, where its group or its process is no more.
+        Or that has led, where its group or its process is no more: what it had heard by then counts
+        where that was all.
         """
         for status in newest.values():
             answer = self._answer(status) if status.job else None
-            if status.job and answer:
+            if not (status.job and answer):
+                continue
+            if health(status) in LIVE or is_over(status.job, answer.number):
                 return (status.job, answer.number) if answer.outcome in LED else None
         return None
 
@@ -124,6 +129,13 @@ class Follower:
         state = f"still {_in_words(answer)}" if answer else "has not answered"
         say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
         return LOST
+
+
+def _tell_of_cuts(ranks: list[int], said: list[Answer | None]) -> None:
+    """Say whose capture has not all the steps, and why."""
+    for rank, answer in zip(ranks, said, strict=True):
+        if answer and answer.outcome == "saved" and answer.cut:
+            say(f"rank {rank} was cut short: {answer.cut}", err=True)
 
 
 def _standing_still(status: Status | None, how: str) -> str:
