@@ -66,6 +66,7 @@ def analyse(
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
+    from dynprof.analysis.output.left_out import NOT_ASKED_FOR
     from dynprof.analysis.runs.executors import dask
     from dynprof.analysis.runs.one_trace import traces_in
     from dynprof.analysis.runs.remote_files import located
@@ -78,6 +79,9 @@ def analyse(
         outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
     except (CaptureError, OSError) as error:
         fail(str(error), UNREADABLE)
+    if types:
+        for reason in [one for one in outcome.left_out if one[1] == NOT_ASKED_FOR]:
+            del outcome.left_out[reason]  # of the config, in whose place stands the option
     _tell(outcome)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
@@ -17,6 +17,8 @@ _WITHOUT_SHAPES = (
 )
 _NOT_SENT = "no collective was recorded"
 _NO_PEERS = "only of sends and receives a trace tells between which ranks, and none has that"
+NOT_ASKED_FOR = "export_type asks for text alone; with db it is made"
+"""Of the database; not so where whoever analyses asks for other forms than the config."""
 _TORN = "the file ends before it has told all of any step"
 
 
@@ -56,6 +58,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
+        "ascend_pytorch_profiler_<rank>.db": (_wants_database(measured), NOT_ASKED_FOR),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
         "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
     }
@@ -76,9 +79,20 @@ def _no_marks(measured: MeasuredTrace) -> str:
     return "nothing was marked"
 
 
+def _wants_database(measured: MeasuredTrace) -> bool:
+    """Return whether a trace's config asks for one; where there is none, nobody does."""
+    inner = _experimental(measured)
+    return "db" in (inner.get("export_type") or ())  # a list, or one of them
+
+
 def _asks(measured: MeasuredTrace, setting: str) -> bool:
     """Return whether a trace's config asks for something; where there is none, whoever reads."""
     if measured.manifest is None:
         return True
-    inner = measured.manifest.request.config.get("experimental_config")
-    return isinstance(inner, dict) and bool(inner.get(setting))
+    return bool(_experimental(measured).get(setting))
+
+
+def _experimental(measured: MeasuredTrace) -> dict[str, Any]:
+    config = measured.manifest.request.config if measured.manifest else {}
+    inner = config.get("experimental_config")
+    return inner if isinstance(inner, dict) else {}

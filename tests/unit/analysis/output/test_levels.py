@@ -146,6 +146,21 @@ def test_who_asked_for_marks_is_not_told_to(
     assert reasons["msprof_tx.csv"] == why
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(None, True), ("text", True), (["text"], True), ("db", False), (["text", "db"], False)],
+)
+def test_a_database_that_the_config_does_not_ask_for_is_named(
+    tmp_path: Path, asked: str | list[str] | None, said: bool
+) -> None:
+    """Text alone is the default; whoever misses the database learns what makes it."""
+    inner = {"export_type": asked} if asked else {}
+    reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
+    why = reasons.get("ascend_pytorch_profiler_<rank>.db", "")
+    assert (why == "export_type asks for text alone; with db it is made") == said
+    assert bool(why) == said
+
+
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
     """Without a manifest nobody asked for less; what no trace tells is named with its reason."""
     path = tmp_path / "a.trace.json"

@@ -1,0 +1,27 @@
+"""What ``dynprof analyse`` says that it does not make."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.integration.commands import dynprof
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_database_is_named_where_nobody_asks_for_it(tmp_path: Path) -> None:
+    """With what makes it; an option that asks for it stands in the place of the config."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}
+    trace = tmp_path / "a.trace.json"
+    trace.write_text(json.dumps({"traceEvents": [event]}))
+    missing = (
+        "not written: ascend_pytorch_profiler_<rank>.db, export_type asks for text alone; "
+        "with db it is made (1 capture)"
+    )
+    code, _, errors = dynprof("analyse", trace)
+    assert (code, missing in errors.splitlines()) == (0, True), errors
+    code, output, errors = dynprof("analyse", trace, "--export-type", "db")
+    assert (code, "ascend_pytorch_profiler" in errors) == (0, False), errors
+    assert "ascend_pytorch_profiler_0.db\n" in output
