@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,10 @@ class Follower:
         ranks = [status.rank for status in asked]
         codes = [*map(self._tell, ranks, found, said)]
         if led := self._led(newest):
-            codes.append(tell_of_all(self._directory, *led))
+            job, number = led
+            codes.append(
+                tell_of_all(self._directory, _placed_as_captures(job, self._directory), number)
+            )
         if not led or led[0].request != led[1]:  # else it has been said of all ranks
             _tell_of_cuts(ranks, said)
         return max(codes, default=0)
@@ -129,6 +133,13 @@ class Follower:
         state = f"still {_in_words(answer)}" if answer else "has not answered"
         say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
         return LOST
+
+
+def _placed_as_captures(job: JobStatus, directory: Path) -> JobStatus:
+    """Return it with its record, where that lies elsewhere, named by its whole path."""
+    if Path(job.record).parts[:1] != ("..",):
+        return job
+    return replace(job, record=os.path.normpath(directory.resolve() / job.record))
 
 
 def _tell_of_cuts(ranks: list[int], said: list[Answer | None]) -> None:

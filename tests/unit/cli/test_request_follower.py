@@ -89,3 +89,14 @@ def test_a_leader_that_ended_too_early_speaks_for_itself(
     """What it has not heard of, and will not, nobody waits for."""
     job = dataclasses.replace(SAVED, saved=2, pending=pending)
     assert told(tmp_path, ended(job), capsys) == (0, f"rank 0 was cut short: {CUT}")
+
+
+def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the manifests beside it are, not by a way up from the config's directory."""
+    (tmp_path / "prof_config").mkdir()
+    job = dataclasses.replace(SAVED, record="../captures/step_1-3/info/window.json")
+    _, said = told(tmp_path / "prof_config", ended(job), capsys)
+    record = tmp_path.resolve() / "captures/step_1-3/info/window.json"
+    assert said.splitlines()[0] == f"4 of 4 ranks saved it: {record}"
