@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dynprof.config import Source
 from dynprof.errors import ConfigError, Problem
 from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
+from tests.processes import run
 
 GONE = ConfigError([Problem("the file is gone")])
 
@@ -130,7 +130,7 @@ def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back(opening: str) ->
         sys.setrecursionlimit(10**6)
         bomb = Source(({opening!r} * 150_000).encode(), 1, 1)
         print(EditDetector(Source(b"", 1, 0)).look(bomb, 0.0, 0.0))"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    done = run([sys.executable, "-c", code])
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
 
 
