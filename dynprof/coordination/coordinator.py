@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import queue
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
-from dynprof.coordination.job_group import group_around, job_group
 from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
 from dynprof.coordination.messages import Farewell
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from dynprof.coordination.messages import GivenUp, Message, Proposal
     from dynprof.coordination.participant import Participant, RollKeeper
     from dynprof.coordination.terms import Terms
-    from dynprof.process.rank import Rank
     from dynprof.wall import Wall
 
 END_S = 5.0
@@ -47,8 +44,6 @@ Ask = Callable[[Leader], object]
 SILENT_S = 10.0
 """A store that has not answered for so long is taken to be lost."""
 NOT_ASKED = ("the other ranks could not be asked",)
-SWITCH = "DYNPROF_AGREE"
-"""Set to 0, each rank serves what it reads itself."""
 
 
 class _StoppedError(Exception):
@@ -175,12 +170,22 @@ class Coordinator:
         self._stopped.set()
         self._asks.put(None)
 
-    def end(self) -> None:
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still says or hears what becomes of windows; at the end that takes a while."""
+        return self._thread.is_alive()
+
+    @property
+    def end_s(self) -> float:
+        """How long that may take; where the store does not answer it would take for ever."""
+        return END_S + (LAST_S if self.leads else 0.0)
+
+    def end(self, *, wait: bool = True) -> None:
         """Take part no more; the leader says so to the others."""
         self.stop()
         self._ended.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=END_S + (LAST_S if self.leads else 0.0))
+        if wait and self.is_alive and self._thread is not threading.current_thread():
+            self._thread.join(timeout=self.end_s)
 
     def _run(self) -> None:
         part = self._lead if self.group.rank == LEADER else self._follow
@@ -296,15 +301,3 @@ class Coordinator:
             self._follower.follow()
         finally:
             listener.end()
-
-
-def group_to_agree_in(rank: Rank, store: object) -> JobGroup | None:
-    """Return the group of this process, unless it is told not to agree.
-
-    Args:
-        rank: Which of the job's processes this is.
-        store: That of all of them, where the script gave one.
-    """
-    if os.environ.get(SWITCH) == "0":
-        return None
-    return job_group() if store is None else group_around(store, rank)

@@ -24,6 +24,8 @@ FILES_A_RANK, FILES_BESIDE = 3, 200
 """Open where the store is: a connection of the job's, dynprof's, and one to spare."""
 TIMEOUT = datetime.timedelta(seconds=5)
 """What is asked of the store is there, or the store is not."""
+SWITCH = "DYNPROF_AGREE"
+"""Set to 0, each rank serves what it reads itself."""
 COUNTED_APART = (2, 6)
 """From that torch on NCCL's count of collectives has no messages in it, whichever way they go."""
 
@@ -132,3 +134,15 @@ def job_group() -> JobGroup | None:
             rank, size = distributed.get_rank(), distributed.get_world_size()
             return JobGroup(rank, size, weakref.ref(store)) if size > 1 else None
     return None
+
+
+def group_to_agree_in(rank: Rank, store: object) -> JobGroup | None:
+    """Return the group of this process, unless it is told not to agree.
+
+    Args:
+        rank: Which of the job's processes this is.
+        store: That of all of them, where the script gave one.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return None
+    return job_group() if store is None else group_around(store, rank)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.coordinator import Coordinator, group_to_agree_in
+from dynprof.coordination.coordinator import Coordinator
+from dynprof.coordination.job_group import group_to_agree_in
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal
 from dynprof.coordination.terms import LEADER, Agreement, Terms
 from dynprof.errors import Problem
@@ -64,6 +66,7 @@ class Agreements:
         # Of groups whose other ranks cannot be asked any more.
         self._unled: deque[JobWindows] = deque(maxlen=UNLED)
         self._looking = threading.Lock()
+        self._left_s: float | None = None  # since when the group is no more, and it takes part yet
         self._unproposed = Unproposed(process.layout, member, journal, self._refuse)
 
     @property
@@ -95,6 +98,9 @@ class Agreements:
     def take(self, edit: Edit) -> None:
         """Answer an edit: propose it to the others where this rank leads, leave it where not."""
         self._look_for_a_group()
+        while self._left_s is not None and (leaves := self._coordinator):
+            leaves.end()  # this thread may wait; the journal's has a status to write
+            self._look_for_a_group()
         coordinator = self._coordinator
         if coordinator and coordinator.leads:
             number = self._edits.enter(edit, self._windows.unused if self._windows else 0)
@@ -200,8 +206,12 @@ class Agreements:
         if before and group is None and self._member.is_busy and not before.failed:
             return  # the others are still to hear what becomes of it
         if before and (group is None or group.store is not before.group.store):
-            before.end()
-            self._coordinator = self._member.group = None
+            before.end(wait=False)
+            now_s = time.monotonic()
+            self._left_s = now_s if self._left_s is None else self._left_s
+            if before.is_alive and now_s < self._left_s + before.end_s:
+                return
+            self._coordinator = self._member.group = self._left_s = None
             self._let_go_of_windows()
         if group and self._coordinator is None:
             who = named(group.rank, process.layout.host, process.layout)

@@ -62,7 +62,8 @@ def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -
     windows.begin(1, Asked(Edit(raw, 0.0), parsed.config, parsed, now=False))
     member.open_at(Opening(1, 5, {}))
     windows.settle(Agreement(1, 5, (0, 1)))
-    lost = SimpleNamespace(failed=False, leads=False, look=lambda: None, end=lambda: None)
+    lost = SimpleNamespace(failed=False, leads=False, look=lambda: None, is_alive=False)
+    lost.end = lambda *, **_: None
     parts._windows, parts._coordinator = windows, cast("Coordinator", lost)
     parts.end()
     record = load_window_record(next(job.root.rglob("window.json")))
@@ -148,3 +149,38 @@ def test_that_the_ranks_agree_is_said_once_somebody_leads(
         threading.Event().wait(0.001)
     assert said == "3 ranks agree on the steps of windows; this one follows rank 0"
     job.session._agreements.end()
+
+
+def test_the_end_of_a_group_holds_up_the_next_one_not_the_status(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who leads hears what becomes of its windows, on a thread of its own; an edit waits."""
+    stores, go_on = [MemoryStore(), MemoryStore()], threading.Event()
+
+    class Group(JobGroup):
+        """Connects at once."""
+
+        def connect(self) -> MemoryStore:
+            """Return the store."""
+            return cast("MemoryStore", self.store)
+
+    groups = [Group(0, 2, lambda: stores[0]), Group(0, 2, lambda: stores[1])]
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: groups[0])
+    monkeypatch.setattr(Coordinator, "_hear_the_last", lambda *_: go_on.wait(patience_s()))
+    parts = job.session._agreements
+    parts.look()
+    before = parts._coordinator
+    assert before
+    while not stores[0].check([LEADER]):
+        threading.Event().wait(0.001)
+    del groups[0]
+    parts.look()
+    assert parts._coordinator is before
+    edit = threading.Thread(target=parts.take, args=(Edit(b'{"cancel": true}', 0.0),))
+    edit.start()
+    parts.look()
+    assert parts._coordinator is before
+    go_on.set()
+    edit.join(patience_s())
+    assert parts._coordinator not in (before, None)
+    parts.end()
