@@ -29,8 +29,8 @@ FILE_SYSTEMS = {
     "hdfs": "pyarrow",
 }
 """The kinds of URLs that captures may go to, and the package that fsspec needs for each."""
-_CONTAINERS = {"abfs", "abfss"}
-"""URLs of these are ``abfss://container@account/path``."""
+_CONTAINERS = {"abfs", "abfss", "oci"}
+"""URLs of these are ``abfss://container@account/path`` or ``oci://bucket@namespace/path``."""
 OUTGOING = "outgoing"
 """Where captures for a URL are put together, beside the config, where nothing else is said."""
 
@@ -132,7 +132,7 @@ def why_no_destination(prof_dir: str) -> str:
 
 
 def _has_user(scheme: str, authority: str) -> bool:
-    """Return whether a URL names one; what Azure's have there is a container."""
+    """Return whether a URL names one; Azure's and Oracle's have a container there."""
     before, at, _ = authority.rpartition("@")
     return bool(at) and (":" in before or scheme not in _CONTAINERS)
 
