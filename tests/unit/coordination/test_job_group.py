@@ -54,6 +54,14 @@ def test_a_store_that_cannot_serve_is_named(store: object) -> None:
         JobGroup(1, 8, lambda: store).connect()
 
 
+def test_the_store_beneath_its_prefixes_is_named() -> None:
+    """A process group's is always a PrefixStore, which tells nobody what to change."""
+    files = type("FileStore", (), {})()
+    store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
+    with pytest.raises(RuntimeError, match="the job's FileStore knows no second connection"):
+        JobGroup(1, 8, lambda: store).connect()
+
+
 def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each rank's connection fills it, the job's own next one would fail."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
