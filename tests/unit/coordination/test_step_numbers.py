@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynprof.coordination.messages import Mark, Reply
-from dynprof.coordination.step_numbers import KEPT, StepNumbers, ahead
+from dynprof.coordination.step_numbers import KEPT, StepNumbers, ahead, perhaps_otherwise
 
 if TYPE_CHECKING:
     import random
@@ -157,6 +157,8 @@ def test_a_rank_that_is_seen_elsewhere_is_renumbered(first: int, told: str) -> N
     sure, perhaps = numbers.ahead()
     assert {"sure": sure, "perhaps": perhaps}[told][1] == first
     assert sure.keys() | perhaps.keys() == {0, 1}
+    said = "rank 1 may count its steps otherwise, -1 to number them as here; or it has sent"
+    assert [line.startswith(said) for line in perhaps_otherwise(perhaps)] == [True] * bool(perhaps)
 
 
 def test_exact_marks_are_believed_at_once() -> None:
