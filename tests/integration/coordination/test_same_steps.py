@@ -157,7 +157,9 @@ def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
         arm = ("arm", tmp_path / "desk_0", "--active", 2, "--wait", "--prof-dir", "captures")
         code, _, errors = dynprof(*arm)
         assert code != 0
-        assert "rank 1: " in errors
+        (said,) = [line for line in errors.splitlines() if line.startswith("rank 0: refused: ")]
+        assert "rank 1: line 6, column 5, /prof_dir: " in said
+        assert f"{tmp_path}/desk_1/captures is not a directory; " in said
     assert manifests(tmp_path) == []
 
 
@@ -168,11 +170,13 @@ def test_a_place_that_the_leaders_owner_does_not_allow(tmp_path: Path) -> None:
         place = tmp_path / "elsewhere"
         asked = {"active": 2, "ranks": [1], "prof_dir": str(place)}
         (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked))
-        wait_for("a refusal", lambda: "lies outside of" in log(tmp_path / "desk_0") or None)
+        refused = "request 1: refused, nothing changes"  # by the leader, which asks nobody
+        wait_for("a refusal", lambda: refused in log(tmp_path / "desk_0") or None)
+        assert "lies outside of" in log(tmp_path / "desk_0").partition(refused)[2]
         (tmp_path / "desk_0").chmod(0o700)
         (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked) + "\n")
         wait_for("a capture", lambda: manifests(place) or None)
-    assert [manifest.rank for manifest in manifests(place)] == [1]
+    assert [(one.rank, one.request.number) for one in manifests(place)] == [(1, 2)]
 
 
 def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
