@@ -63,7 +63,7 @@ def test_a_record_comes_to_its_end_where_the_others_are_out_of_reach(job: Job) -
     member.open_at(Opening(1, 5, {}))
     windows.settle(Agreement(1, 5, (0, 1)))
     lost = SimpleNamespace(failed=False, leads=False, look=lambda: None, is_alive=False)
-    lost.end = lambda *, **_: None
+    lost.end = lambda **_: None
     parts._windows, parts._coordinator = windows, cast("Coordinator", lost)
     parts.end()
     record = load_window_record(next(job.root.rglob("window.json")))
