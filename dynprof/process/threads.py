@@ -19,6 +19,8 @@ _OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
 
 STACK = 1 << 20
 """What ours needs at most, and more: the job may have asked for less for threads of its own."""
+_AMPLE = 64 << 20
+"""What a thread of the job's gets that starts as it is looked what it asked for: not too little."""
 
 _here = threading.local()
 
@@ -28,10 +30,9 @@ class _Thread(threading.Thread):
 
     def start(self) -> None:
         """Start it."""
-        before = threading.stack_size(STACK)  # tells what was asked for only as it is changed
+        before = threading.stack_size(_AMPLE)  # tells what was asked for only as it is changed
         is_small = 0 < before < STACK
-        if not is_small:
-            threading.stack_size(before)
+        threading.stack_size(STACK if is_small else before)
         try:
             super().start()
         finally:
