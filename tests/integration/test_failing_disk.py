@@ -80,14 +80,52 @@ def replace_with_unwritable(folder: Path) -> None:
             return folder.mkdir(mode=0o500)
 
 
+BEATS = """
+from dynprof.journal import journal, status_file
+journal.TICK_S = journal.HEARTBEAT_S = 0.2
+write_status, beats = status_file.StatusFile.write, 0
+def write_and_tell(self, status):
+    global beats
+    write_status(self, status)
+    beats += 1
+    with open("beats.new", "w") as file:
+        json.dump([beats, status.edits[-1].text if status.edits else ""], file)
+    os.replace("beats.new", "beats")
+status_file.StatusFile.write = write_and_tell
+"""
+"""Its status is due often, and each try to write it is told elsewhere, with the newest answer."""
+
+
+def told(job: TroubledJob) -> tuple[int, str]:
+    """Return how many heartbeats a job has had, and its newest answer."""
+    path = job.root.parent / "beats"
+    beats, answer = json.loads(path.read_text()) if path.exists() else (0, "")
+    return beats, answer
+
+
+def heartbeats(job: TroubledJob, count: int) -> None:
+    """Wait for so many more; just after one the job writes nothing for a moment."""
+    before = told(job)[0]
+    wait_for("heartbeats", lambda: told(job)[0] >= before + count or None)
+
+
+def notices(job: TroubledJob, problem: str) -> None:
+    """Wait until a job has answered that its config cannot be read, and has tried to write that."""
+    wait_for(problem, lambda: problem in told(job)[1] or None)
+    heartbeats(job, 3)
+
+
 def test_a_removed_directory(tmp_path: Path) -> None:
     """Nothing is made anew behind the operator's back; once it returns, edits are served."""
-    with TroubledJob(tmp_path) as job:
+    with TroubledJob(tmp_path, BEATS) as job:
         text = job.config.read_text()
+        heartbeats(job, 1)
         remove(job.root)
+        notices(job, "the file is gone")
+        assert not job.root.exists()
         job.root.mkdir(mode=0o770)
         job.config.write_text(json.dumps({**json.loads(text), "active": 2}))
-        manifest, _ = job.capture()
+        manifest, _ = job.capture(2)
         assert manifest.complete
         job.ends_unharmed()
 
@@ -108,29 +146,35 @@ def test_a_capture_moved_away_before_its_cost_is_counted(tmp_path: Path) -> None
 
 def test_a_directory_replaced_by_a_file(tmp_path: Path) -> None:
     """Log and status have no place; training goes on, and so does dynprof once it is back."""
-    with TroubledJob(tmp_path) as job:
+    with TroubledJob(tmp_path, BEATS) as job:
+        heartbeats(job, 1)
         job.root.rename(tmp_path / "aside")
         job.root.touch()
-        job.process.send_signal(0)
-        steps = tmp_path / "aside"
-        assert steps.is_dir()
+        notices(job, "the file cannot be read: Not a directory")
+        assert job.root.is_file()
+        job.still_trains()
+        config = tmp_path / "aside" / job.config.name
+        config.write_text(json.dumps({**json.loads(config.read_text()), "active": 2}))
         job.root.unlink()
-        (tmp_path / "aside").rename(job.root)
-        job.edit(active=2)
-        manifest, _ = job.capture()
-        assert manifest.complete
+        config.parent.rename(job.root)
+        manifest, _ = job.capture(2)
+        assert (manifest.complete, manifest.steps.recorded) == (True, 2)
+        job.answer(2, "saved")
+        assert "request 2: saved" in job.log()
         job.ends_unharmed()
 
 
 def test_an_unmounted_directory(tmp_path: Path) -> None:
     """The disk below the directory goes away and comes back empty."""
-    with small_disk(tmp_path / "prof_config", "50m"), TroubledJob(tmp_path) as job:
+    with small_disk(tmp_path / "prof_config", "50m"), TroubledJob(tmp_path, BEATS) as job:
         text = job.config.read_text()
         assert run(["umount", "-l", job.root]).returncode == 0
+        notices(job, "the file is gone")
+        assert not job.config.exists()
         with small_disk(job.root, "50m"):
             small = {"limits": {"min_free_disk_mb": 1}}
             job.config.write_text(json.dumps({**json.loads(text), **small}))
-            manifest, _ = job.capture()
+            manifest, _ = job.capture(2)
             assert manifest.complete
             job.ends_unharmed()
 
