@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from dynprof.backends.detached_close_selftest import (
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +141,25 @@ def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cach
     """Nor is anything written into their folder."""
     plant(cache, "a file")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+    assert "planted" in cache.read_text()
+
+
+def test_an_answer_in_another_users_folder_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """Though the file is this user's: a second name of it, which they put there, say."""
+    plant(cache, "a file")
+    real, folder = Path.stat, cache.parent
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        facts = real(path, **how)
+        if path != folder:
+            return facts
+        return os.stat_result([*facts[:4], facts.st_uid + 1, *facts[5:10]])
+
+    monkeypatch.setattr(Path, "stat", stat)
     instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
     assert "planted" in cache.read_text()
