@@ -312,8 +312,6 @@ for loss in training():
     flag.fill_(os.path.exists("enough") and again)
     dist.all_reduce(flag)
     dp.step()
-    if rank == 1 and not again and dp.status().state == "waiting":
-        os._exit(1)  # it has agreed, and does not open
     if flag.item():
         break
 assert losses == list(itertools.islice(training(), len(losses)))
@@ -323,8 +321,18 @@ open(f"trained_{rank}", "w").close()
 )
 
 
-def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks that torchrun begins anew agree on what is saved from then on.
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--active", 3, "--start-step", 1_000_000), "accepted, "),
+        (("--active", 1_000_000), "; recording steps"),
+    ],
+    ids=["waiting", "open"],
+)
+def test_a_restart_while_a_window_waits_or_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[object, ...], said: str
+) -> None:
+    """One rank is killed, and the ranks that torchrun begins anew agree on what is saved then.
 
     With one store for all attempts gloo itself finds addresses of the dead there, and may hang.
     """
@@ -333,11 +341,15 @@ def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with launched(tmp_path, RESTARTED, "-m", "torch.distributed.run", *once) as process:
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")
-        first = load_status(tmp_path / "desk_1" / "status" / "rank_1.json").pid
-        far = ("--active", 3, "--start-step", 1_000_000)
-        assert dynprof("arm", tmp_path / "desk_0", *far)[0] == 0
-        path = tmp_path / "desk_1" / "status" / "rank_1.json"
-        wait_for("its successor", lambda: load_status(path).pid != first or None)
+        paths = [tmp_path / f"desk_{rank}" / "status" / f"rank_{rank}.json" for rank in (0, 1)]
+        before = {load_status(path).pid for path in paths}
+        assert dynprof("arm", tmp_path / "desk_0", *asked)[0] == 0
+        heard(tmp_path, 0, "ranks 0 to 1 agreed on step ")
+        heard(tmp_path, 1, said)
+        os.kill(load_status(paths[1]).pid, signal.SIGKILL)
+        for path in paths:
+            gone = lambda path=path: load_status(path).pid not in before or None  # noqa: E731
+            wait_for("its successor", gone)
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")
         code, errors = arm(tmp_path, 0)
@@ -345,7 +357,10 @@ def test_a_restart_amid_an_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "2 of 2 ranks saved it: " in errors
         (tmp_path / "enough").touch()
         end_well([process])
-    assert captured(tmp_path) == [0, 1]
+    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    anew = [one for one in found if one.pid not in before]
+    assert sorted(one.rank for one in anew) == [0, 1]
+    assert len({(one.steps.first, one.steps.last) for one in anew}) == 1
     assert {path.name for path in tmp_path.glob("trained_*")} == {"trained_0", "trained_1"}
 
 
