@@ -243,7 +243,8 @@ class Participation:
 
     def _give_up(self, number: int, withdrawal: Withdrawal) -> None:
         if withdrawal.outcome == "refused":
-            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in withdrawal.reasons)
+            reasons = [reason.removesuffix(".") for reason in withdrawal.reasons]
+            problems = tuple(Problem(f"{reason}; no rank opens.") for reason in reasons)
             self._edits.refuse(number, Refusal(problems))
         else:
             self._has_disarmed |= withdrawal.outcome == "disarmed"

@@ -92,7 +92,7 @@ def test_a_reason_of_another_rank_is_one_line(job: Job) -> None:
     job.session._agreements._tell_of(Agreement(1, 7, (0,), {1: reason}))
     assert f"request 1: rank 1 takes no part: {shown}" in job.log().split("\n")
     job.edit(active=2)
-    member, made = job.session._member, Agreement(2, None, (), {}, (reason,))
+    member, made = job.session._member, Agreement(2, None, (), {}, (f"{reason}.",))
     member._pending, member._newest = True, Proposed(2, 1, None)
     job.session._agreements._tell_of(made)
     (answer,) = job.session.status().edits
