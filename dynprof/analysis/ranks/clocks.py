@@ -1,8 +1,10 @@
 """Which collectives of several ranks are the same, and how far the ranks' clocks are apart.
 
-All ranks of a collective leave it together, so that its ends tell how far clocks are apart. They
-are matched by their order in their process group, from the first step on that all ranks have; a
-name alone is not enough, as all sums of a job have the same: so must be their kind and size.
+Ranks of one host have one clock. On it, who takes part in a collective is in it at one moment:
+what does not meet is not the same. Between hosts, all ranks of a collective leave it together, so
+that its ends tell how far clocks are apart, as finely as they scatter. Collectives are matched by
+their order in their process group, from the first step on that all ranks have; a name alone is not
+enough, as all sums of a job have the same: so must be their kind and size.
 """
 
 from __future__ import annotations
@@ -21,15 +23,36 @@ The length is that of who waited longest: who comes last leaves at once, on a bu
 later than the others.
 """
 _PART = 4
+_FEWEST = 3
+"""Ends of fewer scatter little, whatever they are of."""
+_FEW = 10
+"""Of fewer, the largest deviation is what the ends scatter by; the middle one may be chance."""
+_WITHIN = 2
+"""Clocks are known to so many times the scatter of the ends; apart by less, they count as one."""
+_BEYOND = 4
+"""A clock was set where ends are apart by more than so many times their scatter."""
 
+_HOSTS = """
+CREATE TEMP TABLE hosts AS
+WITH named AS (SELECT rank, any_value(host) AS host FROM steps GROUP BY rank)
+SELECT rank, CASE WHEN host IN ('', 'localhost') THEN rank
+    ELSE min(rank) OVER (PARTITION BY host) END AS clock
+FROM named
+"""
+"""Whose clock each rank has: that of the first one of its host, or its own."""
 _KEPT = """
 CREATE TEMP TABLE kept AS
 WITH firsts AS (SELECT min(step) AS step FROM steps WHERE step >= 0 GROUP BY rank),
     began AS (SELECT max(step) AS step FROM firsts)
-SELECT c.* REPLACE (row_number() OVER (PARTITION BY rank, "group" ORDER BY place) - 1 AS place)
-FROM collectives c, began WHERE c.step < 0 OR began.step IS NULL OR c.step >= began.step
+SELECT clock, kind IN ('all reduce', 'all gather', 'reduce scatter', 'all to all') AS binds,
+    c.* REPLACE (row_number() OVER (PARTITION BY rank, "group" ORDER BY place) - 1 AS place)
+FROM collectives c JOIN hosts USING (rank), began
+WHERE c.step < 0 OR began.step IS NULL OR c.step >= began.step
 """
-"""The collectives from the first step on that all ranks have; their places count from there."""
+"""The collectives from the first step on that all ranks have; their places count from there.
+
+Of one that binds, nobody leaves before all have come.
+"""
 _SHARED = """
 CREATE TEMP TABLE shared AS
 WITH members AS (
@@ -40,43 +63,87 @@ WITH members AS (
             WHEN starts_with(kind, 'all to all') THEN 'all to all'
             ELSE nullif(kind, '') END AS sort,
         CASE WHEN kind IN ('send', 'receive', 'broadcast', 'reduce', 'all reduce', 'all gather',
-            'reduce scatter') THEN nullif(size, -1) END AS same_size
-    FROM kept
+            'reduce scatter') THEN nullif(size, -1) END AS same_size,
+        NOT binds OR max(begin_ns) OVER one_clock
+            <= min(end_ns) OVER one_clock + $fitting AS met
+    FROM kept WINDOW one_clock AS (PARTITION BY "group", place, clock)
 ), agreeing AS (
     SELECT "group", place, count(*) = any_value(ranks) AND count(DISTINCT name) = 1
-        AND count(DISTINCT sort) < 2 AND count(DISTINCT same_size) < 2 AS alike
+        AND count(DISTINCT sort) < 2 AND count(DISTINCT same_size) < 2 AS alike,
+        bool_and(met) AS met, min(step) AS step
     FROM told JOIN members USING ("group") WHERE ranks > 1 GROUP BY "group", place
 ), prefix AS (
     SELECT "group", coalesce(min(place) FILTER (NOT alike), max(place) + 1) AS length
     FROM agreeing GROUP BY "group"
+), same AS (
+    SELECT agreeing.* FROM agreeing JOIN prefix USING ("group") WHERE place < length
+), amiss AS (
+    SELECT "group", min(step) AS step FROM same WHERE NOT met GROUP BY "group"
 )
-SELECT c.* FROM kept c JOIN prefix USING ("group") WHERE place < length
+SELECT c.* FROM kept c JOIN same USING ("group", place) LEFT JOIN amiss USING ("group")
+WHERE amiss.step IS NULL OR same.step < amiss.step
 """
 """The collectives of each process group, from its first on, that are the same on all members.
 
 What a rank does not tell of kind and size agrees with anything. Of the other kinds each rank may
-have a size of its own.
+have a size of its own. Where one is not the same on what is one clock, a rank lacks one before it,
+which may be the first of that step: nothing from there on is known.
 """
 _CLOCKS = """
 CREATE TEMP TABLE clocks AS
-WITH first AS (SELECT "group", min(rank) AS rank FROM shared GROUP BY "group"),
-apart AS (
-    SELECT one."group", one.rank, other.rank AS than, one.end_ns - other.end_ns AS ns,
-        greatest(one.end_ns - one.begin_ns, other.end_ns - other.begin_ns) AS length_ns
-    FROM first JOIN shared other USING ("group", rank)
-        JOIN shared one ON one."group" = other."group" AND one.place = other.place
+WITH counts AS (
+    SELECT "group", step, rank, count(*) AS times FROM kept GROUP BY "group", step, rank
+), lasts AS (
+    SELECT max(step) AS step FROM steps GROUP BY rank
+), each_step AS (
+    SELECT "group", step >= 0 AND min(times) = max(times) AND count(*) = any_value(ranks) AS alike
+    FROM counts JOIN (SELECT "group", count(DISTINCT rank) AS ranks FROM kept GROUP BY "group")
+        USING ("group")
+    WHERE step <= (SELECT min(step) FROM lasts) GROUP BY "group", step
+), stepwise AS (
+    SELECT "group", bool_and(alike) AS told FROM each_step GROUP BY "group"
+), ends AS (
+    SELECT "group", place, clock, max(begin_ns) AS begin_ns, min(end_ns) AS end_ns,
+        max(end_ns) - min(end_ns) AS spread_ns, max(end_ns - begin_ns) AS length_ns,
+        bool_and(binds) AS binds
+    FROM shared GROUP BY "group", place, clock
+), first AS (SELECT "group", min(clock) AS clock FROM shared GROUP BY "group"
+), apart AS (
+    SELECT one."group", one.clock, other.clock AS than, one.end_ns - other.end_ns AS ns,
+        greatest(one.length_ns, other.length_ns) AS length_ns, one.spread_ns,
+        one.begin_ns - other.end_ns AS least_ns, one.end_ns - other.begin_ns AS most_ns,
+        one.binds AND other.binds AS binds
+    FROM first JOIN ends other USING ("group", clock)
+        JOIN ends one ON one."group" = other."group" AND one.place = other.place
 ), middle AS (
-    SELECT "group", rank, any_value(than) AS than, count(*) AS times,
-        quantile_disc(ns, 0.5) AS ahead_ns, quantile_disc(length_ns, 0.5) AS length_ns
-    FROM apart GROUP BY "group", rank
+    SELECT "group", clock, any_value(than) AS than, count(*) AS times,
+        quantile_disc(ns, 0.5) AS middle_ns, quantile_disc(length_ns, 0.5) AS length_ns,
+        bool_or(binds) OR quantile_disc(spread_ns, 0.5)
+            <= greatest($fitting, quantile_disc(length_ns, 0.5) / $part) AS within,
+        max(least_ns) FILTER (binds) <= min(most_ns) FILTER (binds) AS possible
+    FROM apart GROUP BY "group", clock
+), scattered AS (
+    SELECT "group", clock, any_value(middle) AS m, quantile_disc(abs(ns - middle_ns), 0.5) AS ns,
+        CASE WHEN count(*) = 1 THEN $fitting WHEN count(*) < $few THEN max(abs(ns - middle_ns))
+            ELSE quantile_disc(abs(ns - middle_ns), 0.5) END AS few_ns
+    FROM apart JOIN middle USING ("group", clock) GROUP BY "group", clock
 )
-SELECT "group", rank, any_value(m.than) AS than, any_value(times) AS times,
-    any_value(ahead_ns) AS ahead_ns,
-    quantile_disc(abs(ns - ahead_ns), 0.5)
-        <= greatest($fitting, any_value(m.length_ns) / $part) AS fits
-FROM apart JOIN middle m USING ("group", rank) GROUP BY "group", rank
+SELECT "group", rank, clock, m.than AS than, m.times AS times, m.middle_ns AS middle_ns,
+    CASE WHEN abs(m.middle_ns) > $within * few_ns THEN m.middle_ns ELSE 0 END AS ahead_ns,
+    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS doubt_ns,
+    m.within AND (clock = m.than
+        OR m.times >= $fewest AND few_ns <= greatest($fitting, m.length_ns / $part)
+        OR coalesce(told, false) AND (ns <= greatest($fitting, m.length_ns / $part)
+            OR coalesce(m.possible, false))) AS fits
+FROM scattered LEFT JOIN stepwise USING ("group")
+    JOIN (SELECT DISTINCT "group", clock, rank FROM shared) USING ("group", clock)
 """
-"""How far each member's clock is ahead of that of the first one in the group."""
+"""How far each member's clock is ahead of the first one in the group.
+
+Ends fit that scatter little, where they are not too few to tell that. Where all ranks began as many
+in each step, so that none lacks one, few will do, and so will ends that scatter more, as on busy
+machines, if there is a clock on which all meet each time.
+"""
 _UNFIT = """
 DELETE FROM {table} WHERE "group" IN (SELECT "group" FROM clocks WHERE NOT fits)
 """
@@ -84,36 +151,47 @@ DELETE FROM {table} WHERE "group" IN (SELECT "group" FROM clocks WHERE NOT fits)
 _STRAYED = """
 CREATE TEMP TABLE strayed AS
 WITH ends AS (
-    SELECT "group", place, rank, end_ns - begin_ns AS length_ns, end_ns - ahead_ns AS went_ns
-    FROM shared JOIN clocks USING ("group", rank)
+    SELECT "group", place, clock, max(end_ns - begin_ns) AS length_ns,
+        min(end_ns) - any_value(middle_ns) AS went_ns, any_value(scatter_ns) AS scatter_ns
+    FROM shared JOIN clocks USING ("group", rank, clock)
     WHERE NOT starts_with("group", 'from rank ')
         AND kind NOT IN ('broadcast', 'reduce', 'gather', 'scatter')
+    GROUP BY "group", place, clock
 ), off AS (
     SELECT *, went_ns - quantile_disc(went_ns, 0.5) OVER (PARTITION BY "group", place) AS off_ns
     FROM ends
 ), lasting AS (
     SELECT *, quantile_disc(off_ns, 0.5) OVER (
-        PARTITION BY "group", rank ORDER BY place ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
+        PARTITION BY "group", clock ORDER BY place ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
     ) AS lasting_ns
     FROM off
 )
-SELECT "group", place, count(*) AS times FROM lasting GROUP BY "group", place
-HAVING max(abs(lasting_ns)) > greatest($fitting, max(length_ns) / $part)
+SELECT "group", place FROM lasting GROUP BY "group", place
+HAVING max(abs(lasting_ns))
+    > greatest($fitting, max(length_ns) / $part, $beyond * max(scatter_ns))
+QUALIFY count(*) OVER (PARTITION BY "group") >= $fewest
 """
 """Collectives whose ends are apart on what is one clock for the others: a clock was set meanwhile.
 
-It stays set, so that the ones before and after are apart as well; a thread that is late once is
-none. Not messages, nor what has a root: whoever sends may leave before it has come.
+It stays set, so that the ones before and after are apart as well; threads that are late at times
+are none. Not messages, nor what has a root: whoever sends may leave before it has come.
 """
 _WITHOUT_STRAYED = """
 DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.place = s.place
 """
 
 _EDGES = """
-SELECT rank, than, ahead_ns FROM clocks WHERE rank <> than
-ORDER BY starts_with("group", 'from rank '), times DESC, rank, than
+WITH edges AS (
+    SELECT 0 AS doubt, 0 AS times, rank, clock AS than, 0 AS ahead_ns FROM hosts
+    UNION ALL
+    SELECT DISTINCT 1 + starts_with("group", 'from rank ')::INT, times, clock, than, ahead_ns
+    FROM clocks
+)
+SELECT rank, than, ahead_ns FROM edges WHERE rank <> than
+ORDER BY doubt, times DESC, rank, than, ahead_ns
 """
 """The surest first: whoever sends a message may leave before it has come."""
+_DOUBT = "SELECT max(doubt_ns) FROM clocks"
 
 _ARRIVALS = """
 CREATE OR REPLACE TEMP TABLE arrivals AS
@@ -149,21 +227,33 @@ class Arrival(NamedTuple):
 def match(database: DuckDBPyConnection) -> None:
     """Make the tables ``kept``, ``shared``, ``clocks`` and ``strayed`` from what ranks recorded."""
     tolerance = {"fitting": FITTING_NS, "part": _PART}
+    database.execute(_HOSTS)
     database.execute(_KEPT)
-    database.execute(_SHARED)
-    database.execute(_CLOCKS, tolerance)
+    database.execute(_SHARED, {"fitting": FITTING_NS})
+    number = {"few": _FEW, "fewest": _FEWEST, "within": _WITHIN}
+    database.execute(_CLOCKS, {**tolerance, **number})
     for table in ("shared", "clocks"):
         database.execute(_UNFIT.format(table=table))
-    database.execute(_STRAYED, tolerance)
+    database.execute(_STRAYED, {**tolerance, "beyond": _BEYOND, "fewest": _FEWEST})
     database.execute(_WITHOUT_STRAYED)
 
 
 def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
-    """Return, by rank, the first of those it meets in collectives, and how far ahead of it it is.
+    """Return, by rank, the first of those it shares a clock or collectives with.
 
-    In ns. A rank that meets no other one is not in it.
+    And by how many ns its clock is ahead of that one's. A rank without such others is not in it.
     """
     return joined(database.execute(_EDGES).fetchall())
+
+
+def doubt_ns(database: DuckDBPyConnection) -> int:
+    """Return how well it is known how far clocks are apart: by how much the ends scatter."""
+    return int(database.execute(_DOUBT).fetchall()[0][0] or 0)
+
+
+def hosts(database: DuckDBPyConnection) -> dict[int, int]:
+    """Return the first rank of the host of each; a rank whose host has no name has its own."""
+    return dict(database.execute("SELECT rank, clock FROM hosts ORDER BY rank").fetchall())
 
 
 def meet(database: DuckDBPyConnection, among: Sequence[int]) -> None:

@@ -1,8 +1,7 @@
 """The ranks of one window side by side: whose steps take how long, and who keeps whom waiting.
 
-All ranks of a collective leave it together, so that its ends tell how far their clocks are apart;
-its begins, on one clock, tell who came last. Reads the Parquet tables of each rank, and holds no
-trace: thousands of ranks fit.
+On one clock, the begins of a collective tell who came last. Reads the Parquet tables of each rank,
+and holds no trace: thousands of ranks fit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.tables import us
 from dynprof.analysis.ranks.bandwidth import Bandwidth
-from dynprof.analysis.ranks.clocks import Arrival, arrivals, match, meet, offsets
+from dynprof.analysis.ranks.clocks import (
+    Arrival,
+    arrivals,
+    doubt_ns,
+    hosts,
+    match,
+    meet,
+    offsets,
+)
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
@@ -39,17 +46,20 @@ MOST_NAMED = 3
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
-    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, doubt_ns
     FROM shared JOIN clocks USING ("group", rank)
 ), behind AS (
-    SELECT "group", place, rank, came_ns
+    SELECT "group", place, rank, doubt_ns, came_ns
         - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
     FROM arrivals
 )
 SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
-FROM behind GROUP BY "group", place HAVING max(behind_ns) > $late
+FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(doubt_ns))
 """
-"""Who came last to each collective, and by how much after the median member."""
+"""Who came last to each collective, and by how much after the median member.
+
+Not by less than is known of the clocks.
+"""
 _OWN = """
 CREATE TEMP TABLE own AS
 SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM steps GROUP BY rank
@@ -77,10 +87,11 @@ SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped
 FROM steps ORDER BY rank, step
 """
 _MATCHED = """
-SELECT (SELECT count(*) FROM shared), (SELECT coalesce(sum(times), 0)::BIGINT FROM strayed),
-    count(*)
-FROM kept
+WITH fitting AS (SELECT DISTINCT "group", place FROM shared),
+    whole AS (SELECT DISTINCT "group", place FROM kept)
+SELECT (SELECT count(*) FROM fitting), (SELECT count(*) FROM strayed), count(*) FROM whole
 """
+"""Collectives, each once, however many ranks took part."""
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
@@ -149,9 +160,8 @@ class Ranks:
             said = ["no rank keeps the others waiting"]
         if matched < total:
             said.append(
-                f"{matched:,} of {counted(total, 'collective is', 'collectives are')} the same on "
-                "all ranks of their group from the first on; of the others nobody knows who waits "
-                "for whom"
+                f"{matched:,} of {counted(total, 'collective')} could be matched between all ranks "
+                "of their group, from the first on; of the others nobody knows who waits for whom"
             )
         elif not total:
             said = ["no collective was recorded, so nobody knows who waits for whom"]
@@ -217,11 +227,20 @@ class Ranks:
         return Bandwidth(self._database)
 
     def clocks(self) -> dict[int, tuple[int, int]]:
-        """Return, by rank, the first of those it meets, and by how many ns it is ahead of it.
+        """Return, by rank, the first of those on its clock, and by how many ns it is ahead of it.
 
-        A rank that shares no collective with another one is not in it.
+        That is one clock once set right, by what ranks of one host share, and by collectives that
+        ranks of several do. A rank that shares nothing with another one is not in it.
         """
         return offsets(self._database)
+
+    def hosts(self) -> dict[int, int]:
+        """Return the first rank of the host of each; a rank whose host has no name has its own."""
+        return hosts(self._database)
+
+    def doubt_ns(self) -> int:
+        """Return how well it is known how far clocks are apart."""
+        return doubt_ns(self._database)
 
     def meet(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
         """Return what returns, of each of some ranks, the collectives that it shares with them."""

@@ -162,6 +162,7 @@ def _steps(measured: MeasuredTrace) -> Columns:
     return {
         "rank": np.full(len(steps), measured.rank),
         "world_size": np.full(len(steps), measured.world_size),
+        "host": _texts([measured.host] * len(steps)),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},

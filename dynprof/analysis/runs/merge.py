@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
 from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
+from dynprof.analysis.ranks.clock_words import clock_words
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
@@ -20,7 +19,7 @@ from dynprof.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from dynprof.analysis.ranks.comparison import Ranks
@@ -84,7 +83,7 @@ def merge(
         for place, rank in enumerate(chosen)
     )  # fmt: skip
     words = _written(target, parts, chosen, on_rank)
-    words += [*_clock_words(chosen, clocks), *ranks.steps_apart(), *window_words(ready)]
+    words += [*clock_words(ranks, chosen), *ranks.steps_apart(), *window_words(ready)]
     return Merged(target, words, problems)
 
 
@@ -141,33 +140,6 @@ def _head(origin: int, chosen: list[int]) -> bytes:
     members = {"dynprof": {"version": __version__, "ranks": chosen}, "displayTimeUnit": "ms",
                "baseTimeNanoseconds": origin}  # fmt: skip
     return json.dumps(members)[:-1].encode() + b', "traceEvents": [\n' + steps_process()
-
-
-def _clock_words(chosen: list[int], clocks: Mapping[int, tuple[int, int]]) -> list[str]:
-    """Return how far clocks were apart, and which ranks' nothing tells."""
-    firsts = Counter(clocks[rank][0] for rank in chosen if rank in clocks)
-    met = {first for first, count in firsts.items() if count > 1}
-    alone = [rank for rank in chosen if rank not in clocks or clocks[rank][0] not in met]
-    said = []
-    if met:
-        ahead = [clocks[rank][1] for rank in chosen if rank in clocks and clocks[rank][0] in met]
-        apart = ms(max(ahead) - min(ahead))
-        said.append(f"clocks aligned by the ends of collectives; they were up to {apart} apart")
-    if len(met) > 1:
-        groups = "; ".join(
-            listed_ranks([r for r in chosen if r in clocks and clocks[r][0] == first])
-            for first in sorted(met)
-        )
-        said.append(f"nothing tells how far these are apart, who share no collective: {groups}")
-    if alone:
-        taken = "its clock is taken as it stands"
-        if len(alone) > 1:
-            taken = "their clocks are taken as they stand"
-        whom = "the others" if met else "each other"
-        said.append(
-            f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {taken}"
-        )
-    return said
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:

@@ -1,0 +1,127 @@
+"""Which collectives are the same, on one clock and on several; who met whom is known here."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.ranks.clock_words import clock_words
+from tests.rank_tables import MS, Job, Taken, compared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.ranks.comparison import Ranks
+
+ONE_HOST = Job(hosts=["a"] * 4, ahead_ms=[0] * 4, loose_ms=3)
+TWO_HOSTS = Job(hosts=["a", "a", "b", "b"], ahead_ms=[0, 0, 5, 5], steps=40, loose_ms=1.5)
+
+
+def matched(ranks: Ranks, taken: list[list[Taken]]) -> list[set[int]]:
+    """Return, by place, which collectives were taken for the same one."""
+    true = {(rank, one.begin): one.true for rank, mine in enumerate(taken) for one in mine}
+    found: dict[int, set[int]] = {}
+    for rank, place, begin in ranks.found("SELECT rank, place, begin_ns FROM shared"):
+        found.setdefault(place, set()).add(true[rank, begin])
+    return [found[place] for place in sorted(found)]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> None:
+    """Its ranks leave milliseconds apart, and are in each collective at one moment all the same."""
+    job = ONE_HOST.but(marked=marked)
+    ranks = job.ranks(tmp_path)
+    assert matched(ranks, job.taken()) == [{true} for true in range(16)]
+    assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
+    said = ranks.words()
+    assert not any("matched" in one or "end together" in one for one in said)
+    assert clock_words(ranks, [0, 1, 2, 3]) == [
+        "ranks 0 to 3 are of one host, whose clock is taken as it stands"
+    ]
+
+
+def test_on_one_host_a_rank_that_lacks_the_first_is_matched_with_none(tmp_path: Path) -> None:
+    """The second would pass for the first of the others in a job that has several at once."""
+    job = ONE_HOST.but(each=3, lacks={2: {0}})
+    ranks = job.ranks(tmp_path)
+    assert matched(ranks, job.taken()) == []
+    assert ranks.words()[0].startswith("0 of 24 collectives could be matched between all ranks")
+
+
+def test_on_one_host_what_is_before_a_lost_one_is_matched(tmp_path: Path) -> None:
+    """By whole steps."""
+    job = ONE_HOST.but(lacks={1: {9}})
+    assert matched(job.ranks(tmp_path), job.taken()) == [{true} for true in range(8)]
+
+
+def test_a_rank_that_is_cut_takes_nothing_from_what_is_before(tmp_path: Path) -> None:
+    """As where it was cancelled two steps before the others; each collective counts once."""
+    job = ONE_HOST.but(last={0: 5})
+    ranks = job.ranks(tmp_path)
+    assert matched(ranks, job.taken()) == [{true} for true in range(12)]
+    said = "12 of 16 collectives could be matched between all ranks of their group, from the first"
+    assert any(one.startswith(said) for one in ranks.words())
+
+
+def test_between_hosts_clocks_are_aligned_as_finely_as_ends_tell(tmp_path: Path) -> None:
+    """Two ranks of a host are on one clock; what is said of both covers what is true."""
+    ranks = TWO_HOSTS.ranks(tmp_path)
+    assert matched(ranks, TWO_HOSTS.taken()) == [{true} for true in range(80)]
+    clocks, doubt = ranks.clocks(), ranks.doubt_ns()
+    assert clocks[1] == (0, 0)
+    assert clocks[2] == clocks[3]
+    assert abs(clocks[2][1] - 5 * MS) <= doubt < 3 * MS
+    (said,) = clock_words(ranks, [0, 1, 2, 3])
+    assert said.startswith("clocks aligned by the ends of collectives; they were up to")
+    assert ", give or take " in said
+
+
+def test_between_hosts_clocks_that_agree_are_left_alone(tmp_path: Path) -> None:
+    """Within what the ends scatter by."""
+    ranks = TWO_HOSTS.but(ahead_ms=[0, 0, 0.3, 0.3]).ranks(tmp_path)
+    assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
+    (said,) = clock_words(ranks, [0, 1, 2, 3])
+    assert said.startswith("the clocks agree, give or take ")
+
+
+def test_tight_ends_align_finely(tmp_path: Path) -> None:
+    """Those of NCCL on two hosts whose clocks are half a millisecond apart."""
+    ranks = TWO_HOSTS.but(ahead_ms=[0, 0, 0.5, 0.5], loose_ms=0.01).ranks(tmp_path)
+    assert ranks.clocks()[3][1] == pytest.approx(MS / 2, abs=MS / 50)
+
+
+def test_hosts_without_a_name_are_not_one(tmp_path: Path) -> None:
+    """Nor those that all bear the same one."""
+    for host in ("", "localhost"):
+        ranks = TWO_HOSTS.but(hosts=[host] * 4).ranks(tmp_path)
+        assert ranks.clocks()[2][1] == pytest.approx(5 * MS, abs=2 * MS)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_matched_falsely(tmp_path: Path, seed: int) -> None:
+    """Whatever ranks lack, on clocks that are apart: each is one, for all; the rest is counted."""
+    chance = random.Random(seed)  # noqa: S311
+    hosts = chance.choice([["a"] * 3, ["a", "a", "b"], ["a", "b", "c"]])
+    ahead = {"a": 0.0, "b": chance.choice([0, 5, -1800]), "c": chance.choice([1, 250])}
+    job = Job(
+        hosts, [ahead[host] for host in hosts], steps=chance.choice([3, 8]),
+        each=chance.choice([1, 2, 5]), wait_ms=chance.choice([0.5, 5, 20]),
+        loose_ms=chance.choice([0.02, 1, 3]), seed=seed,
+    )  # fmt: skip
+    rank, first = chance.randrange(3), set(range(chance.randint(1, job.each)))
+    lost = {chance.randrange(job.steps * job.each)}
+    for changed in (job, job.but(lacks={rank: first}), job.but(lacks={rank: lost}),
+                    job.but(last={rank: job.steps - 2})):  # fmt: skip
+        taken = changed.taken()
+        ranks = compared(tmp_path, hosts, taken)
+        found = matched(ranks, taken)
+        assert all(len(true) == 1 for true in found)
+        began = max(mine[0].step for mine in taken)
+        whole = max(sum(one.step >= began for one in mine) for mine in taken)
+        if len(found) < whole:
+            said = f"{len(found)} of {whole} collective"
+            assert any(one.startswith(said) for one in ranks.words())
+        if changed is job:
+            assert len(found) == job.steps * job.each
