@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import place_of, users_frames, where
+from dynprof.analysis.measures.code.user_code import (
+    function_of,
+    place_of,
+    stood,
+    users_frames,
+    where,
+)
 from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
 from dynprof.analysis.reading.categories import OPERATORS
@@ -18,6 +25,8 @@ from dynprof.analysis.reading.intervals import clipped
 from dynprof.plural import number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -118,42 +127,61 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
 
 
 def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
-    """Return where the thread of the steps was while nothing of a cover ran, the longest first."""
+    """Return where the thread of the steps was while nothing of a cover ran, the longest first.
+
+    That is, in which functions of the user's, and in what they called there.
+    """
     trace, spans = measured.trace, measured.trace.spans
     edges = [[begin, begin + length] for _, begin, length in steps.steps]
     clips = [clipped(busy, *edge) for edge in edges]
     start = np.array([t for (b, _), one in zip(edges, clips, strict=True) for t in (b, *one[1])])
     end = np.array([t for (_, e), one in zip(edges, clips, strict=True) for t in (*one[0], e)])
-    frames = users_frames(trace)
+    frames = _users_and_called(measured)
     of_frames = np.concatenate([spans["start"][frames], (spans["start"] + spans["length"])[frames]])
     start, end, _ = cut(start[end > start], end[end > start], of_frames)
     thread = np.full(len(start), main_thread(trace))
     found = where(trace, measured.calls, thread, start)
-    nobody = np.full(len(start), UNKNOWN, np.int64)
-    return _grouped(measured, steps, nobody, found.frame, end - start)
+    called = np.where(found.frame == UNKNOWN, UNKNOWN, found.called)
+    return _grouped(measured, steps, called, found.frame, end - start, function_of)
+
+
+def _users_and_called(measured: MeasuredTrace) -> Chosen:
+    """Return which spans are frames of the user's own, and what these call themselves."""
+    calls, users = measured.calls, users_frames(measured.trace)
+    inside = calls.parent != ROOT
+    inside[inside] = users[calls.span[calls.parent[inside]]]
+    chosen: Chosen = users.copy()
+    chosen[calls.span[inside]] = True
+    return chosen
 
 
 def _grouped(
-    measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers
-) -> list[Culprit]:
-    """Return sums by the names of spans and frames; -1 stands for none."""
-    name, names = np.append(measured.trace.spans["name"], UNKNOWN), measured.trace.tables["name"]
-    pairs, of = np.unique(np.stack([name[who], name[frame]], axis=1), axis=0, return_inverse=True)
-    of, each = of.ravel(), max(1, steps.count)
-    times = np.bincount(of, weights=time, minlength=len(pairs)) / each
-    counts = np.bincount(of, minlength=len(pairs)) / each
-    found = [
-        Culprit(
-            what=_WRITTEN.get(names[code], names[code]) if code != UNKNOWN else "",
-            place=place_of(names[line]) if line != UNKNOWN else "",
-            count=count,
-            time=lasts,
-        )
-        for (code, line), count, lasts in zip(
-            pairs.tolist(), counts.tolist(), times.tolist(), strict=True
-        )
-    ]
-    return sorted(found, key=lambda one: -one.time)
+    measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers,
+    place: Callable[..., str] = place_of,
+) -> list[Culprit]:  # fmt: skip
+    """Return sums by what spans and frames are called; -1 stands for none."""
+    names = measured.trace.tables["name"]
+    name = np.append(measured.trace.spans["name"], UNKNOWN)
+    early = np.append(stood(measured.trace, measured.marked), False)
+    keys, of = np.unique(
+        np.stack([name[who], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
+    )
+    called = [
+        (_written(names[code]) if code != UNKNOWN else "",
+         place(names[line], stood=bool(before)) if line != UNKNOWN else "")
+        for code, line, before in keys.tolist()
+    ]  # fmt: skip
+    of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], Culprit]()
+    times = np.bincount(of, weights=time, minlength=len(keys)) / each
+    counts = np.bincount(of, minlength=len(keys)) / each
+    for one, count, lasts in zip(called, counts.tolist(), times.tolist(), strict=True):
+        other = found.get(one, Culprit(*one, 0, 0))  # names with addresses differ, and are one
+        found[one] = Culprit(*one, other.count + count, other.time + lasts)
+    return sorted(found.values(), key=lambda one: -one.time)
+
+
+def _written(name: str) -> str:
+    return _WRITTEN.get(name) or function_of(name)
 
 
 def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
@@ -192,6 +220,14 @@ def lines_named(found: list[Culprit]) -> str:
     """
     known = [one for one in _worst(found) if one.place]
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
+
+
+def functions_named(found: list[Culprit]) -> str:
+    """Return the worst likewise by functions: ``, 41 ms in sleep, called by main (train.py)``."""
+    known = [one for one in _worst(found) if one.place]
+    said = (f"{one.what}, called by {one.place}" if one.what else one.place for one in known)
+    times = "; ".join(f"{ms(one.time)} in {who}" for one, who in zip(known, said, strict=True))
+    return f", {times}" if times else ""
 
 
 def starters_named(found: list[Culprit]) -> str:

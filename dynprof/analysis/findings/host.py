@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.findings.culprits import (
     between,
+    functions_named,
     lines_named,
     openers,
     places,
@@ -161,7 +162,7 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         return None
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] - steps.idle_in(causes)
-    lines = lines_named(between(measured, steps, united(steps.busy, causes)))
+    lines = functions_named(between(measured, steps, united(steps.busy, causes)))
     stacks = measured.trace.category(FRAMES).any()
     look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(

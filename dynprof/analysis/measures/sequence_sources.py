@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import place_of, where
+from dynprof.analysis.measures.code.user_code import place_of, stood, where
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, makers
 
 if TYPE_CHECKING:
@@ -53,9 +53,16 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
         here = slice(place, place := place + one.kernels.size)
         rows = operator[here].reshape(one.kernels.shape)
         named = (_most(trace, column) for column in rows.T)
-        frames = _most(trace, frame[here])
-        result.append(Source(tuple(named), place_of(frames) if frames else ""))
+        result.append(Source(tuple(named), _line(measured, frame[here])))
     return result
+
+
+def _line(measured: MeasuredTrace, frames: Numbers) -> str:
+    """Return the place of most frames; empty where most are not known."""
+    if not (most := _most(measured.trace, frames)):
+        return ""
+    early = stood(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
+    return place_of(most, stood=bool(early.any()))
 
 
 def _most(trace: Trace, spans: Numbers) -> str:

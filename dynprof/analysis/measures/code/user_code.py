@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.measures.timeline.steps import Marked
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
 _FRAME = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
 """What Kineto writes: the file, the line at which the function was entered, its name."""
+_BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
 _INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]")
 _INSTALLED_PACKAGES = """
 dynprof torch torchvision torchaudio torchdata torchtext torchao torch_npu torch_xla triton
@@ -53,10 +55,12 @@ class Where:
     Attributes:
         frame: The innermost frame of the user's own code.
         operator: The outermost operator within that frame, as the user wrote it.
+        called: The outermost function of others within that frame, likewise.
     """
 
     frame: Numbers
     operator: Numbers
+    called: Numbers
 
 
 def is_users(name: str) -> bool:
@@ -70,22 +74,54 @@ def is_users(name: str) -> bool:
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
 
 
-def place_of(name: str) -> str:
+def place_of(name: str, *, stood: bool = False) -> str:
     """Return a frame's place in the code for a sentence: ``train.py:22 (main)``.
 
-    Of a module, which was entered long before, the trace has the line at which the profiler came.
+    Args:
+        name: Its name in the trace.
+        stood: Whether it was entered before the profiler came: then its line says where it stood.
+            A module always was.
     """
     found = _FRAME.fullmatch(name)
     if not found:
-        return name
-    if found["function"] == "<module>":
-        return f"{found['file']} (<module>)"
+        return _built_in(name)
+    if stood or found["function"] == "<module>":
+        return f"{found['file']} ({found['function']})"
     return f"{found['file']}:{found['line']} ({found['function']})"
+
+
+def function_of(name: str, *, stood: bool = False) -> str:
+    """Return the same with the function first, as its line is that of its definition.
+
+    ``main (train.py:22)``, and of a built-in function ``sleep``.
+    """
+    found = _FRAME.fullmatch(name)
+    if not found or found["function"] == "<module>":
+        return place_of(name)
+    line = "" if stood else f":{found['line']}"
+    return f"{found['function']} ({found['file']}{line})"
+
+
+def _built_in(name: str) -> str:
+    """Return the short name of a built-in function or method; other names as they are."""
+    found = _BUILT_IN.fullmatch(name)
+    if not found:
+        return name
+    if "pybind11" in found["of"]:
+        return f"pybind11 method {found['function']}".rstrip()
+    return found["function"] or name
 
 
 def users_frames(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of the user's own code."""
     return trace.category(FRAMES) & trace.named(is_users)
+
+
+def stood(trace: Trace, marked: list[Marked]) -> NDArray[np.bool_]:
+    """Return which spans began before the first step, as frames that were open already do."""
+    first = marked[0][1] if marked else 0
+    found: NDArray[np.bool_] = trace.spans["start"] < first
+    return found
 
 
 def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
@@ -100,14 +136,16 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
     users = users_frames(trace)[calls.span]
     step = trace.named(lambda name: name.startswith(STEP))
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
+    others = trace.category(FRAMES)[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)
-    frame, operator = np.full(len(when), ROOT, np.int64), np.full(len(when), ROOT, np.int64)
+    frame, operator, called = np.full((3, len(when)), ROOT, np.int64)
     left = np.flatnonzero(place != ROOT)
     while len(left):
         here = place[left]
         frame[left] = np.where(users[here], here, ROOT)
         operator[left] = np.where(operators[here], here, operator[left])
+        called[left] = np.where(others[here], here, called[left])
         place[left] = np.where(users[here], ROOT, calls.parent[here])
         left = left[place[left] != ROOT]
     spans = np.append(calls.span, ROOT)
-    return Where(spans[frame], spans[operator])
+    return Where(spans[frame], spans[operator], spans[called])

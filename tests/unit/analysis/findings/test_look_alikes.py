@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.measures.code.user_code import function_of
 from tests.unit.analysis.findings.given_spans import HEALTHY, Span, found, measured
 from tests.unit.analysis.findings.planted import (
     BUSY,
@@ -72,9 +73,50 @@ def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
     ]
     detail = found(measured(tmp_path, spans))[BETWEEN].detail
     assert detail == (
-        "No operator and no collective runs for 75 ms of a step, 50 ms at data.py:40 (augment); "
-        "25 ms at train.py:8 (main)."
+        "No operator and no collective runs for 75 ms of a step, 30 ms in augment (data.py:40); "
+        "25 ms in main (train.py:8)."
     )
+
+
+def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
+    """That of ``dp.step()``, where the recording began: what it called is, whatever its address."""
+    stood = {"ph": "X", "pid": 1, "tid": 1, "cat": "python_function", "ts": -10, "dur": 200_010,
+             "name": "train.py(30): main"}  # fmt: skip
+    spans: list[Span] = [("aten::mm", "cpu_op", 0, 10)]
+    hashed = "<built-in method update of Hash object at 0x{}>"
+    calls = (("<built-in function sleep>", 20, 35), (hashed.format(1), 55, 9),
+             (hashed.format(2), 64, 9))  # fmt: skip
+    spans += [(name, "python_function", begin, took) for name, begin, took in calls]
+    assert found(measured(tmp_path, spans, stood))[BETWEEN].detail == (
+        "No operator and no collective runs for 90 ms of a step, 37 ms in main (train.py); "
+        "35 ms in sleep, called by main (train.py)."
+    )
+    spans[1:2] = [("aten::mm", "cpu_op", 20, 35)]
+    assert found(measured(tmp_path, spans, stood))[BETWEEN].detail == (
+        "No operator and no collective runs for 55 ms of a step, 37 ms in main (train.py); "
+        "18 ms in update, called by main (train.py)."
+    )
+    item: list[Span] = [("aten::mm", "cpu_op", 0, 60)]
+    assert found(measured(tmp_path, item, stood))[IN_OPERATOR].detail.endswith(
+        "60 ms at train.py (main)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<built-in function sleep>", "sleep"),
+        ("<built-in method append of list object at 0x7f75>", "append"),
+        ("<built-in method rank of pybind11_builtins.pybind11_detail_function_record_v1_system_"
+         "libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1 object at 0x7f75>", "pybind11 method rank"),
+        ("<built-in method  of pybind11_builtins.pybind11 object at 0x7f75>", "pybind11 method"),
+        ("json/__init__.py(183): dumps", "dumps (json/__init__.py:183)"),
+        ("nn.Module: Linear_0", "nn.Module: Linear_0"),
+    ],
+)  # fmt: skip
+def test_what_functions_are_called(name: str, shown: str) -> None:
+    """Without the address of an object, and the name of the record that holds a bound one."""
+    assert function_of(name) == shown
 
 
 def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> None:
@@ -128,7 +170,7 @@ def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
         ("aten::mm", "cpu_op", 80, 15),
     ]
     assert found(measured(tmp_path, spans))[BETWEEN].detail == (
-        "No operator and no collective runs for 75 ms of a step, 75 ms at train.py (<module>)."
+        "No operator and no collective runs for 75 ms of a step, 75 ms in train.py (<module>)."
     )
 
 
