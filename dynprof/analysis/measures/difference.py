@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+_NUMBER = re.compile(r"(?<=.)#\d+$")
+"""At the end of the name of a range."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +154,19 @@ def _changed(where: str, before: Mapping[str, float], after: Mapping[str, float]
 
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
-    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step."""
+    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step.
+
+    Ranges that bear a number, as that of the step, are one: ``epoch#*``.
+    """
     steps, counted = max(1, len(measured.marked)), measured.in_steps
+    found: dict[str, tuple[int, int]] = {}
     for average in averages(measured.trace, measured.operators, counted):
-        if average.name != STEPS:
-            yield average.name, "host", average.count / steps, average.own / steps
+        name = _NUMBER.sub("#*", average.name)
+        count, own = found.get(name, (0, 0))
+        found[name] = count + average.count, own + average.own
+    for name, (count, own) in found.items():
+        if name != STEPS:
+            yield name, "host", count / steps, own / steps
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps

@@ -113,6 +113,29 @@ def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
     assert why_not_comparable(captures[0], captures[0]) == []
 
 
+def test_ranges_that_bear_a_number_are_one(tmp_path: Path) -> None:
+    """Two captures never have the same numbers; what comes after a name is none of them."""
+    captures = []
+    for first, ms in ((3, 4), (700, 9)):
+        common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
+        events = [
+            {**common, "name": name, "ts": 20_000 * n + since, "dur": dur}
+            for n in range(2)
+            for name, since, dur in (
+                (f"ProfilerStep#{first + n}", 0, 20_000), (f"iteration#{first + n}", 10, ms * 1000),
+                ("Optimizer.step#SGD.step", 15_000, 1000), ("#5", 17_000, 1000),
+            )
+        ]  # fmt: skip
+        path = tmp_path / f"{first}.trace.json"
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+        captures.append(read(path))
+    assert set(captures[0].work) == {
+        (name, "host") for name in ("iteration#*", "Optimizer.step#SGD.step", "#5")
+    }
+    (grown,) = growths(*captures)
+    assert (grown.name, grown.count, grown.time_ns) == ("iteration#*", (1, 1), (4e6, 9e6))
+
+
 def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
     """Counted here by hand: 2 products of 10 ms on one rank, 4 of 30 ms on the other."""
     ranks = [
