@@ -27,9 +27,9 @@ def merge(
 ) -> None:
     """Write one trace of the ranks of the newest window, for Perfetto.
 
-    Their clocks are aligned by the ends of the collectives that they share; arrows lead from who
-    came first to who came last, and the steps of all ranks lie below each other. The path is
-    printed; dynprof view opens it. Exit code 0: written; 1: written, but a rank cannot be read;
+    The clocks of several hosts are aligned by the ends of the collectives that their ranks share;
+    arrows lead from who came first to who came last, and the steps of all ranks lie below each
+    other. The path is printed; dynprof view opens it. Exit code 0: written; 1: written, but a rank cannot be read;
     2: there are no two ranks, or it cannot be written.
 
     Example: dynprof merge prof_config --ranks slowest,median
