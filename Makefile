@@ -101,7 +101,7 @@ fuzz: $(VENV)/ready
 # some ten more of ranks that agree, under torchrun and without.
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.soak
-	for job in "100 2 1 torchrun" "100 4 20 torchrun" "100 8 5 torchrun" "30 2 200 torchrun" "30 4 5"; do \
+	for job in "100 2 1 torchrun" "100 4 20 torchrun" "100 8 5 torchrun" "100 2 200 torchrun" "30 4 5"; do \
 	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
 # Jobs to which everything happens at once, each of its own seed, for STORM_S seconds.

@@ -49,7 +49,7 @@ def _detach() -> dict[str, Any]:
         return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
     _note("detached from outside")
     dynamic_profile.shutdown()
-    left = sum(name.partition(".")[0] == "dynprof" for name in sys.modules)
+    left = sum(name.partition(".")[0] == "dynprof" for name in list(sys.modules))
     return {"ended": directory, "left": f"{counted(left, 'module')} of dynprof, which do nothing"}
 
 

@@ -29,8 +29,8 @@ def merge(
 
     The clocks of several hosts are aligned by the ends of the collectives that their ranks share;
     arrows lead from who came first to who came last, and the steps of all ranks lie below each
-    other. The path is printed; dynprof view opens it. Exit code 0: written; 1: written, but a rank cannot be read;
-    2: there are no two ranks, or it cannot be written.
+    other. The path is printed; dynprof view opens it. Exit code 0: written; 1: written, but a rank
+    cannot be read; 2: there are no two ranks, or it cannot be written.
 
     Example: dynprof merge prof_config --ranks slowest,median
     """

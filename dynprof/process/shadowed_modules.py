@@ -26,7 +26,7 @@ def forget_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
         before: The modules that were there before dynprof was loaded.
         folders: The path that the job's imports follow; what stands before Python's library counts.
     """
-    names = {name for name in sys.modules if "." not in name} & sys.stdlib_module_names
+    names = {name for name in list(sys.modules) if "." not in name} & sys.stdlib_module_names
     loaded = names.difference(before, sys.builtin_module_names)
     library = Path(os.__file__).parent
     for folder in folders:
@@ -34,7 +34,7 @@ def forget_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
             return
         for name in [one for one in loaded if _has(folder, one)]:
             loaded.discard(name)
-            for full in [one for one in sys.modules if one.partition(".")[0] == name]:
+            for full in [one for one in list(sys.modules) if one.partition(".")[0] == name]:
                 if full not in before:
                     del sys.modules[full]
 

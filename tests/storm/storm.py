@@ -55,7 +55,12 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
         return ""
     (folder / "output.txt").write_text(output)
     (folder / "errors.txt").write_text(errors)
-    return f"seed {seed} ended with {job.returncode}: {output[-2000:]}{errors[-6000:]}"
+    return f"seed {seed} ended with {job.returncode}: {output[-2000:]}{_both_ends(errors)}"
+
+
+def _both_ends(errors: str) -> str:
+    """Return the begin, where a crash is, and the end, where an exception is."""
+    return errors if len(errors) <= 8000 else f"{errors[:4000]}\n...\n{errors[-4000:]}"
 
 
 def where_it_hangs(job: processes.Process) -> str:
