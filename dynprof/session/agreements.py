@@ -203,7 +203,8 @@ class Agreements:
     def _begin_or_end(self) -> None:
         process, before = self._process, self._coordinator
         group = group_to_agree_in(process.rank, process.store)
-        if before and group is None and self._member.is_busy and not before.failed:
+        is_left = self._left_s is not None
+        if before and group is None and self._member.is_busy and not (before.failed or is_left):
             return  # the others are still to hear what becomes of it
         if before and (group is None or group.store is not before.group.store):
             before.end(wait=False)

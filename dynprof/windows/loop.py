@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, Problem, describe
 from dynprof.files.destination import destination
@@ -61,10 +61,10 @@ class Loop:
         on_saved: OnSaved,
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._inbox, self._exporter = inbox, exporter
+        self._inbox, self._exporter, self._said = inbox, exporter, ""
         self._journal, self._wall, self._costs = journal, wall, costs
         self._open: OpenWindow | None = None
-        self._said, self._claimed = "", cast("Request | None", None)  # which is being opened
+        self._claimed: Request | None = None  # which is being opened
         self._unended = UnendedRecordings(wall, self._clock)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)

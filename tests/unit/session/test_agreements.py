@@ -184,3 +184,37 @@ def test_the_end_of_a_group_holds_up_the_next_one_not_the_status(
     edit.join(patience_s())
     assert parts._coordinator not in (before, None)
     parts.end()
+
+
+def test_a_group_that_was_left_is_not_waited_for_where_the_next_one_has_gone_too(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a window is under way: who waits for the end of the first would wait on and on."""
+    store = MemoryStore()
+
+    class Group(JobGroup):
+        """Connects at once."""
+
+        def connect(self) -> MemoryStore:
+            """Return the store."""
+            return store
+
+    first, second = Group(0, 2, lambda: store), JobGroup(0, 2, lambda: None)
+    groups: list[JobGroup | None] = [first, second, None]
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: groups[0])
+    monkeypatch.setattr(Coordinator, "is_alive", True)
+    monkeypatch.setattr(type(job.session._member), "is_busy", True)
+    parts = job.session._agreements
+    parts.look()
+    before = parts._coordinator
+    assert before
+    for _ in range(2):
+        del groups[0]
+        parts.look()
+        assert parts._coordinator is before
+    monkeypatch.undo()
+    before._thread.join(patience_s())
+    monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: None)
+    monkeypatch.setattr(type(job.session._member), "is_busy", True)
+    parts.look()
+    assert parts._coordinator is None
