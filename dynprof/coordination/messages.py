@@ -6,7 +6,7 @@ import contextlib
 import functools
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
@@ -271,8 +271,7 @@ def message_of(raw: bytes) -> Message:
 
 def coming_and_going(raw: bytes) -> list[Joined | Parted]:
     """Read who joined and who parted, in the order in which they did."""
-    kinds: Any = Union[Joined, Parted]  # noqa: UP007 - as above
-    found: list[Joined | Parted] = lines_of(kinds, raw)
+    found: list[Joined | Parted] = lines_of(_COMING_AND_GOING, raw)
     return found
 
 
@@ -296,6 +295,14 @@ def _short(raw: bytes) -> bytes:
 
 
 _ANY = Annotated[Message, Field(discriminator="kind")]
-
-
+_COMING_AND_GOING: Any = Union[Joined, Parted]  # noqa: UP007 - as above
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+
+
+def build_readers() -> None:
+    """Build now what reads and writes messages, and no more on a thread beside the job's.
+
+    Pydantic holds a lock as it builds: a child forked meanwhile could never use pydantic.
+    """
+    for kind in (_ANY, _COMING_AND_GOING, *get_args(Message), Reply, Joined, Parted):
+        _adapter(kind)

@@ -216,14 +216,15 @@ def load_status(path: Path) -> Status:
         CaptureError: The file is not there or not a status.
     """
     try:
-        return _reader().validate_json(read_regular(path, MAX_BYTES))
+        return status_reader().validate_json(read_regular(path, MAX_BYTES))
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise CaptureError(f"{path} is not a status file: {reason}") from None
 
 
 @functools.cache
-def _reader() -> TypeAdapter[Status]:
+def status_reader() -> TypeAdapter[Status]:
+    """Return what reads a status; to be built before there are threads, as what reads messages."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tests.processes import Process, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+_random = random.SystemRandom()  # not as the other processes of pytest
 
 
 def statuses(folder: Path) -> dict[str, Status]:
@@ -44,10 +47,14 @@ def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+    """Return a port that nobody listens at, and that the system gives nobody who asks for any.
+
+    Those it gives are from 32768 on; another test's ranks may be given one before it is used.
+    """
+    while True:
+        port = _random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextlib.contextmanager
@@ -84,9 +91,8 @@ def ranks(folder: Path, script: str, count: int) -> Iterator[list[Process]]:
     """Run a script as each of the ranks of a job that have no launcher, and end them all."""
     path = folder / "job.py"
     path.write_text(script)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    port = str(free_port())
+    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     env = {**os.environ, **job, "OMP_NUM_THREADS": "1"}
     with contextlib.ExitStack() as all_of_them:
         yield [

@@ -27,7 +27,7 @@ dp.init("prof_config")
 for round in range(3):
     dist.init_process_group("gloo")
     while True:
-        time.sleep(0.002)
+        time.sleep(0.01)
         flag.fill_(os.path.exists(f"enough_{round}"))
         dist.all_reduce(flag)
         dp.step()
@@ -77,7 +77,7 @@ rank, flag = dist.get_rank(), torch.zeros(1)
 dp.init(f"parent_{rank}")
 
 def step(enough):
-    time.sleep(0.002)
+    time.sleep(0.01)
     flag.fill_(enough)
     dist.all_reduce(flag)
     dp.step()
@@ -119,7 +119,9 @@ def test_a_forked_child_has_no_part_in_its_parents_group(tmp_path: Path) -> None
     script = FORKING.replace("{port}", str(free_port()))
     with ranks(tmp_path, script, 2) as running:
         path = tmp_path / "child_1" / "status" / "rank_1.json"
-        wait_for("it", lambda: (path.exists() and load_status(path).agreement) or None)
+        wait_for(
+            "the children to agree", lambda: (path.exists() and load_status(path).agreement) or None
+        )
         for name in ("parent_0", "child_0"):
             code, _, errors = dynprof("arm", tmp_path / name, "--active", 2, "--wait")
             assert code == 0, errors

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.launching import free_port
 from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.processes import start
 
@@ -32,8 +33,7 @@ class Bucket:
     """
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._folder = folder
         self.env = {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",

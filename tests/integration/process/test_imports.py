@@ -1,4 +1,7 @@
-"""What dynprof's threads use is loaded before they begin: a fork amid an import harms the child."""
+"""What dynprof's threads use is there before they begin: a fork amid an import harms the child.
+
+So does one amid what pydantic builds to read a type: the child waits in its first call of pydantic.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.commands import dynprof
+from tests.integration.launching import end_well, ranks, statuses
+from tests.integration.running import wait_for
 from tests.integration.scripts import PYTHON_JOB
 from tests.processes import run
 
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
 
 WATCHING = """
 import os, sys, threading
+import pydantic
 
 class Watching:
     def __init__(self):
@@ -23,8 +30,13 @@ class Watching:
         if threading.current_thread().name.startswith("dynprof") and os.getpid() == self.process:
             self.found.add((threading.current_thread().name, name))
 
+def build(adapter, kind, **settings):
+    watching.find_spec(str(kind))
+    plain_build(adapter, kind, **settings)
+
 watching = Watching()
 sys.meta_path.insert(0, watching)
+plain_build, pydantic.TypeAdapter.__init__ = pydantic.TypeAdapter.__init__, build
 """
 WINDOWS = """
 def stepped(count):
@@ -63,3 +75,32 @@ def test_threads_of_dynprof_import_nothing(tmp_path: Path, *, torch: bool) -> No
     script = f"{'import torch' if torch else ''}\n{WATCHING}{PYTHON_JOB}\nBACKENDS = {backends}\n"
     done = run([sys.executable, "-c", script + WINDOWS], cwd=tmp_path)
     assert done.stdout == "done\n", done.stderr
+
+
+AGREEING = """
+import time, torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+dp.init("prof_config")
+flag = torch.zeros(1)
+while not flag.item():
+    time.sleep(0.01)
+    flag.fill_(os.path.exists("enough"))
+    dist.all_reduce(flag)
+    dp.step()
+dp.shutdown()
+dist.destroy_process_group()
+assert not watching.found, watching.found
+"""
+
+
+def test_nor_do_they_where_ranks_agree(tmp_path: Path) -> None:
+    """Whoever leads and whoever follows."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    root = tmp_path / "prof_config"
+    with ranks(tmp_path, WATCHING + AGREEING, 2) as running:
+        wait_for("the ranks", lambda: len(statuses(tmp_path)) == 2 or None)
+        for _ in range(2):
+            code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
+            assert code == 0, errors
+        (tmp_path / "enough").touch()
+        end_well(running)
