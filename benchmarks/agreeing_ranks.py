@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.job_store import JOINED, next_place
 from dynprof.coordination.listener import Listener
-from dynprof.coordination.messages import (
-    Farewell,
-    Joined,
-    Mark,
-    Profiler,
-    Rejoin,
-    Reply,
-    message_of,
-    to_text,
-)
+from dynprof.coordination.messages import Farewell, Joined, Mark, Profiler, Rejoin, Reply
 from dynprof.coordination.participant import answer
 from dynprof.coordination.relay import COLLECT_S, Relay
+from dynprof.coordination.wire import message_of, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from dynprof.coordination.job_store import Store
     from dynprof.coordination.messages import Cancellation, Opening, Proposal, Withdrawal
@@ -63,6 +55,9 @@ class Walker:
         """Say where it is."""
         del number
         return self._reply()
+
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Nothing of it."""
 
     def open_at(self, opening: Opening) -> Reply:
         """Note whether it has been told in time."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.agreeing_ranks import Walker
 from benchmarks.tables import print_table
-from dynprof.coordination import messages
-from dynprof.coordination.messages import Proposal, Reply, lines_of, to_text
+from dynprof.coordination import wire
+from dynprof.coordination.messages import Proposal, Reply
+from dynprof.coordination.wire import lines_of, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +61,11 @@ def main() -> None:
     """Measure by turns and print."""
     said = Proposal(1, "{}", 0.0, 30.0)
     raw = "".join(f"{to_text(Walker(rank).consider(said))}\n" for rank in range(RANKS)).encode()
-    step, at_a_time_s = training(), messages.AT_A_TIME_S
+    step, at_a_time_s = training(), wire.AT_A_TIME_S
     found: dict[str, list[tuple[float, ...]]] = {}
 
     def read_in(turns_s: float) -> list[Reply]:
-        messages.AT_A_TIME_S = turns_s
+        wire.AT_A_TIME_S = turns_s
         return lines_of(Reply, raw)
 
     for _ in range(ROUNDS):

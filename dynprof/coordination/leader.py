@@ -13,7 +13,7 @@ from dynprof.coordination.patience import held_up
 from dynprof.coordination.roll import LOOK_AGAIN_S, ON_THE_WAY, SOON_S, Roll
 from dynprof.coordination.start_step import Place, start_step
 from dynprof.coordination.step_numbers import far_apart, perhaps_otherwise, renumbered
-from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
+from dynprof.coordination.terms import LEADER, Agreement, NoWindowError, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ NUMBERS_S = 2.0
 """So long, once, a window waits for what tells how a rank counts its steps."""
 OLD_S = 2.0
 """Where ranks were so long ago tells nothing of how fast they go now."""
+MOST_TOLD = 16
 LONGEST_LOOK_S = 0.5
 """Between two looks at who is not ready."""
 
@@ -60,7 +61,7 @@ class Leader:
         self._clock, self._sleep = clock, sleep
         self._roll = Roll(speaker, me, clock, sleep)
         self._unmarked: set[int] = set()  # has been waited for in vain
-        self._told: dict[int, int] = {}  # at which step the newest request opens
+        self._told: dict[int, Told] = {}  # the newest
         self._until_s = 0.0  # ranks are waited for now
         self._meanwhile: Callable[[Mapping[int, str]], object] = bool
 
@@ -201,7 +202,8 @@ class Leader:
         _insist_on(ready, left_out)
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
-        if earlier and start_step(places, lead_s) > self._told.get(earlier, -1):
+        before_it = self._told.get(earlier, Told())
+        if earlier and start_step(places, lead_s) > before_it.step:
             left_out |= self._let_record(ready, earlier, proposal.patience_s)
             now = self._roll.where(number)
             forgetful = ready & _forgetful(before, now) - left_out.keys()
@@ -209,6 +211,7 @@ class Leader:
                 return None
             left_out |= {rank: self._roll.why_lost(rank) for rank in forgetful}
             places, lead_s = self._places(number, now, ready - left_out.keys())
+            before_it = Told()  # it has opened, or does yet where a rank is late
         there = {place.rank for place in places}
         gone = ready - there - left_out.keys()
         silent = gone & self._roll.away - self._roll.long_silent(proposal.patience_s)
@@ -224,8 +227,12 @@ class Leader:
             step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
             raise NoWindowError(f"step {terms.start} has begun already: {error}") from None
-        said = self._roll.tell(Opening(number, step, left_out, renumber))
-        self._told = {number: step}
+        if before_it.asked & {*there, *left_out}:  # who is asked for both records this one
+            self._roll.superseded.append(earlier)
+        superseded = tuple(self._roll.superseded)
+        said = self._roll.tell(Opening(number, step, left_out, renumber, superseded))
+        newest = {**self._told, number: Told(step, frozenset({*there, *left_out}))}
+        self._told = dict([*newest.items()][-MOST_TOLD:])
         if renumber:
             self._roll.numbers.forget()
         lost = {rank for rank in there if rank not in said or said[rank].problem}

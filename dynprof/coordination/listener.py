@@ -9,18 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place, said_at
-from dynprof.coordination.messages import (
-    Farewell,
-    Joined,
-    Message,
-    Parted,
-    Rejoin,
-    Reply,
-    message_of,
-    to_text,
-)
+from dynprof.coordination.messages import Farewell, Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
 from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
+from dynprof.coordination.wire import message_of, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

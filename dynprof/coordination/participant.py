@@ -16,7 +16,7 @@ from dynprof.coordination.messages import (
 from dynprof.errors import failed_at_it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from dynprof.wall import Wall
 
@@ -29,6 +29,9 @@ class Participant(Protocol):
 
     def where(self, number: int) -> Reply:
         """Say at which step it is, and what became of a request."""
+
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Forget those of some requests that have an agreed step and are not open yet."""
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
@@ -68,6 +71,10 @@ class Walled:
         """Say at which step it is."""
         return self._said("saying where it is", lambda: self._me.where(number))
 
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Forget those of some requests that are not open yet."""
+        self._wall.attempt("forgetting", lambda: self._me.wait_no_more_with(superseded))
+
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step."""
         return self._said("opening at a step", lambda: self._me.open_at(opening))
@@ -101,12 +108,17 @@ def answer(participant: Participant, message: Message) -> Reply:
     if isinstance(message, Proposal):
         return participant.consider(message)
     if isinstance(message, Opening):
-        return participant.open_at(message)
+        reply = participant.open_at(message)  # first: that may take the place of one of them
+        participant.wait_no_more_with(message.superseded)
+        return reply
     if isinstance(message, Withdrawal):
         return participant.withdraw(message)
     if isinstance(message, Cancellation):
         return participant.cancel(message)
-    return participant.where(message.number if isinstance(message, Question) else 0)
+    if isinstance(message, Question):
+        participant.wait_no_more_with(message.superseded)
+        return participant.where(message.number)
+    return participant.where(0)
 
 
 class RollKeeper(Protocol):

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at
-from dynprof.coordination.messages import MOST_BYTES
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
+from dynprof.coordination.wire import MOST_BYTES
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
 from dynprof.process.shared_looks import SharedLooks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ SOON_S = 5.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
+SUPERSEDED = 16
+"""So many, the newest, a rank that was away is told of."""
 ON_THE_WAY = {"waiting", "open", "saving"}
 """What a rank says of a window that is not over there."""
 
@@ -37,6 +40,7 @@ class Roll:
 
     Attributes:
         numbers: How ranks count their steps.
+        superseded: Requests that had agreed steps, and in whose place others have come.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Roll:
         self._cancellation: Cancellation | None = None  # the newest
         self._unaware: set[int] = set()  # who was silent as it was said
         self.numbers = StepNumbers(LEADER)
+        self.superseded: deque[int] = deque(maxlen=SUPERSEDED)
 
     @property
     def away(self) -> set[int]:
@@ -65,7 +70,7 @@ class Roll:
 
     def where(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask where all are that listen, and what became of a request there."""
-        replies = self.ask(Question(number), patience_s)
+        replies = self.ask(Question(number, tuple(self.superseded)), patience_s)
         self.numbers.see(replies)
         return replies
 

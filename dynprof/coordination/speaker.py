@@ -21,17 +21,9 @@ from dynprof.coordination.job_store import (
     replies_at,
     said_at,
 )
-from dynprof.coordination.messages import (
-    Joined,
-    Message,
-    Parted,
-    Rejoin,
-    Reply,
-    coming_and_going,
-    lines_of,
-    to_text,
-)
+from dynprof.coordination.messages import Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
+from dynprof.coordination.wire import coming_and_going, lines_of, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,18 @@ class Terms:
     start: int | None = None
     multiple: int = 1
     downgrade: bool = False
+
+
+class Told(NamedTuple):
+    """What the ranks were told of a request.
+
+    Attributes:
+        step: At which it opens.
+        asked: Whom it was meant for.
+    """
+
+    step: int = -1
+    asked: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

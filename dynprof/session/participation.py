@@ -8,19 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.config import parse_config
-from dynprof.coordination.messages import Profiler, Reply, in_utf_8
+from dynprof.coordination.messages import Profiler, Reply
+from dynprof.coordination.wire import in_utf_8
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
-from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
+from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.journal import printable
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
+from dynprof.session.known_numbers import KnownNumbers
 from dynprof.session.marks import Marks
 from dynprof.session.narrowing import narrowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from dynprof.coordination.job_group import JobGroup
     from dynprof.coordination.messages import Cancellation, Opening, Proposal, Withdrawal
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 
 USUAL_STEP_MS = 100.0
 """Where none has been measured yet."""
-NEWS_S = 300.0
-"""So long the end of a window is news: the leader may not have heard what was said too late."""
 SOON_S = 2.0
 """A window that opens within that time is not superseded: some ranks would record it, some not."""
 
@@ -91,8 +91,7 @@ class Participation:
         self.heard, self.asked_s = ("", -math.inf), -math.inf
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
-        self._numbers: dict[int, int] = {}  # here, by the leader's; of the newest proposals
-        self._owed: dict[int, float] = {}  # when the end of a window was said, by the leader's
+        self._numbers = KnownNumbers()
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._pace_ms: float | None = None  # none of late, where it stands still
         self._has_disarmed = False  # what was proposed, since the newest cancel
@@ -128,7 +127,7 @@ class Participation:
         self.is_amid_an_agreement, self._has_disarmed = True, False
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
-        self._know(proposal.number, number)
+        self._numbers.know(proposal.number, number)
         saved = proposal.config, proposal.edited_at_s
         self._newest, self._pending = Proposed(proposal.number, number, None, saved), False
         if isinstance(asked, Refusal):
@@ -149,12 +148,6 @@ class Participation:
         reply = self._reply(takes_part=True)
         would = Profiler(planned.plan.backend, planned.plan.activities)
         return replace(reply, would=would, usable=could)
-
-    def _know(self, leaders: int, own: int) -> None:
-        """Know which request is meant; what has a higher number was another leader's."""
-        before = [(number, mine) for number, mine in self._numbers.items() if number < leaders]
-        self._numbers = dict([*before, (leaders, own)][-MOST:])
-        self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
     def _refuse(self, number: int, refusal: Refusal) -> Reply:
         self._edits.refuse(number, refusal)
@@ -192,13 +185,13 @@ class Participation:
 
     def where(self, number: int) -> Reply:
         """Say at which step this rank is, and what became of a request."""
-        own = self._numbers.get(number)
+        own = self._numbers.own(number)
         answer = None if own is None else self._journal.outcomes.answer(own)
         reply = self._reply(takes_part=self._pending)
         if answer is None:
             return reply
-        if number in self._owed and answer.outcome not in ON_THE_WAY:
-            self._owed[number] = time.monotonic()
+        if answer.outcome not in ON_THE_WAY:
+            self._numbers.is_said(number)
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         return replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
 
@@ -219,7 +212,7 @@ class Participation:
             self._edits.refuse(number, Refusal((Problem(f"left out by the leader: {why}"),)))
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
-        self._owed[opening.number] = math.inf
+        self._numbers.owe(opening.number)
         return self._reply(self._serve(number, replace(asked, config=config, is_agreed=True)))
 
     def _serve(self, number: int, asked: Asked) -> str:
@@ -231,6 +224,12 @@ class Participation:
                 problems.extend(refused.problems)
 
         return self._edits.guarded(number, serve) or "; ".join(map(str, problems))
+
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Forget what only this rank waits with: it was away, or not asked, as another came."""
+        waiting, given_up = self._inbox.waiting, self._numbers.all_own(superseded)
+        if waiting and waiting.number in given_up and self._inbox.claim(waiting):
+            self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
 
     def withdraw(self, withdrawal: Withdrawal) -> Reply:
         """Forget what was proposed, and say why."""
@@ -265,9 +264,8 @@ class Participation:
 
     def parting(self) -> dict[int, Reply]:
         """Return what became of the newest request, and of those whose end is news."""
-        before_s = time.monotonic() - NEWS_S
-        news = {number for number, said_s in self._owed.items() if said_s > before_s}
-        return {number: self.where(number) for number in sorted({*news, self._newest.leaders})}
+        news = {*self._numbers.news(), self._newest.leaders}
+        return {number: self.where(number) for number in sorted(news)}
 
     def left_alone(self, why: str) -> None:
         """Refuse what was proposed: nobody will say what becomes of it."""

@@ -18,7 +18,7 @@ import pydantic.dataclasses  # noqa: F401 - as below
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
-from dynprof.coordination.messages import build_readers
+from dynprof.coordination.wire import build_readers
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir

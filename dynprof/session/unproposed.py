@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.messages import in_utf_8
 from dynprof.coordination.terms import LEADER
+from dynprof.coordination.wire import in_utf_8
 from dynprof.errors import CaptureError
 from dynprof.journal.status import load_status
 

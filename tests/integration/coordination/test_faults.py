@@ -148,7 +148,7 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         record = load_window_record(path)
         assert record.missing == {2: "it does not answer"}
         assert not record.complete
-        code, errors = arm(tmp_path, 0)
+        code, errors = arm(tmp_path, 0, "--patience-s", 1)
         assert code == 5, errors
         assert "2 of 3 ranks saved it: " in errors
         assert "rank 2: " in errors
@@ -175,14 +175,18 @@ def test_who_waits_for_a_window_hears_that_a_rank_died_in_it(tmp_path: Path, ano
 
 
 def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:
-    """Its silence costs the others some seconds, once."""
+    """Its silence costs the others some seconds, once; it waits with nothing that they gave up."""
     with job(tmp_path, 3) as running:
+        desk = tmp_path / "desk_0"
+        assert dynprof("arm", desk, "--active", 3, "--start-step", 1_000_000)[0] == 0
+        heard(tmp_path, 1, "request 1: accepted")
         os.kill(running[1].pid, signal.SIGSTOP)
         code, errors = arm(tmp_path, 0, "--patience-s", 1)
         assert code == 5, errors
         assert "2 of 3 ranks saved it: " in errors
         assert "rank 1: it did not answer in time" in errors
         os.kill(running[1].pid, signal.SIGCONT)
+        heard(tmp_path, 1, "request 1: superseded by a newer request")
         wait_for("its return", lambda: arm(tmp_path, 0)[0] == 0 or None)
     assert "rank 1 takes no part: it did not answer in time" in log(tmp_path, 0)
     assert set(captured(tmp_path)) == {0, 1, 2}

@@ -27,16 +27,16 @@ from dynprof.coordination.messages import (
     Proposal,
     Reply,
     Withdrawal,
-    to_text,
 )
 from dynprof.coordination.roll import JOIN_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import NO_DYNPROF, PARTED, SILENT, NoWindowError, Terms
+from dynprof.coordination.wire import to_text
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 TORCH, GPU = Profiler("torch", ("CPU",)), Profiler("torch", ("CPU", "CUDA"))
 PROPOSAL = Proposal(1, '{"active": 3}', 0.0, patience_s=10.0)
@@ -55,6 +55,7 @@ class Rank:
         opens: The steps at which it was to open.
         withdrawn: Why it was not to.
         cancelled: Numbers of what was cancelled.
+        superseded: Of what it is not to wait with any more.
         alone: Why nobody said any more what became of something.
     """
 
@@ -69,6 +70,7 @@ class Rank:
         self.opens: list[int] = []
         self.withdrawn: list[tuple[str, ...]] = []
         self.cancelled: list[int] = []
+        self.superseded: set[int] = set()
         self.alone: list[str] = []
         self.go_on = threading.Event()
         self.go_on.set()
@@ -95,6 +97,10 @@ class Rank:
         """Say where it is."""
         del number
         return self._reply()
+
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Note what."""
+        self.superseded |= set(superseded)
 
     def open_at(self, opening: Opening) -> Reply:
         """Note the step."""
@@ -351,6 +357,37 @@ def test_a_window_that_opens_much_later_is_superseded_at_once() -> None:
     assert ranks[1].opens == [made.step]
     assert made.step is not None
     assert made.step < 5000
+
+
+@pytest.mark.parametrize(("asked", "is_superseded"), [("0-1", True), ("2", False)])
+def test_nobody_waits_with_a_window_that_others_have_superseded(
+    asked: str, *, is_superseded: bool
+) -> None:
+    """Nor who is not asked for the next one; if that takes none of its ranks, all go on."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        ranks[2].takes_part = False
+        running.leader.agree(PROPOSAL, Terms(RankSet.parse("0-1"), start=5000))
+        for rank in ranks:
+            rank.takes_part = rank.number in RankSet.parse(asked)
+        running.leader.agree(SECOND, Terms(RankSet.parse(asked)), earlier=PROPOSAL.number)
+    assert [rank.superseded for rank in ranks] == [
+        {PROPOSAL.number} if is_superseded else set()
+    ] * 3
+
+
+def test_a_rank_that_was_away_as_a_window_was_superseded_is_told_so() -> None:
+    """With the next question."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        running.leader.agree(PROPOSAL, replace(ALL, start=5000))
+        ranks[2].go_on.clear()
+        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+        assert made.left_out.keys() == {2}
+        ranks[2].go_on.set()
+        while running.leader.roll_call(SECOND.number).keys() != {0, 1, 2}:
+            pass
+    assert ranks[2].superseded == {PROPOSAL.number}
 
 
 def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> None:

@@ -11,14 +11,15 @@ from dynprof.coordination import leader, roll
 from dynprof.coordination.coordinator import NOT_ASKED, Coordinator
 from dynprof.coordination.job_group import JobGroup
 from dynprof.coordination.job_store import JOINED
-from dynprof.coordination.messages import Joined, Opening, Proposal, Reply, Withdrawal, to_text
+from dynprof.coordination.messages import Joined, Opening, Proposal, Reply, Withdrawal
 from dynprof.coordination.terms import SILENT, Agreement, Terms
+from dynprof.coordination.wire import to_text
 from dynprof.wall import StderrNotes, Wall
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import pytest
 
@@ -35,6 +36,9 @@ class Alone:
         """Say that it can."""
         del proposal
         return Reply(0, takes_part=True)
+
+    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+        """Wait with nothing."""
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         """Hear who is waited for."""

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dynprof.config.file_reading import MAX_BYTES
-from dynprof.coordination import messages
+from dynprof.coordination import wire
 from dynprof.coordination.messages import (
-    MOST_BYTES,
     Cancellation,
     Farewell,
     Mark,
@@ -22,10 +21,8 @@ from dynprof.coordination.messages import (
     Rejoin,
     Reply,
     Withdrawal,
-    lines_of,
-    message_of,
-    to_text,
 )
+from dynprof.coordination.wire import MOST_BYTES, lines_of, message_of, to_text
 
 ALL: list[Message] = [
     Proposal(1, '{"active": "\N{SNOWMAN}\n"}', 1.5, 30.0),
@@ -97,7 +94,7 @@ def test_what_many_ranks_say_alike_is_kept_once() -> None:
 def test_other_threads_go_on_while_what_many_say_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread hands the interpreter on by itself: asked for it, it would do so 5 ms later."""
     breaths: list[float] = []
-    monkeypatch.setattr(messages, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(wire, "AT_A_TIME_S", 0.0)
     monkeypatch.setattr(time, "sleep", breaths.append)
     lines_of(Reply, f"{to_text(Reply(0))}\n".encode() * 5)
-    assert breaths == [messages.BREATH_S] * 5
+    assert breaths == [wire.BREATH_S] * 5

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.coordination.job_store import KEPT, count_at, replies_at, said_at
-from dynprof.coordination.messages import Question, Reply, lines_of, to_text
+from dynprof.coordination.messages import Question, Reply
 from dynprof.coordination.pace import Pace
 from dynprof.coordination.relay import COLLECT_S, Relay
 from dynprof.coordination.speaker import Speaker
+from dynprof.coordination.wire import lines_of, to_text
 from dynprof.process import shared_looks
 from dynprof.process.shared_looks import SILENT_S
 from tests.memory_store import MemoryStore

@@ -17,7 +17,7 @@ from dynprof.coordination.messages import (
     Withdrawal,
 )
 from dynprof.requests.edits import Edit
-from dynprof.session import participation
+from dynprof.session import known_numbers
 from dynprof.session.job_windows import JobWindows
 
 if TYPE_CHECKING:
@@ -180,8 +180,29 @@ def test_who_parts_says_of_each_window_what_is_news(
     assert {number: one.outcome for number, one in parting.items()} == {1: "saved", 2: "waiting"}
     assert parting[1].capture
     assert member.parting().keys() == {1, 2}  # the leader may have stopped before it heard that
-    monkeypatch.setattr(participation, "NEWS_S", 0.0)
+    monkeypatch.setattr(known_numbers, "NEWS_S", 0.0)
     assert member.parting().keys() == {2}
+
+
+def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
+    """What is open already, and what they did not mean, goes on."""
+    member = job.session._member
+
+    def outcomes() -> list[str]:
+        return [member.where(number).outcome for number in (1, 2)]
+
+    member.consider(Proposal(1, '{"active": 3}', 1.0, 0.0))
+    member.open_at(Opening(1, job.session.inbox.step + 1, {}))
+    job.step(2)
+    member.consider(Proposal(2, '{"active": 3}', 2.0, 0.0))
+    member.open_at(Opening(2, job.session.inbox.step + 1000, {}))
+    member.wait_no_more_with([1, 3])
+    assert outcomes() == ["open", "waiting"]
+    member.wait_no_more_with([1, 2])
+    assert outcomes() == ["open", "superseded"]
+    member.wait_no_more_with([1, 2])
+    job.step(6)
+    assert outcomes() == ["saved", "superseded"]
 
 
 def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
