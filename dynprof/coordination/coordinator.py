@@ -245,7 +245,7 @@ class Coordinator:
         self._called_s = time.monotonic()
 
     def _hear_the_last(self, leader: Leader) -> None:
-        """Call the roll until each rank is done with its windows, or it has taken long enough.
+        """Call the roll until each rank is done with its windows, or goes on with none of them.
 
         About each window once at least: a rank that was silent may have its capture.
         """
@@ -261,7 +261,10 @@ class Coordinator:
                 self.failed = True
                 return
             self._keeper.hear(number, replies)
+            if self._keeper.stands:  # they may wait for this rank
+                break
             time.sleep(LOOK_AGAIN_S)
+        self._keeper.leave()
 
     def _sleep(self, seconds: float) -> None:
         if self._hears_the_last:

@@ -140,6 +140,13 @@ class RollKeeper(Protocol):
     def waits(self) -> int:
         """The newest request with whose window ranks are on their way; 0 for none."""
 
+    @property
+    def stands(self) -> bool:
+        """Whether no rank that is on its way with a window steps or saves."""
+
+    def leave(self) -> None:
+        """Hear no more what becomes of windows."""
+
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         """Learn for which ranks a request waits before they can agree, and why."""
 

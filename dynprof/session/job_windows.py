@@ -109,6 +109,19 @@ class JobWindows:
         with self._lock:
             return max((n for n, known in self._kept.items() if known.pending), default=0)
 
+    @property
+    def stands(self) -> bool:
+        """Whether no rank that is on its way with a window steps or saves."""
+        with self._lock:
+            return all(known.stands for known in self._kept.values() if known.pending)
+
+    def leave(self) -> None:
+        """Bring the records to their end by what was heard: nothing more will be."""
+        with self._lock:
+            pending = [n for n, known in self._kept.items() if known.pending]
+        for number in pending:
+            self._learn(number, is_left=True)
+
     def begin(self, number: int, asked: Asked) -> None:
         """Take a request that is proposed to all ranks."""
         with self._lock:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dynprof.requests.request import Asked
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began anew"
+LEFT = "dynprof ended on the rank that leads while it was {} here"
+STANDS_S = 3.0
+"""Who has been in a step for so long, and for three times its usual one, may wait for others."""
 NO_PART = {"", "refused", "not asked"}
 """What a rank says of a window that it does not record."""
 NAMED = 16
@@ -33,6 +36,7 @@ class KnownWindow:
         made: What came of that; None while the ranks have not agreed.
         told: What the ranks said of it last, by rank; None while they were not asked.
         held_up: Why ranks are waited for that have to agree yet.
+        is_left: Whether nothing more is heard of it, as the rank that leads ends.
     """
 
     number: int = 0
@@ -40,6 +44,7 @@ class KnownWindow:
     made: Agreement | None = None
     told: Mapping[int, Reply] | None = None
     held_up: Mapping[int, str] = field(default_factory=dict)
+    is_left: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -60,7 +65,17 @@ class KnownWindow:
     @property
     def pending(self) -> list[int]:
         """Those that are on their way."""
+        return [] if self.is_left else self._unfinished
+
+    @property
+    def _unfinished(self) -> list[int]:
         return [rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY]
+
+    @property
+    def stands(self) -> bool:
+        """Whether none of those steps or saves."""
+        on_the_way = [(self.told or {}).get(rank) for rank in self.pending]
+        return all(one and one.outcome != "saving" and _stands(one) for one in on_the_way)
 
     def _said(self, rank: int) -> str:
         return self.told[rank].outcome if self.told and rank in self.told else ""
@@ -82,6 +97,8 @@ class KnownWindow:
         for rank in ranks:
             if not self.outcome(rank):
                 found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
+        if self.is_left:
+            found |= {rank: LEFT.format(self.outcome(rank)) for rank in self._unfinished}
         return found
 
     @property
@@ -119,3 +136,7 @@ class KnownWindow:
             capture=reply.capture if reply else "",
             cut=reply.cut if reply else "",
         )
+
+
+def _stands(reply: Reply) -> bool:
+    return reply.still_s > max(STANDS_S, 3 * (reply.step_s or 0.0))

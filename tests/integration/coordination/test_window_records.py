@@ -9,6 +9,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
+from dynprof.session.known_window import LEFT
 from tests.integration.commands import dynprof, start
 from tests.integration.coordination import agreeing
 from tests.integration.coordination.agreeing import APART, JOB, job, the_record
@@ -74,6 +75,17 @@ def test_a_script_that_stops_its_window_on_one_rank(
     cut = record.ranks[1].cut
     assert cut == load_manifest(Path(record.ranks[1].capture)).reason != ""
     assert f"rank 1 was cut short: {cut}" in errors.splitlines()
+
+
+def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> None:
+    """They wait for it in their collective, and it not for their windows, which go on."""
+    with job(tmp_path, 2, APART):
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 100_000, "--ranks", "1")[0] == 0
+        wait_for("the window", lambda: _opened(tmp_path) or None)
+        (tmp_path / "leave").touch()
+        why = LEFT.format("open")
+        wait_for("the end", lambda: the_record(tmp_path / "desk_0").missing == {1: why} or None)
+    assert [load_manifest(path).rank for path in tmp_path.rglob("rank_*.info.json")] == [1]
 
 
 def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:

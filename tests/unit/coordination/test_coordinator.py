@@ -30,7 +30,7 @@ class Alone:
     """A leader's rank that can, a wall without a failure, and a keeper that waits for nothing."""
 
     number = waits = under_way = 0
-    unheard = False
+    unheard = stands = False
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say that it can."""
@@ -45,6 +45,9 @@ class Alone:
 
     def hear(self, number: int, replies: Mapping[int, Reply]) -> None:
         """Hear of others."""
+
+    def leave(self) -> None:
+        """Hear of nobody any more."""
 
     def left_alone(self, why: str) -> None:
         """Hear that nobody leads."""
@@ -250,6 +253,28 @@ def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
     coordinator.end()
     assert not coordinator._thread.is_alive()
     assert keeper.heard[-1:] == [4]
+
+
+class Standing(Keeper):
+    """A keeper of a window whose ranks wait for the one that leads."""
+
+    waits, under_way, stands, left = 4, 1, True, 0
+
+    def leave(self) -> None:
+        """Note it."""
+        self.left += 1
+
+
+def test_the_end_does_not_wait_for_ranks_that_wait_for_this_one() -> None:
+    """They could not go on before its end; their windows are brought to an end without them."""
+    store, keeper = MemoryStore(), Standing()
+    coordinator = leader_of(Group(0, 2, lambda: store), keeper)
+    coordinator.begin()
+    while "dynprof/leader" not in store.values:
+        threading.Event().wait(0.0005)
+    coordinator.end()
+    assert not coordinator._thread.is_alive()
+    assert keeper.left == 1
 
 
 def test_the_roll_is_called_while_ranks_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

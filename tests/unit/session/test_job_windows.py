@@ -19,7 +19,7 @@ from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.session.job_windows import LONG_S, UNWRITTEN, JobWindows
-from dynprof.session.known_window import FORGOTTEN, NO_ANSWER
+from dynprof.session.known_window import FORGOTTEN, LEFT, NO_ANSWER, STANDS_S
 from dynprof.testing import FakeClock
 from dynprof.wall import Wall
 from dynprof.windows.this_process import ThisProcess
@@ -124,6 +124,27 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
     assert told == ["request 5 waits for rank 1: it is silent"]
     known.settle(Agreement(5, 7, (0, 1), {2: "it records"}))
     assert known.status().stragglers == {2: "it records"}
+
+
+def test_who_steps_or_saves_is_worth_waiting_for_as_the_leader_ends(tmp_path: Path) -> None:
+    """Who stands may wait for it; the record is brought to its end with what was said."""
+    known = windows(tmp_path)
+    assert not known.stands
+    stuck = replace(said(1, "open"), still_s=STANDS_S + 1, step_s=0.1)
+    slow = replace(stuck, step_s=STANDS_S)
+    for one in (replace(stuck, still_s=1.0), slow, replace(stuck, outcome="saving")):
+        known.hear(4, {0: said(0, "saved"), 1: one, 2: stuck})
+        assert not known.stands
+    known.hear(4, {0: said(0, "saved"), 1: stuck, 2: replace(stuck, outcome="waiting")})
+    assert known.stands
+    known.leave()
+    assert not known.waits
+    record = load_window_record(tmp_path / known.status().record)
+    assert record.ranks.keys() == {0}
+    assert {rank: record.missing[rank] for rank in (1, 2)} == {
+        1: LEFT.format("open"),
+        2: LEFT.format("waiting"),
+    }
 
 
 def test_what_was_noticed_and_who_was_cut_short_is_in_the_status(tmp_path: Path) -> None:
