@@ -14,6 +14,8 @@ from collections import deque
 from itertools import chain
 from typing import Any
 
+from dynprof.process.garbage_collector import no_collection
+
 _TORCHS = "TraceContext"
 """The type of what torch's profile function is given."""
 
@@ -24,33 +26,8 @@ def stop_tracing_calls() -> None:
     if sys.version_info >= (3, 12):
         python.PyEval_SetProfileAllThreads(None, None)
     else:
-        _set_no_profile_on_each(python)
-
-
-def is_noting_a_call() -> bool:
-    """Return whether this thread is amid a profile function, out of which a handler was called.
-
-    What that runs in Python, a collector's callback say, lets signals be handled. Torch waits in
-    ``stop`` until each thread has left it: for ever, where this one has called that itself. Python
-    calls no trace function there either, which tells; a debugger keeps its own.
-    """
-    if sys.gettrace():
-        return False
-    called: list[object] = []
-
-    def note(*_: object) -> None:
-        called.append(None)
-
-    sys.settrace(note)
-    try:
-        _do_nothing()
-    finally:
-        sys.settrace(None)
-    return not called
-
-
-def _do_nothing() -> None:
-    """Be a call."""
+        with no_collection():
+            _set_no_profile_on_each(python)
 
 
 def leave_calls_untraced() -> None:

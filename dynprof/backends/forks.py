@@ -29,6 +29,7 @@ from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
 from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.process.profile_functions import is_noting_a_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,8 +59,11 @@ class _Gate:
                 self._calm_s = time.monotonic() + NEWS_S
 
     def begin_fork(self) -> None:
-        """Wait for such a change."""
-        self._lock.acquire()
+        """Wait for such a change, but where it waits for this thread, as it ends a profiler."""
+        if not self._lock.acquire(blocking=False):
+            if is_noting_a_call():
+                return
+            self._lock.acquire()
         self._forking.append(threading.current_thread())
         while (wait_s := self._calm_s - time.monotonic()) > 0:
             time.sleep(wait_s)

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.backends.begin import begin
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, waited_for
 from dynprof.backends.code_objects import KeptCode
@@ -118,7 +119,7 @@ class TorchRecording:
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
         self._code = KeptCode() if self._traces_calls else None
         with undisturbed():
-            self._session.start(self._profiler.start_trace)
+            begin(self._session, self._profiler.start_trace)
             if self._functions and self.bound_to_thread:
                 self._held = self._functions.hold()
                 self._held.needs = self._code
@@ -179,7 +180,7 @@ class TorchRecording:
             elif profiler is not None and not self._is_lost:
                 self._traces_calls = ask_for_nothing(profiler.profiler)
                 self._session.prepare(profiler.profiler, self)
-                self._session.start(profiler.profiler._start_trace)
+                begin(self._session, profiler.profiler._start_trace)
                 self._session.stop(self._end_of(profiler))
             ANNOTATIONS.end()
 
@@ -222,7 +223,7 @@ class TorchRecording:
             if state == "prepared":  # torch can only disable what was enabled
                 self._traces_calls = ask_for_nothing(profiler.profiler)
                 with undisturbed():
-                    self._session.start(profiler.start_trace)
+                    begin(self._session, profiler.start_trace)
             self._stop_in_place(profiler)
 
     def _stop_in_place(self, profiler: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dynprof.backends.call_tracing_end import is_noting_a_call
 from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.process.profile_functions import is_noting_a_call
 
 
 def in_backward() -> bool:

@@ -6,6 +6,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.process.profile_functions import is_noting_a_call
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,7 +32,7 @@ class Turns:
     @contextlib.contextmanager
     def take(self) -> Iterator[bool]:
         """Wait for this thread's turn; give whether it has come."""
-        if not self._lock.acquire(timeout=WAIT_S):
+        if not self._acquire():
             yield False
             return
         try:
@@ -49,6 +51,12 @@ class Turns:
         finally:
             self._lock.release()
             self._do_the_rest()
+
+    def _acquire(self) -> bool:
+        """Wait for the lock, but where its owner waits for this thread, as it ends a window."""
+        if self._lock.acquire(blocking=False):
+            return True
+        return not is_noting_a_call() and self._lock.acquire(timeout=WAIT_S)
 
     @property
     def put_something_off(self) -> bool:

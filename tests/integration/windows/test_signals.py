@@ -45,10 +45,9 @@ def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memo
 @pytest.mark.parametrize("close", ["inline", "detached"])
 @pytest.mark.parametrize("call", ["stop", "step"])
 def test_a_signal_handler_in_the_midst_of_torchs_profile_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, close: str
+    tmp_path: Path, call: str, close: str
 ) -> None:
     """Where it notes a call it may run Python; torch waits for its end, the handler's own too."""
-    monkeypatch.setenv("DYNPROF_CLOSE", close)
     run(
         tmp_path,
         f"""
@@ -69,12 +68,62 @@ def test_a_signal_handler_in_the_midst_of_torchs_profile_function(
             module()
             steps(1)
         """,
+        close,
     )
     (manifest,) = manifests(tmp_path)
     assert manifest.trace
     assert (manifest.steps.recorded, manifest.complete) == (
         (2, True) if call == "step" else (1, False)
     )
+
+
+@pytest.mark.parametrize("close", ["inline", "detached"])
+def test_a_step_in_torchs_profile_function_while_another_thread_closes(
+    tmp_path: Path, close: str
+) -> None:
+    """Torch has that one wait until this one has left its function; this one waits for nobody."""
+    run(
+        tmp_path,
+        """
+        from dynprof.backends import end_in_place, torch_recording
+        from dynprof.process.profile_functions import is_noting_a_call
+        from dynprof.windows import thread_turns
+        thread_turns.WAIT_S = 3600.0
+        opened, inside, closing = (threading.Event() for _ in range(3))
+        untrace = end_in_place.stop_tracing_calls
+        def closes():
+            untrace()
+            closing.set()
+        end_in_place.stop_tracing_calls = torch_recording.stop_tracing_calls = closes
+        class Named(type):
+            @property
+            def __name__(cls):
+                if opened.is_set() and not inside.is_set() and is_noting_a_call():
+                    inside.set()
+                    closing.wait()
+                    dp.stop()  # as a signal handler might; so the step has something to do
+                    dp.step()
+                return "Module"
+        class Module(torch.nn.Module, metaclass=Named):
+            def forward(self):
+                work()
+        def record():
+            window(active=1000, with_stack=True)
+            steps(2)
+            opened.set()
+            inside.wait()
+            dp.stop()
+        recording = threading.Thread(target=record)
+        recording.start()
+        opened.wait()
+        Module()()
+        recording.join()
+        steps(1)
+        """,
+        close,
+    )
+    (manifest,) = manifests(tmp_path)
+    assert manifest.trace
 
 
 def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) -> None:
