@@ -16,7 +16,7 @@ from dynprof.coordination.step_numbers import far_apart, perhaps_otherwise, renu
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from dynprof.config import RankSet
     from dynprof.coordination.messages import Message, Proposal, Reply
@@ -69,7 +69,7 @@ class Leader:
         self,
         proposal: Proposal,
         terms: Terms,
-        earlier: int = 0,
+        earlier: Collection[int] = (),
         meanwhile: Callable[[Mapping[int, str]], object] = bool,
     ) -> Agreement:
         """Bring the ranks to agree on what the leader's operator asks for.
@@ -77,7 +77,7 @@ class Leader:
         Args:
             proposal: What that is.
             terms: What it asks of the ranks together.
-            earlier: A request with whose window ranks are on their way; 0 for none.
+            earlier: The requests with whose windows ranks are on their way.
             meanwhile: Called while ranks are waited for, with why each is; raises where that is
                 asked for no more.
         """
@@ -187,7 +187,7 @@ class Leader:
     def _settle(
         self,
         proposal: Proposal,
-        earlier: int,
+        earlier: Collection[int],
         before: Mapping[int, Reply],
         left_out: dict[int, str],
         terms: Terms,
@@ -202,16 +202,16 @@ class Leader:
         _insist_on(ready, left_out)
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
-        before_it = self._told.get(earlier, Told())
-        if earlier and start_step(places, lead_s) > before_it.step:
-            left_out |= self._let_record(ready, earlier, proposal.patience_s)
+        while first := self._opening_first(earlier, start_step(places, lead_s)):
+            earlier = {*earlier} - first
+            for one in sorted(first):
+                left_out |= self._let_record(ready, one, proposal.patience_s)
             now = self._roll.where(number)
             forgetful = ready & _forgetful(before, now) - left_out.keys()
             if forgetful and self._clock() < self._until_s:
                 return None
             left_out |= {rank: self._roll.why_lost(rank) for rank in forgetful}
             places, lead_s = self._places(number, now, ready - left_out.keys())
-            before_it = Told()  # it has opened, or does yet where a rank is late
         there = {place.rank for place in places}
         gone = ready - there - left_out.keys()
         silent = gone & self._roll.away - self._roll.long_silent(proposal.patience_s)
@@ -227,11 +227,10 @@ class Leader:
             step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
             raise NoWindowError(f"step {terms.start} has begun already: {error}") from None
-        if before_it.asked & {*there, *left_out}:  # who is asked for both records this one
-            self._roll.superseded.append(earlier)
+        self._roll.superseded += [one for one in earlier if self._told[one].ranks & there]
         superseded = tuple(self._roll.superseded)
         said = self._roll.tell(Opening(number, step, left_out, renumber, superseded))
-        newest = {**self._told, number: Told(step, frozenset({*there, *left_out}))}
+        newest = {**self._told, number: Told(step, frozenset(there))}
         self._told = dict([*newest.items()][-MOST_TOLD:])
         if renumber:
             self._roll.numbers.forget()
@@ -244,6 +243,10 @@ class Leader:
             *far_apart(places, {**sure, **perhaps}),
         )
         return Agreement(number, step, ranks, left_out, renumbered=renumber, remarks=remarks)
+
+    def _opening_first(self, earlier: Collection[int], step: int) -> set[int]:
+        """Return which windows open before that step, or may."""
+        return {one for one in earlier if step > self._told.get(one, Told()).step}
 
     def _learn_numbers(
         self, number: int, before: Mapping[int, Reply], ready: set[int]

@@ -137,8 +137,8 @@ class RollKeeper(Protocol):
         """Whether ranks are missing that may have recorded a window, and say so yet."""
 
     @property
-    def waits(self) -> int:
-        """The newest request with whose window ranks are on their way; 0 for none."""
+    def waits(self) -> tuple[int, ...]:
+        """The requests with whose windows ranks are on their way."""
 
     @property
     def stands(self) -> bool:

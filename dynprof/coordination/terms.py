@@ -42,11 +42,11 @@ class Told(NamedTuple):
 
     Attributes:
         step: At which it opens.
-        asked: Whom it was meant for.
+        ranks: Who was to open it.
     """
 
     step: int = -1
-    asked: frozenset[int] = frozenset()
+    ranks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,10 @@ class JobWindows:
             return any(known.unheard for known in self._kept.values())
 
     @property
-    def waits(self) -> int:
-        """The newest request with whose window ranks are on their way; 0 for none."""
+    def waits(self) -> tuple[int, ...]:
+        """The requests with whose windows ranks are on their way."""
         with self._lock:
-            return max((n for n, known in self._kept.items() if known.pending), default=0)
+            return tuple(n for n, known in self._kept.items() if known.pending)
 
     @property
     def stands(self) -> bool:
@@ -117,9 +117,7 @@ class JobWindows:
 
     def leave(self) -> None:
         """Bring the records to their end by what was heard: nothing more will be."""
-        with self._lock:
-            pending = [n for n, known in self._kept.items() if known.pending]
-        for number in pending:
+        for number in self.waits:
             self._learn(number, is_left=True)
 
     def begin(self, number: int, asked: Asked) -> None:

@@ -85,7 +85,7 @@ class Rank:
 
     def consider(self, proposal: Proposal) -> Reply:
         """Say whether it can."""
-        assert proposal.number in {PROPOSAL.number, SECOND.number}
+        assert proposal.number in {PROPOSAL.number, SECOND.number, 3}
         assert proposal.config == PROPOSAL.config
         self.proposed.append(proposal)
         if proposal.ranks:
@@ -317,7 +317,7 @@ def test_a_window_that_some_have_opened_is_waited_for_where_others_are_far_behin
 
         rank.where = where  # type: ignore[method-assign]
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, ALL, earlier=7)
+        made = running.leader.agree(PROPOSAL, ALL, earlier=[7])
     assert (made.ranks, next(outcomes, None)) == ((0, 1, 2), None)
 
 
@@ -342,7 +342,7 @@ def test_a_window_that_opens_before_all_know_of_the_next_is_recorded_first() -> 
     outcomes = iter(["waiting", "waiting", "open", "saving"])
     with job(*ranks) as running:
         told_one_before(running, outcomes, *ranks)
-        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+        made = running.leader.agree(SECOND, ALL, earlier=[PROPOSAL.number])
     assert (made.ranks, next(outcomes, None)) == ((0, 1), None)
     assert ranks[0].opens == ranks[1].opens == [made.step]
 
@@ -353,7 +353,7 @@ def test_a_window_that_opens_much_later_is_superseded_at_once() -> None:
     with job(*ranks) as running:
         running.leader.agree(PROPOSAL, replace(ALL, start=5000))
         ranks[1].opens.clear()
-        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+        made = running.leader.agree(SECOND, ALL, earlier=[PROPOSAL.number])
     assert ranks[1].opens == [made.step]
     assert made.step is not None
     assert made.step < 5000
@@ -370,10 +370,38 @@ def test_nobody_waits_with_a_window_that_others_have_superseded(
         running.leader.agree(PROPOSAL, Terms(RankSet.parse("0-1"), start=5000))
         for rank in ranks:
             rank.takes_part = rank.number in RankSet.parse(asked)
-        running.leader.agree(SECOND, Terms(RankSet.parse(asked)), earlier=PROPOSAL.number)
+        running.leader.agree(SECOND, Terms(RankSet.parse(asked)), earlier=[PROPOSAL.number])
     assert [rank.superseded for rank in ranks] == [
         {PROPOSAL.number} if is_superseded else set()
     ] * 3
+
+
+def test_of_several_windows_that_wait_each_is_superseded_of_which_a_rank_is_asked() -> None:
+    """Not the newest alone; and who was left out of one has nothing to do with it."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    third = replace(PROPOSAL, number=3)
+
+    def agree(proposal: Proposal, asked: str, start: int | None, *earlier: int) -> None:
+        for rank in ranks:
+            rank.takes_part = rank.number in RankSet.parse(asked)
+        terms = Terms(RankSet.parse(asked), start=start)
+        assert running.leader.agree(proposal, terms, earlier).step
+
+    with job(*ranks) as running:
+        agree(PROPOSAL, "0-1", 5000)
+        agree(SECOND, "2", 5000, 1)
+        agree(third, "1", None, 1, 2)
+        assert all(rank.superseded == {1} for rank in ranks)
+    with job(*ranks) as running:
+        ranks[2].go_on.clear()
+        agree(PROPOSAL, "0-2", 5000)
+        ranks[2].go_on.set()
+        while running.leader.roll_call(1).keys() != {0, 1, 2}:
+            pass
+        for rank in ranks:
+            rank.superseded.clear()
+        agree(SECOND, "2", None, 1)
+        assert not any(rank.superseded for rank in ranks)
 
 
 def test_a_rank_that_was_away_as_a_window_was_superseded_is_told_so() -> None:
@@ -382,7 +410,7 @@ def test_a_rank_that_was_away_as_a_window_was_superseded_is_told_so() -> None:
     with job(*ranks) as running:
         running.leader.agree(PROPOSAL, replace(ALL, start=5000))
         ranks[2].go_on.clear()
-        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+        made = running.leader.agree(SECOND, ALL, earlier=[PROPOSAL.number])
         assert made.left_out.keys() == {2}
         ranks[2].go_on.set()
         while running.leader.roll_call(SECOND.number).keys() != {0, 1, 2}:
@@ -395,12 +423,12 @@ def test_a_window_that_opens_first_and_lasts_is_not_waited_for_for_ever() -> Non
     ranks = [Rank(0), Rank(1)]
     with job(*ranks) as running:
         told_one_before(running, itertools.repeat("open"), *ranks)
-        made = running.leader.agree(SECOND, ALL, earlier=PROPOSAL.number)
+        made = running.leader.agree(SECOND, ALL, earlier=[PROPOSAL.number])
         assert (made.ranks, ranks[0].opens, ranks[1].opens) == ((0,), [made.step], [])
         assert made.left_out == {1: "the window of request 1 opens first there"}
         alone = Terms(RankSet.parse("1"))
         ranks[0].takes_part = False
-        made = running.leader.agree(PROPOSAL, alone, earlier=PROPOSAL.number)
+        made = running.leader.agree(PROPOSAL, alone, earlier=[PROPOSAL.number])
     assert (made.step, made.reasons) == (
         None,
         ("rank 1: the window of request 1 opens first there",),
@@ -413,7 +441,7 @@ def test_the_window_of_ranks_that_are_not_asked_is_not_waited_for() -> None:
     with job(*ranks) as running:
         told_one_before(running, itertools.repeat("open"), *ranks)
         ranks[2].takes_part = False
-        made = running.leader.agree(SECOND, Terms(RankSet.parse("0-1")), PROPOSAL.number)
+        made = running.leader.agree(SECOND, Terms(RankSet.parse("0-1")), [PROPOSAL.number])
     assert (made.ranks, made.reasons) == ((0, 1), ())
 
 
@@ -757,7 +785,7 @@ def test_what_is_asked_for_no_more_is_given_up_while_ranks_are_waited_for() -> N
             raise NoWindowError("superseded by request 2", outcome="superseded")
 
     with job(*ranks) as running:
-        made = running.leader.agree(PROPOSAL, ALL, 0, insist)
+        made = running.leader.agree(PROPOSAL, ALL, (), insist)
     assert (made.step, made.outcome, made.reasons) == (
         None, "superseded", ("superseded by request 2",),
     )  # fmt: skip
@@ -932,7 +960,7 @@ def test_a_rank_that_comes_back_while_another_is_waited_for_takes_part() -> None
             if running.time.now_s > began_s + 4.0:
                 busy_for(ranks[2], 0)
 
-        made = running.leader.agree(SECOND, ALL, 0, meanwhile)
+        made = running.leader.agree(SECOND, ALL, (), meanwhile)
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert [rank.opens[-1:] for rank in ranks] == [[made.step]] * 3
 
@@ -968,7 +996,7 @@ def test_a_rank_that_was_away_while_another_was_waited_for_is_proposed_to_again(
             if running.time.now_s > 9.0:
                 busy_for(ranks[2], 0)
 
-        made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
+        made = running.leader.agree(PROPOSAL, ALL, (), meanwhile)
     assert ranks[1].alone == ["the others have gone on, or begun anew"]
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert [rank.opens for rank in ranks] == [[made.step]] * 3
@@ -989,7 +1017,7 @@ def test_a_rank_that_was_away_while_a_window_was_recorded_first_is_proposed_to_a
             if running.time.now_s > began_s + 8.0:
                 come_back(running, ranks[1])
 
-        made = running.leader.agree(SECOND, ALL, PROPOSAL.number, meanwhile)
+        made = running.leader.agree(SECOND, ALL, [PROPOSAL.number], meanwhile)
     assert ranks[1].alone
     assert (made.ranks, made.left_out) == ((0, 1, 2), {})
     assert ranks[1].opens == [made.step]
@@ -1005,7 +1033,7 @@ def test_a_rank_that_falls_silent_once_it_is_ready_may_come_back_in_time() -> No
             del waits
             come_back(running, ranks[1])
 
-        made = running.leader.agree(PROPOSAL, ALL, 0, meanwhile)
+        made = running.leader.agree(PROPOSAL, ALL, (), meanwhile)
     assert (made.ranks, made.left_out) == ((0, 1), {})
     assert ranks[1].opens == [made.step]
 
@@ -1022,7 +1050,7 @@ def test_what_is_asked_for_no_more_is_given_up_while_a_window_is_recorded_first(
             if running.time.now_s > began_s + 1.0:
                 raise NoWindowError("disarmed by request 3", outcome="disarmed")
 
-        made = running.leader.agree(SECOND, ALL, PROPOSAL.number, meanwhile)
+        made = running.leader.agree(SECOND, ALL, [PROPOSAL.number], meanwhile)
     assert (made.step, made.outcome) == (None, "disarmed")
     assert made.took_s < 2.0
 

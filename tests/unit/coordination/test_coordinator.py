@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Alone:
     """A leader's rank that can, a wall without a failure, and a keeper that waits for nothing."""
 
-    number = waits = under_way = 0
+    number = under_way = 0
+    waits: tuple[int, ...] = ()
     unheard = stands = False
 
     def consider(self, proposal: Proposal) -> Reply:
@@ -258,7 +259,7 @@ def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
 class Standing(Keeper):
     """A keeper of a window whose ranks wait for the one that leads."""
 
-    waits, under_way, stands, left = 4, 1, True, 0
+    waits, under_way, stands, left = (4,), 1, True, 0
 
     def leave(self) -> None:
         """Note it."""

@@ -93,7 +93,7 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     """What was said of an earlier request does not count; who is still at it is named last."""
     known = windows(tmp_path)
     known.hear(3, {rank: said(rank, "saved") for rank in range(3)})
-    assert (known.waits, known.status().saved, known.status().pending) == (4, 0, 3)
+    assert (known.waits, known.status().saved, known.status().pending) == ((4,), 0, 3)
     known.hear(4, {0: said(0, "saved"), 1: said(1, "open", "recording"), 2: said(2, "saved")})
     status = known.status()
     assert (status.saved, status.pending, status.asked) == (2, 1, 4)
@@ -200,10 +200,10 @@ def test_a_window_that_another_edit_follows_is_followed_all_the_same(tmp_path: P
     known.settle(Agreement(5, 30, (0, 2), {}))
     assert known.number == 5
     known.hear(5, {rank: said(rank, "saved") for rank in (0, 2)})
-    assert (known.number, known.waits, known.status().request) == (4, 4, 5)
+    assert (known.number, known.waits, known.status().request) == (4, (4,), 5)
     assert (known.status().saved, known.status().pending) == (2, 0)
     known.hear(4, {rank: said(rank, "saved") for rank in range(3)})
-    assert (known.number, known.waits) == (5, 0)
+    assert (known.number, known.waits) == (5, ())
     first, second = (load_window_record(path) for path in sorted(tmp_path.rglob("window.json")))
     assert {second.first: second.ranks[1].capture, first.first: first.ranks[2].capture} == {
         9: "/c1", 32: "/c2",
@@ -348,7 +348,7 @@ def test_what_is_asked_before_the_ranks_were_told_says_nothing(tmp_path: Path) -
     known.begin(5, asked(60.0))
     known.hear(5, {rank: said(rank, "") for rank in (0, 2)})
     known.settle(Agreement(5, 30, (0, 2), {}))
-    assert known.waits == 5
+    assert known.waits == (4, 5)
     known.hear(5, {rank: said(rank, "saved") for rank in (0, 2)})
     (record,) = (load_window_record(path) for path in tmp_path.rglob("step_32*/info/window.json"))
     assert (record.missing, record.complete) == ({}, True)
