@@ -56,7 +56,7 @@ class Walker:
         del number
         return self._reply()
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Nothing of it."""
 
     def open_at(self, opening: Opening) -> Reply:

@@ -33,7 +33,6 @@ NUMBERS_S = 2.0
 """So long, once, a window waits for what tells how a rank counts its steps."""
 OLD_S = 2.0
 """Where ranks were so long ago tells nothing of how fast they go now."""
-MOST_TOLD = 16
 LONGEST_LOOK_S = 0.5
 """Between two looks at who is not ready."""
 
@@ -61,7 +60,7 @@ class Leader:
         self._clock, self._sleep = clock, sleep
         self._roll = Roll(speaker, me, clock, sleep)
         self._unmarked: set[int] = set()  # has been waited for in vain
-        self._told: dict[int, Told] = {}  # the newest
+        self._told: dict[int, Told] = {}  # of the newest, and of those that were on their way then
         self._until_s = 0.0  # ranks are waited for now
         self._meanwhile: Callable[[Mapping[int, str]], object] = bool
 
@@ -198,7 +197,7 @@ class Leader:
         and knows of it no more.
         """
         number = proposal.number
-        ready = _taking_part(before) - left_out.keys()
+        ready, on_the_way = _taking_part(before) - left_out.keys(), earlier
         _insist_on(ready, left_out)
         before = self._learn_numbers(number, before, ready)
         places, lead_s = self._places(number, before, ready)
@@ -227,11 +226,11 @@ class Leader:
             step = start_step(places, lead_s, terms.start, terms.multiple)
         except ValueError as error:
             raise NoWindowError(f"step {terms.start} has begun already: {error}") from None
-        self._roll.superseded += [one for one in earlier if self._told[one].ranks & there]
-        superseded = tuple(self._roll.superseded)
-        said = self._roll.tell(Opening(number, step, left_out, renumber, superseded))
-        newest = {**self._told, number: Told(step, frozenset(there))}
-        self._told = dict([*newest.items()][-MOST_TOLD:])
+        self._roll.supersede(one for one in earlier if self._told[one].ranks & there)
+        opening = Opening(number, step, left_out, renumber, self._roll.superseded)
+        said = self._roll.tell(opening)
+        wait = {one: told for one, told in self._told.items() if one in on_the_way}
+        self._told = {**wait, number: Told(step, frozenset(there))}
         if renumber:
             self._roll.numbers.forget()
         lost = {rank for rank in there if rank not in said or said[rank].problem}

@@ -70,11 +70,12 @@ class Question:
     """Where is each rank now, and what became of that request there?
 
     Attributes:
-        superseded: Requests that nobody is to wait with any more, whoever was away meanwhile.
+        superseded: Requests that nobody is to wait with any more, whoever was away meanwhile: from
+            one to another, both included.
     """
 
     number: int
-    superseded: tuple[int, ...] = ()
+    superseded: tuple[tuple[int, int], ...] = ()
     kind: Literal["question"] = "question"
 
 
@@ -94,7 +95,7 @@ class Opening:
     step: int
     left_out: dict[int, str]
     renumber: dict[int, int] = field(default_factory=dict)
-    superseded: tuple[int, ...] = ()
+    superseded: tuple[tuple[int, int], ...] = ()
     kind: Literal["opening"] = "opening"
 
 

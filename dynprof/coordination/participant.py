@@ -30,8 +30,8 @@ class Participant(Protocol):
     def where(self, number: int) -> Reply:
         """Say at which step it is, and what became of a request."""
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
-        """Forget those of some requests that have an agreed step and are not open yet."""
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
+        """Forget those requests, from one to another, that have an agreed step and wait for it."""
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
@@ -71,7 +71,7 @@ class Walled:
         """Say at which step it is."""
         return self._said("saying where it is", lambda: self._me.where(number))
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Forget those of some requests that are not open yet."""
         self._wall.attempt("forgetting", lambda: self._me.wait_no_more_with(superseded))
 

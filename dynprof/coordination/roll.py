@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from dynprof.coordination.step_numbers import StepNumbers
 from dynprof.coordination.terms import LEADER, NO_DYNPROF, PARTED, SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from dynprof.coordination.messages import Message, Reply
     from dynprof.coordination.participant import Participant
@@ -23,8 +22,6 @@ SOON_S = 5.0
 JOIN_S = 10.0
 """After its begin the leader waits so long for ranks that do not listen yet."""
 LOOK_AGAIN_S = 0.05
-SUPERSEDED = 16
-"""So many, the newest, a rank that was away is told of."""
 ON_THE_WAY = {"waiting", "open", "saving"}
 """What a rank says of a window that is not over there."""
 
@@ -40,7 +37,6 @@ class Roll:
 
     Attributes:
         numbers: How ranks count their steps.
-        superseded: Requests that had agreed steps, and in whose place others have come.
     """
 
     def __init__(
@@ -57,7 +53,23 @@ class Roll:
         self._cancellation: Cancellation | None = None  # the newest
         self._unaware: set[int] = set()  # who was silent as it was said
         self.numbers = StepNumbers(LEADER)
-        self.superseded: deque[int] = deque(maxlen=SUPERSEDED)
+        self._superseded: list[tuple[int, int]] = []
+
+    @property
+    def superseded(self) -> tuple[tuple[int, int], ...]:
+        """The requests in whose place others have come, as a question says it."""
+        return tuple(self._superseded)
+
+    def supersede(self, numbers: Iterable[int]) -> None:
+        """Have nobody wait with those any more."""
+        spans = sorted([*self._superseded, *((number, number) for number in numbers)])
+        self._superseded = spans[:1]
+        for low, high in spans[1:]:
+            first, last = self._superseded[-1]
+            if low <= last + 1:
+                self._superseded[-1] = first, max(last, high)
+            else:
+                self._superseded.append((low, high))
 
     @property
     def away(self) -> set[int]:
@@ -70,7 +82,7 @@ class Roll:
 
     def where(self, number: int, patience_s: float = SOON_S) -> dict[int, Reply]:
         """Ask where all are that listen, and what became of a request there."""
-        replies = self.ask(Question(number, tuple(self.superseded)), patience_s)
+        replies = self.ask(Question(number, self.superseded), patience_s)
         self.numbers.see(replies)
         return replies
 

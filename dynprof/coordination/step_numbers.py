@@ -66,8 +66,10 @@ class StepNumbers:
         self._seen.clear()
 
     def knows(self, rank: int) -> bool:
-        """Return whether there are marks enough of a rank."""
-        return _enough(self._marks.get(rank, ()))
+        """Return whether there are marks enough of a rank; if the oldest are odd, some more."""
+        marks = self._marks.get(rank, ())
+        exact = all(mark.is_exact for mark in marks)
+        return _enough(marks) and bool(exact or _line(marks) or len(marks) >= 2 * INEXACT_MARKS)
 
     def ahead(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return by how many steps a rank's numbers are ahead: for sure, and perhaps."""
@@ -123,6 +125,16 @@ def _enough(marks: Sequence[Mark]) -> bool:
 
 def _line(marks: Sequence[Mark]) -> tuple[int, int] | None:
     """Return how many collectives a step takes, and how many there were at step 0.
+
+    The oldest may be odd, less than half of them: in the first steps of DDP there are more, and a
+    script may set its number then.
+    """
+    lines = (_line_of_all(marks[odd:]) for odd in range((len(marks) + 1) // 2))
+    return next(filter(None, lines), None)
+
+
+def _line_of_all(marks: Sequence[Mark]) -> tuple[int, int] | None:
+    """Return the same where all marks agree on it.
 
     None where that is not known, or varies. On average over some steps a step may take as many
     though it varies: where gradients are accumulated, one of several steps has all of them. So each

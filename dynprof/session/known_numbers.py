@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.journal.edit_outcomes import MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
 NEWS_S = 300.0
 """So long the end of a window is news: the leader may not have heard what was said too late."""
@@ -32,9 +32,10 @@ class KnownNumbers:
         """Return the number here; None where nothing is known of it."""
         return self._own.get(leaders)
 
-    def all_own(self, leaders: Iterable[int]) -> set[int]:
-        """Return the numbers here of those that are known."""
-        return {self._own[number] for number in leaders if number in self._own}
+    def all_own(self, leaders: Collection[tuple[int, int]]) -> set[int]:
+        """Return the numbers here of those that are known, from one to another."""
+        known = self._own.items()
+        return {mine for low, high in leaders for number, mine in known if low <= number <= high}
 
     def owe(self, leaders: int) -> None:
         """Know that its end is to be said."""

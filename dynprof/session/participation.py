@@ -225,7 +225,7 @@ class Participation:
 
         return self._edits.guarded(number, serve) or "; ".join(map(str, problems))
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Forget what only this rank waits with: it was away, or not asked, as another came."""
         waiting, given_up = self._inbox.waiting, self._numbers.all_own(superseded)
         if waiting and waiting.number in given_up and self._inbox.claim(waiting):

@@ -98,9 +98,9 @@ class Rank:
         del number
         return self._reply()
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Note what."""
-        self.superseded |= set(superseded)
+        self.superseded |= {one for low, high in superseded for one in range(low, high + 1)}
 
     def open_at(self, opening: Opening) -> Reply:
         """Note the step."""

@@ -38,7 +38,7 @@ class Alone:
         del proposal
         return Reply(0, takes_part=True)
 
-    def wait_no_more_with(self, superseded: Collection[int]) -> None:
+    def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Wait with nothing."""
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:

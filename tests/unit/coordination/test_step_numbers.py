@@ -161,6 +161,17 @@ def test_a_rank_that_is_seen_elsewhere_is_renumbered(first: int, told: str) -> N
     assert [line.startswith(said) for line in perhaps_otherwise(perhaps)] == [True] * bool(perhaps)
 
 
+def test_the_first_steps_may_be_odd() -> None:
+    """As those of DDP are, which has more collectives there; once others are more than they."""
+
+    def of_rank(first: int, marks: int) -> list[Mark]:
+        later = [Mark(first + 10 * n, 7 + 20 * n, 2, is_exact=False) for n in range(1, marks)]
+        return [Mark(first, 3, 5, is_exact=False), *later]
+
+    assert ahead({0: of_rank(0, 5), 1: of_rank(500, 5)}, 0) == {0: 0, 1: 500}
+    assert ahead({0: of_rank(0, 4), 1: of_rank(500, 4)}, 0) == {}
+
+
 def test_exact_marks_are_believed_at_once() -> None:
     """With NCCL two are enough, and a difference of one step is one."""
     numbers = StepNumbers(0)

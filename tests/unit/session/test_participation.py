@@ -196,11 +196,11 @@ def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
     job.step(2)
     member.consider(Proposal(2, '{"active": 3}', 2.0, 0.0))
     member.open_at(Opening(2, job.session.inbox.step + 1000, {}))
-    member.wait_no_more_with([1, 3])
+    member.wait_no_more_with([(1, 1), (3, 3)])
     assert outcomes() == ["open", "waiting"]
-    member.wait_no_more_with([1, 2])
+    member.wait_no_more_with([(1, 2)])
     assert outcomes() == ["open", "superseded"]
-    member.wait_no_more_with([1, 2])
+    member.wait_no_more_with([(1, 2)])
     job.step(6)
     assert outcomes() == ["saved", "superseded"]
 
