@@ -87,6 +87,10 @@ class FakeBackend:
         """Return what the test set."""
         return self.in_the_way
 
+    def rival(self) -> str | None:
+        """Say None."""
+        return None
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.hesitates

@@ -137,6 +137,9 @@ class Backend(Protocol):
     def obstacle(self, plan: Plan) -> str | None:
         """Say why a window cannot open at this very step, or None where it can."""
 
+    def rival(self) -> str | None:
+        """Say which profiler of the script's is on, beside which this cannot record, or None."""
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""
 

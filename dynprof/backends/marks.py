@@ -41,6 +41,10 @@ class MarksBackend:
         """Say None: nothing is in the way."""
         return None
 
+    def rival(self) -> str | None:
+        """Say None: it goes with all."""
+        return None
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Say None: there is nothing to wait for."""
         return None

@@ -77,6 +77,10 @@ class NpuBackend:
         """Wait while an NPU graph is being captured."""
         return _why_not_now()
 
+    def rival(self) -> str | None:
+        """Say None: each thread knows of its own only; ``prepare`` looks."""
+        return None
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Say None: there is nothing to wait for."""
         return None

@@ -76,6 +76,10 @@ class PythonBackend:
         """Say None: Python can be traced at any step."""
         return None
 
+    def rival(self) -> str | None:
+        """Say None: there is none that it minds."""
+        return None
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Say None: there is nothing to wait for."""
         return None

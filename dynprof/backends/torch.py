@@ -88,6 +88,10 @@ class TorchBackend:
         put_off = KINETO.collecting and not self._for_script
         return "the events of the last one are being collected" if put_off else None
 
+    def rival(self) -> str | None:
+        """Say that there is one of torch's."""
+        return OCCUPIED if KINETO.script_has_it else None
+
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Wait for the self-test, which takes seconds once for each build of torch."""
         return why_close_is_unknown(activities)

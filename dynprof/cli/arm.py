@@ -206,18 +206,22 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
         text = f"this job has {counted(size, 'rank')}, from 0 on"
         noun = "rank" if str(beyond).isdecimal() else "ranks"
         say(f"{text}, and no {noun} {beyond}", err=True)
+    asked = [status for status in before if config.asked_ranks.may_ask(status.rank)]
+    waiting = {
+        answer.number for one in asked for answer in one.edits if answer.outcome == "waiting"
+    }
     for status in before:
-        if not config.asked_ranks.may_ask(status.rank):
-            continue
         for answer in status.edits:
-            if text := _in_the_way(status, answer):
+            ends_too = bool(status.agreement) and answer.number in waiting
+            if (status in asked or ends_too) and (text := _in_the_way(status, answer)):
                 say(f"rank {status.rank}: request {answer.number} {text}", err=True)
 
 
 def _in_the_way(status: Status, answer: Answer) -> str:
     """Say what becomes of an earlier request, and what it makes of this one."""
     if answer.outcome == "waiting":
-        return "waits there and is superseded"
+        unless = ", unless others have opened it" if status.agreement else ""
+        return f"waits there and is superseded{unless}"
     if answer.outcome != "open":
         return ""
     done, steps = status.progress or (0, 0)

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.follower import Follower
@@ -127,22 +128,19 @@ class Coordinator:
 
         Args:
             proposal: What the operator asks for.
-            terms: What that asks of the ranks together.
+            terms: That of the ranks together.
             done: Is told what came of it, on the thread of this.
         """
         self._not_begun.add(proposal.number)
-        self._asks.put(functools.partial(self._agree, proposal, terms, done))
+        self._asks.put(functools.partial(self._agree, proposal, terms, done, time.monotonic()))
         if self.failed:  # meanwhile, and nobody takes it any more
             done(Agreement(proposal.number, None, reasons=NOT_ASKED))
 
     def take_back(self, outcome: GivenUp, why: str) -> list[int]:
         """Return the numbers of what was proposed and has not begun, which it never will.
 
-        Where ranks are waited for as they agree on another one, that is given up as well.
-
-        Args:
-            outcome: What becomes of that.
-            why: In words.
+        Where ranks are waited for as they agree on another one, that is given up as well, and has
+        that outcome, and why.
         """
         found = []
         with contextlib.suppress(KeyError):  # the thread of this may begin one meanwhile
@@ -273,7 +271,12 @@ class Coordinator:
             raise _StoppedError
 
     def _agree(
-        self, proposal: Proposal, terms: Terms, done: Callable[[Agreement], None], leader: Leader
+        self,
+        proposal: Proposal,
+        terms: Terms,
+        done: Callable[[Agreement], None],
+        asked_s: float,
+        leader: Leader,
     ) -> None:
         self._instead = None  # first: it may be taken back as it begins
         try:
@@ -285,7 +288,7 @@ class Coordinator:
         try:
             made = leader.agree(proposal, terms, self._keeper.waits, meanwhile)
         finally:
-            done(made)
+            done(replace(made, took_s=time.monotonic() - asked_s))
 
     def _meanwhile(self, leader: Leader, number: int, waits: Mapping[int, str]) -> None:
         """Call the roll where it is due as ranks are waited for; raise where that is not wanted."""

@@ -188,6 +188,7 @@ class Reply:
         outcome: What became of the request on it so far; empty where it was not asked of it.
         capture: The manifest of that, on its machine; empty where there is none.
         cut: Why that has not all steps; empty where it has.
+        why: What is said of that outcome there.
         busy: Why it is not free yet to record; empty where it is.
         would: What it would record the proposal with; None where it takes no part.
         usable: All that it could record with.
@@ -207,6 +208,7 @@ class Reply:
     outcome: str = ""
     capture: str = ""
     cut: str = ""
+    why: str = ""
     busy: str = ""
     would: Union[_Profiler, None] = None  # noqa: UP007 - as above
     usable: tuple[_Profiler, ...] = ()

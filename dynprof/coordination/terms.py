@@ -59,7 +59,7 @@ class Agreement:
         ranks: Who takes part.
         left_out: Who was asked for and does not, and why.
         reasons: Why nobody opens; empty where they do.
-        took_s: From the proposal until all had been told.
+        took_s: From the request until all had been told.
         renumbered: By how many each rank's numbers of steps were changed to the leader's.
         remarks: What else is to be said.
         outcome: What became of it where nobody opens.

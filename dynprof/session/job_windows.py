@@ -156,6 +156,12 @@ class JobWindows:
         ended = {rank: one for rank, one in before.items() if one.outcome not in ("", *ON_THE_WAY)}
         said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}
         self._learn(number, told={**ended, **said})
+        self._warn_of_refusals(known, replace(known, told={**ended, **said}))
+
+    def _warn_of_refusals(self, before: KnownWindow, now: KnownWindow) -> None:
+        for rank in [*now.refused.keys() - before.refused.keys()][:NAMED]:
+            text = f"request {now.number}: rank {rank} takes no part after all: {now.refused[rank]}"
+            self._warn(text)
 
     def _learn(self, number: int, **news: Any) -> None:
         with self._lock:

@@ -97,9 +97,17 @@ class KnownWindow:
         for rank in ranks:
             if not self.outcome(rank):
                 found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
+        found |= self.refused
         if self.is_left:
             found |= {rank: LEFT.format(self.outcome(rank)) for rank in self._unfinished}
         return found
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Why ranks that had agreed did not record it, once its step had come."""
+        ranks, told = {*self.ranks}, (self.told or {}).items()
+        ended = {rank: one for rank, one in told if one.outcome in ("refused", "not served")}
+        return {rank: f"{one.outcome}: {one.why}" for rank, one in ended.items() if rank in ranks}
 
     @property
     def unheard(self) -> bool:

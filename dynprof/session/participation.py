@@ -93,6 +93,7 @@ class Participation:
         self._newest = Proposed(0, 0, None)
         self._numbers = KnownNumbers()
         self._pending = self._ends = self.is_amid_an_agreement = False
+        self._backend = ""  # which is to record what is proposed
         self._pace_ms: float | None = None  # none of late, where it stands still
         self._has_disarmed = False  # what was proposed, since the newest cancel
         self._cancelled = 0, float("nan")  # by the leader's number, and when it was saved
@@ -144,7 +145,7 @@ class Participation:
         planned = self._edits.plan(number, asked)
         if isinstance(planned, Refusal):
             return replace(self._refuse(number, planned), usable=could)
-        self._pending = True
+        self._pending, self._backend = True, planned.plan.backend
         reply = self._reply(takes_part=True)
         would = Profiler(planned.plan.backend, planned.plan.activities)
         return replace(reply, would=would, usable=could)
@@ -174,7 +175,7 @@ class Participation:
         # In the order in which a window comes to be open: else one that just does is not seen.
         if self._opens_soon() or self._loop.occupied:
             return "its window before is not closed and saved"
-        return ""
+        return self._loop.admission.rival(self._backend) if self._backend else ""
 
     def _opens_soon(self) -> bool:
         """Return whether what was agreed before opens before all could be told to forget it."""
@@ -193,7 +194,9 @@ class Participation:
         if answer.outcome not in ON_THE_WAY:
             self._numbers.is_said(number)
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
-        return replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
+        why = printable(answer.text.partition("\n")[0])[:300]  # a line
+        reply = replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
+        return replace(reply, why=in_utf_8(why))
 
     def open_at(self, opening: Opening) -> Reply:
         """Open at that step, or say that it is too late."""
@@ -273,7 +276,7 @@ class Participation:
         waiting = [self._newest.own] if self._take_pending(self._newest.leaders) else []
         while self._own:
             waiting.append(self._own.popitem()[0])
-        self._journal.info(why + ("" if waiting else "; nothing was under way here"))
+        self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it once more."),)))
 

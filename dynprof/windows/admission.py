@@ -64,6 +64,10 @@ class Admission:
         free = request.plan.start_step is None and not request.at_once
         return backend.hesitation(request.plan.activities) if free else None
 
+    def rival(self, backend: str) -> str:
+        """Return which profiler of the script's keeps one from recording now; empty for none."""
+        return self._process.backend(backend).rival() or ""
+
     def waited_for(self, request: Request) -> str:
         """Return which graph capture a request had to wait for; empty where for none."""
         number, capture = self._waited

@@ -163,6 +163,41 @@ def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
     assert manifests(tmp_path) == []
 
 
+def test_a_rank_whose_script_profiles_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That delays the start, and past the patience the rank is left out; none opens half."""
+    begins = """    if rank == 1 and os.path.exists("profiles"):
+        mine = torch.profiler.profile()
+        mine.start()
+        os.remove("profiles")
+    if rank == 1 and os.path.exists("ends"):
+        mine.stop()
+        os.remove("ends")
+"""
+    text = JOB.replace("    dp.step()\n", f"{begins}    dp.step()\n")
+    monkeypatch.setattr(agreeing, "JOB", text)
+    arm = ("arm", tmp_path / "desk_0", "--active", 2)
+
+    def do(what: str) -> None:
+        (tmp_path / what).touch()
+        wait_for(what, lambda: not (tmp_path / what).exists() or None)
+
+    with job(tmp_path, 2, APART):
+        do("profiles")
+        code, _, errors = dynprof(*arm, "--patience-s", 1, "--wait")
+        assert code == 5, errors
+        assert "rank 1: another torch.profiler is active in this process; stop it first" in errors
+        assert dynprof(*arm, "--patience-s", 3600)[0] == 0
+        waits = "request 2 waits for rank 1: another torch.profiler is active"
+        wait_for("it to wait", lambda: waits in log(tmp_path / "desk_0") or None)
+        do("ends")
+        wait_for("the captures", lambda: len(manifests(tmp_path)) == 3 or None)
+    assert sorted((one.request.number, one.rank) for one in manifests(tmp_path)) == [
+        (1, 0), (2, 0), (2, 1),
+    ]  # fmt: skip
+
+
 def test_a_place_that_the_leaders_owner_does_not_allow(tmp_path: Path) -> None:
     """Also where another rank would record, whose own directory nobody else can change."""
     with job(tmp_path, 2, APART):

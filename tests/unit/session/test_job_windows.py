@@ -147,6 +147,20 @@ def test_who_steps_or_saves_is_worth_waiting_for_as_the_leader_ends(tmp_path: Pa
     }
 
 
+def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
+    """In the record, in the status, and once in the log."""
+    told: list[str] = []
+    known = windows(tmp_path, warn=told.append)
+    why = "/backend: another torch.profiler is active in this process; stop it first."
+    refused = replace(said(1, "refused"), why=why, capture="")
+    for _ in range(2):
+        known.hear(4, {0: said(0, "saved"), 1: refused, 2: said(2, "saved")})
+    record = load_window_record(tmp_path / known.status().record)
+    assert ({*record.ranks}, record.complete) == ({0, 2}, False)
+    assert record.missing[1] == known.status().stragglers[1] == f"refused: {why}"
+    assert told == [f"request 4: rank 1 takes no part after all: refused: {why}"]
+
+
 def test_what_was_noticed_and_who_was_cut_short_is_in_the_status(tmp_path: Path) -> None:
     """For ``arm --wait`` and ``status``, which read no record."""
     known = windows(tmp_path)
