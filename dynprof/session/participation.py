@@ -70,7 +70,7 @@ class Participation:
     Attributes:
         group: That of which it is a rank.
         heard: The last config that the leader spoke of, and when.
-        asked_s: When it said anything last.
+        asked_s, left_s: When it said anything last, and when it was gone, or had gone on.
         is_amid_an_agreement: Whether that is proposed, and it was not said what came of it.
     """
 
@@ -88,7 +88,7 @@ class Participation:
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
         self.group: JobGroup | None = None
-        self.heard, self.asked_s = ("", -math.inf), -math.inf
+        self.heard, self.asked_s, self.left_s = ("", -math.inf), -math.inf, -math.inf
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
         self._numbers = KnownNumbers()
@@ -272,7 +272,7 @@ class Participation:
 
     def left_alone(self, why: str) -> None:
         """Refuse what was proposed: nobody will say what becomes of it."""
-        self.is_amid_an_agreement = False
+        self.is_amid_an_agreement, self.left_s = False, time.monotonic()
         waiting = [self._newest.own] if self._take_pending(self._newest.leaders) else []
         while self._own:
             waiting.append(self._own.popitem()[0])

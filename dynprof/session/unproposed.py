@@ -94,7 +94,7 @@ class Unproposed:
         elif self._member.asked_s < read.since_s and self._is_read_by(leader):
             self._replace(read, self._wait_on(read, leader, now_s))
         elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
-            self._refuse(read.edit, self._why_not(leader))
+            self._refuse(read.edit, self._why_not(leader, read))
 
     def _wait_on(self, read: _Read, leader: str, now_s: float) -> _Read:
         """A leader that is silent has yet to see it: once it speaks again, the time begins."""
@@ -104,7 +104,10 @@ class Unproposed:
             self._journal.warning(f"{text}: it is waited for")
         return replace(read, since_s=now_s, is_told=is_long)
 
-    def _why_not(self, leader: str) -> str:
+    def _why_not(self, leader: str, read: _Read) -> str:
+        if leader and self._member.left_s >= read.at_s - PROPOSED_WITHIN_S:
+            text = f"the others answered what was saved here without this rank, if {leader} read it"
+            return f"{text}: it was silent then."
         again = "once more" if not leader or self._is_read_by(leader) else "there"
         return f"what was saved here was not proposed by {leader or 'who led'}; save it {again}."
 
