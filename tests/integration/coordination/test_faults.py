@@ -107,6 +107,11 @@ def heard(folder: Path, rank: int, text: str) -> None:
     wait_for(f"{text!r} of rank {rank}", lambda: text in log(folder, rank) or None)
 
 
+def step(folder: Path, rank: int) -> int:
+    """Return the step of a rank, by its status."""
+    return load_status(folder / f"desk_{rank}" / "status" / f"rank_{rank}.json").step
+
+
 def log(folder: Path, rank: int) -> str:
     """Return what a rank wrote."""
     (path,) = (folder / f"desk_{rank}" / "log").glob("*.log")
@@ -375,12 +380,14 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")
         psutil.Process(process.pid).suspend()
+        before = step(tmp_path, 1)
         for rank in (0, 1):
             heard(tmp_path, rank, "the job's store has not answered for 3 s")
+        assert step(tmp_path, 1) >= before + 100  # it has not waited for the store meanwhile
         by_itself(tmp_path, 1)
-        before = load_status(tmp_path / "desk_1" / "status" / "rank_1.json").step
+        before = step(tmp_path, 1)
         arm(tmp_path, 1)
-        assert load_status(tmp_path / "desk_1" / "status" / "rank_1.json").step > before
+        assert step(tmp_path, 1) > before
         psutil.Process(process.pid).resume()
         (tmp_path / "enough").touch()
         end_well([process])
