@@ -249,9 +249,11 @@ class Coordinator:
         """
         until_s, asked = time.monotonic() + LAST_S, set[int]()
         while (left_s := until_s - time.monotonic()) > 0:
-            number = self._keeper.number
-            if not self._keeper.waits and (not self._keeper.unheard or number in asked):
-                return
+            number, waits = self._keeper.number, bool(self._keeper.waits)
+            if number in asked and (not waits or self._keeper.stands):  # who may wait for this rank
+                break
+            if not (waits or self._keeper.unheard):
+                break
             asked.add(number)
             try:
                 replies = leader.roll_call(number, min(left_s, SOON_S))
@@ -259,8 +261,6 @@ class Coordinator:
                 self.failed = True
                 return
             self._keeper.hear(number, replies)
-            if self._keeper.stands:  # they may wait for this rank
-                break
             time.sleep(LOOK_AGAIN_S)
         self._keeper.leave()
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_lock = threading.Lock()
-_inside = 0
-_was_on = True
+_held_off: list[object] = []
+"""By whom it is that found it on; no lock, which a signal handler would wait for."""
 
 
 @contextlib.contextmanager
@@ -22,37 +20,28 @@ def no_collection() -> Iterator[None]:
 
     Up to Python 3.11 any allocation may collect, also one of a C function that relies on keeping
     the GIL; what is called back then, or finalized, is Python, and lets other threads run.
+
+    Of two threads that are in here at once the one that found it on puts it on again, however the
+    other leaves: a moment early for that one, but never to stay off.
     """
-    _enter()
-    try:
+    holder, was_on = object(), gc.isenabled()
+    try:  # a signal handler may raise at any line
+        if was_on:
+            _held_off.append(holder)
+        gc.disable()
         yield
     finally:
-        _leave()
-
-
-def _enter() -> None:
-    global _inside, _was_on
-    with _lock:
-        if not _inside:
-            _was_on = gc.isenabled()
-            gc.disable()
-        _inside += 1
-
-
-def _leave() -> None:
-    global _inside
-    with _lock:
-        _inside -= 1
-        if not _inside and _was_on:
+        if was_on:
             gc.enable()
+            with contextlib.suppress(ValueError):
+                _held_off.remove(holder)
 
 
 def _forget_in_child() -> None:
     """Put it on again in a forked child, where nobody is inside any more."""
-    global _lock, _inside
-    if _inside and _was_on:
+    if _held_off:
         gc.enable()
-    _lock, _inside = threading.Lock(), 0
+        _held_off.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

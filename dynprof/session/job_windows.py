@@ -113,7 +113,8 @@ class JobWindows:
     def stands(self) -> bool:
         """Whether no rank that is on its way with a window steps or saves."""
         with self._lock:
-            return all(known.stands for known in self._kept.values() if known.pending)
+            pending = [known for known in self._kept.values() if known.pending]
+        return bool(pending) and all(known.stands for known in pending)
 
     def leave(self) -> None:
         """Bring the records to their end by what was heard: nothing more will be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from dynprof.coordination.leader import Leader
     from dynprof.coordination.participant import Participant
 
 
@@ -254,6 +256,24 @@ def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
     coordinator.end()
     assert not coordinator._thread.is_alive()
     assert keeper.heard[-1:] == [4]
+
+
+class Alternating(Keeper):
+    """A keeper of two windows in which a rank is silent."""
+
+    @property
+    def number(self) -> int:  # type: ignore[override]
+        """The one that was not asked about last."""
+        return 9 - (self.heard or [5])[-1]
+
+
+def test_at_the_end_each_window_is_asked_about_in_which_a_rank_was_silent() -> None:
+    """Once."""
+    store, keeper = MemoryStore(), Alternating()
+    coordinator = leader_of(Group(0, 2, lambda: store), keeper)
+    coordinator._hears_the_last = True
+    coordinator._hear_the_last(cast("Leader", SimpleNamespace(roll_call=lambda *_: {})))
+    assert keeper.heard == [4, 5]
 
 
 class Standing(Keeper):

@@ -11,8 +11,8 @@ from dynprof.process.garbage_collector import no_collection
 from tests.pace import patience_s
 
 
-def test_it_is_off_until_the_last_has_left() -> None:
-    """However often it is entered, on whatever thread; also where the body raises."""
+def test_it_is_off_meanwhile_and_on_after_it() -> None:
+    """Also where the body raises, and where another thread is in there, whoever leaves first."""
     entered, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
@@ -24,8 +24,9 @@ def test_it_is_off_until_the_last_has_left() -> None:
     with contextlib.suppress(ZeroDivisionError), no_collection():
         other.start()
         assert entered.wait(patience_s())
+        assert not gc.isenabled()
         1 / 0  # noqa: B018 - raises
-    assert not gc.isenabled()
+    assert gc.isenabled()
     leave.set()
     other.join()
     assert gc.isenabled()

@@ -139,6 +139,7 @@ def test_who_steps_or_saves_is_worth_waiting_for_as_the_leader_ends(tmp_path: Pa
     assert known.stands
     known.leave()
     assert not known.waits
+    assert not known.stands  # nobody is on his way, so nobody waits
     record = load_window_record(tmp_path / known.status().record)
     assert record.ranks.keys() == {0}
     assert {rank: record.missing[rank] for rank in (1, 2)} == {
