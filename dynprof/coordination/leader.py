@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from dynprof.coordination.speaker import Speaker
     from dynprof.coordination.terms import Terms
 
-LEAST_LEAD_S = 0.1
+LEAST_LEAD_S, APART_S = 0.25, 0.1
+"""All have at least so long to be told when to open, however fast they were when asked where they
+are; for which they are asked twice, so far apart."""
 LEAST_APART_S = 0.001
 """Nothing is told of a pace by two answers that come closer to each other."""
 LEAD_ROUNDS = 4
@@ -256,7 +258,7 @@ class Leader:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break
-            self._sleep(LEAST_LEAD_S)
+            self._sleep(APART_S)
             before = self._roll.where(number)
         return before
 
@@ -264,7 +266,7 @@ class Leader:
         self, number: int, before: Mapping[int, Reply], ready: set[int]
     ) -> tuple[list[Place], float]:
         """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
-        self._sleep(LEAST_LEAD_S)
+        self._sleep(APART_S)
         for _ in range(3):  # who just falls silent makes that last, and need not be told
             away, again_s = set(self._roll.away), self._clock()
             now = self._roll.where(number)
