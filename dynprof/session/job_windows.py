@@ -156,22 +156,21 @@ class JobWindows:
         # A rank that is gone since has its capture all the same.
         ended = {rank: one for rank, one in before.items() if one.outcome not in ("", *ON_THE_WAY)}
         said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}
-        self._learn(number, told={**ended, **said})
-        self._warn_of_refusals(known, replace(known, told={**ended, **said}))
-
-    def _warn_of_refusals(self, before: KnownWindow, now: KnownWindow) -> None:
-        for rank in [*now.refused.keys() - before.refused.keys()][:NAMED]:
-            text = f"request {now.number}: rank {rank} takes no part after all: {now.refused[rank]}"
+        refused = self._learn(number, told={**ended, **said}).refused
+        for rank in [*refused.keys() - known.refused.keys()][:NAMED]:
+            text = f"request {number}: rank {rank} takes no part after all: {refused[rank]}"
             self._warn(text)
 
-    def _learn(self, number: int, **news: Any) -> None:
+    def _learn(self, number: int, **news: Any) -> KnownWindow:
+        """Take news of a window that is kept; return what is known of it then."""
         with self._lock:
             if number not in self._kept:
-                return
+                return KnownWindow()
             known = self._kept[number] = replace(self._kept[number], **news)
         self._write(known)
         with self._lock:
             self._forget()
+        return known
 
     def _forget(self) -> None:
         """Keep the newest, what is not over or still to be written, and whose silent may speak."""

@@ -246,15 +246,21 @@ class Keeper(Alone):
         return Reply(0)
 
 
-def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
-    """It may have its capture by then; the end does not wait for it to speak."""
-    store, keeper = MemoryStore(), Keeper()
+def lead_and_end(keeper: Keeper) -> None:
+    """Lead, and end at once."""
+    store = MemoryStore()
     coordinator = leader_of(Group(0, 2, lambda: store), keeper)
     coordinator.begin()
     while "dynprof/leader" not in store.values:
         threading.Event().wait(0.0005)
     coordinator.end()
     assert not coordinator._thread.is_alive()
+
+
+def test_who_was_silent_is_asked_once_more_at_the_end() -> None:
+    """It may have its capture by then; the end does not wait for it to speak."""
+    keeper = Keeper()
+    lead_and_end(keeper)
     assert keeper.heard[-1:] == [4]
 
 
@@ -288,13 +294,8 @@ class Standing(Keeper):
 
 def test_the_end_does_not_wait_for_ranks_that_wait_for_this_one() -> None:
     """They could not go on before its end; their windows are brought to an end without them."""
-    store, keeper = MemoryStore(), Standing()
-    coordinator = leader_of(Group(0, 2, lambda: store), keeper)
-    coordinator.begin()
-    while "dynprof/leader" not in store.values:
-        threading.Event().wait(0.0005)
-    coordinator.end()
-    assert not coordinator._thread.is_alive()
+    keeper = Standing()
+    lead_and_end(keeper)
     assert keeper.left == 1
 
 

@@ -126,19 +126,19 @@ def test_a_store_that_cannot_serve_is_all_that_is_said(
     assert job.session.inbox.waiting
 
 
+class Group(JobGroup):
+    """Connects at once."""
+
+    def connect(self) -> MemoryStore:
+        """Return the store."""
+        return cast("MemoryStore", self.store)
+
+
 def test_that_the_ranks_agree_is_said_once_somebody_leads(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the part of this one; rank 0 need not run dynprof."""
     store = MemoryStore()
-
-    class Group(JobGroup):
-        """Connects at once."""
-
-        def connect(self) -> MemoryStore:
-            """Return the store."""
-            return store
-
     monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: Group(1, 3, lambda: store))
     job.session._agreements.look()
     while not store.calls:
@@ -156,14 +156,6 @@ def test_the_end_of_a_group_holds_up_the_next_one_not_the_status(
 ) -> None:
     """Who leads hears what becomes of its windows, on a thread of its own; an edit waits."""
     stores, go_on = [MemoryStore(), MemoryStore()], threading.Event()
-
-    class Group(JobGroup):
-        """Connects at once."""
-
-        def connect(self) -> MemoryStore:
-            """Return the store."""
-            return cast("MemoryStore", self.store)
-
     groups = [Group(0, 2, lambda: stores[0]), Group(0, 2, lambda: stores[1])]
     monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: groups[0])
     monkeypatch.setattr(Coordinator, "_hear_the_last", lambda *_: go_on.wait(patience_s()))
@@ -191,14 +183,6 @@ def test_a_group_that_was_left_is_not_waited_for_where_the_next_one_has_gone_too
 ) -> None:
     """Though a window is under way: who waits for the end of the first would wait on and on."""
     store = MemoryStore()
-
-    class Group(JobGroup):
-        """Connects at once."""
-
-        def connect(self) -> MemoryStore:
-            """Return the store."""
-            return store
-
     first, second = Group(0, 2, lambda: store), JobGroup(0, 2, lambda: None)
     groups: list[JobGroup | None] = [first, second, None]
     monkeypatch.setattr(agreements, "group_to_agree_in", lambda *_: groups[0])
