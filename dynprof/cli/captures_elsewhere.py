@@ -7,6 +7,7 @@ from pathlib import Path
 from dynprof.cli.config_directory import statuses
 from dynprof.cli.outcome import say
 from dynprof.errors import CaptureError
+from dynprof.files.below import written_s
 from dynprof.files.destination import is_url
 
 
@@ -19,10 +20,10 @@ def say_if_elsewhere(path: Path) -> None:
     told = [status.last_capture for status in statuses(path) if status.last_capture]
     sent = [name for name in told if is_url(name)]
     manifests = [Path(name) for name in told if Path(name).is_absolute()]
-    newest = max((_written_s(one) for one in manifests), default=0.0)
+    newest = max((written_s(one) for one in manifests), default=0.0)
     if not sent and (not newest or newest <= _newest_below(path)):
         return
-    folders = sorted({str(one.parent.parent) for one in manifests if _written_s(one)})
+    folders = sorted({str(one.parent.parent) for one in manifests if written_s(one)})
     folders += sorted({name.rpartition("/info/")[0] for name in sent})
     say(f"newer captures lie elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
 
@@ -31,13 +32,6 @@ def _newest_below(path: Path) -> float:
     from dynprof.analysis.runs.one_trace import traces_in
 
     try:
-        return max(_written_s(trace) for trace in traces_in(path))
+        return max(written_s(trace) for trace in traces_in(path))
     except CaptureError:
-        return 0.0
-
-
-def _written_s(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
         return 0.0

@@ -3,6 +3,6 @@
 In come bytes and paths of this or that user; out go whole files, private to the job's user, or a
 sentence why not. Knows nothing of what the files mean. Others use ``layout`` (every name and path
 rule), ``destination`` (where a capture goes), ``regular`` (opening what others may have put there),
-``leftovers`` (what a killed process left unfinished) and ``file_system`` (its kind).
-``who_may_change`` says who else may change a file.
+``below`` (what lies in a folder in which a job is at work), ``leftovers`` (what a killed process
+left unfinished) and ``file_system`` (its kind). ``who_may_change`` says who else may change a file.
 """

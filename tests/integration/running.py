@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynprof.captures.manifest import Manifest, load_manifest
@@ -21,7 +22,6 @@ from tests.processes import Process, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 Found = TypeVar("Found")
 AT_START = ("PYTHON", "GLIBC_TUNABLES", "MALLOC_", "LD_")
@@ -84,6 +84,14 @@ def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
             return value
         time.sleep(0.01)
     raise AssertionError(f"waited {limit_s:.0f} s for {what}")
+
+
+def manifest_paths(folder: Path) -> list[Path]:
+    """Return those of all captures below a folder, in which folders come and go meanwhile."""
+    places = ((Path(place), names) for place, _, names in os.walk(folder))
+    return [
+        place / name for place, names in places for name in names if name.endswith(".info.json")
+    ]
 
 
 class RunningJob:
@@ -153,11 +161,8 @@ class RunningJob:
         return manifest, read_trace(path, manifest)
 
     def _manifest_path(self, number: int) -> Path | None:
-        with contextlib.suppress(FileNotFoundError):  # folders come and go while it looks
-            for path in self.root.rglob("rank_*.info.json"):
-                if self._is_saved(path, number):
-                    return path
-        return None
+        found = (path for path in manifest_paths(self.root) if self._is_saved(path, number))
+        return next(found, None)
 
     def _is_saved(self, path: Path, number: int) -> bool:
         with contextlib.suppress(CaptureError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes, warm_interpreter
+from tests.integration.running import manifest_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,8 +102,8 @@ def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str
 
 def manifests(folder: Path) -> list[Any]:
     """Return the manifests of a script's captures, in order of their requests."""
-    found = (folder / "prof_config").rglob("*.info.json")
-    return sorted(map(load_manifest, found), key=lambda manifest: manifest.request.number)
+    found = map(load_manifest, manifest_paths(folder / "prof_config"))
+    return sorted(found, key=lambda manifest: manifest.request.number)
 
 
 def events(folder: Path, manifest: Any) -> list[dict[str, Any]]:

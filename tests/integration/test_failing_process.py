@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests.integration.running import RunningJob, steps_in, wait_for
+from tests.integration.running import RunningJob, manifest_paths, steps_in, wait_for
 from tests.integration.troubled import TroubledJob
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -165,11 +165,11 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
             job.edit(**STATES[state])
         job.when(state, lambda status: status.state == state)
         if state == "saving":
-            wait_for("its manifest", lambda: list(job.root.rglob("*.info.json")) or None)
+            wait_for("its manifest", lambda: manifest_paths(job.root) or None)
         job.process.kill()
         job.process.wait()
         assert not list(job.root.rglob("*.gz"))
-        manifests = [load_manifest(path) for path in job.root.rglob("*.info.json")]
+        manifests = [load_manifest(path) for path in manifest_paths(job.root)]
         begun = "saving it has begun and not ended; a process that was killed leaves it so"
         assert [one.reason for one in manifests] == [begun] * (state == "saving")
         assert state in ("idle", "saving") or "accepted" in job.log()

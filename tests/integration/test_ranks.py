@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.captures.manifest import load_manifest
 from tests.integration import commands
 from tests.integration.commands import dynprof
+from tests.integration.coordination.agreeing import manifests
 from tests.integration.launching import launched, statuses, when
 from tests.integration.running import LOOP, RunningJob
 
@@ -71,12 +72,6 @@ if __name__ == "__main__":
     for batch in loader:
         dp.step()
 """
-
-
-def manifests(folder: Path) -> list[Manifest]:
-    """Return all manifests of saved captures."""
-    found = [load_manifest(path) for path in folder.rglob("rank_*.info.json")]
-    return [manifest for manifest in found if manifest.cost.save_ms is not None]
 
 
 def logs(folder: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
+from dynprof.files.below import files_below, folders_below, written_s
 from dynprof.files.layout import INFO_DIR, trace_stem
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def traces_in(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
+    found = sorted(file for file in files_below(path) if file.name.endswith(_ENDINGS))
     found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
     if not found and not path.exists():
         raise CaptureError(f"{path}: there is no such file or folder")
@@ -58,8 +59,10 @@ def traces_in(path: Path) -> list[Path]:
 
 
 def _why_none(path: Path) -> str:
-    named = (p for p in (path, *path.rglob("*")) if p.name.endswith(_OF_NPUS) and p.is_dir())
-    if any(not (p / INFO_DIR).exists() for p in named):  # else it is named so, and lost its trace
+    named = (folder for folder in folders_below(path) if folder.name.endswith(_OF_NPUS))
+    if any(
+        not (folder / INFO_DIR).exists() for folder in named
+    ):  # else it is named so, and lost its trace
         return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
     return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
@@ -70,7 +73,7 @@ def newest_in(path: Path) -> Path:
     Raises:
         CaptureError: There is none.
     """
-    return max(traces_in(path), key=lambda trace: trace.stat().st_mtime)
+    return max(traces_in(path), key=written_s)
 
 
 def export_types(measured: MeasuredTrace) -> tuple[str, ...]:

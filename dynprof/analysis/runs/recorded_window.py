@@ -15,6 +15,7 @@ from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError
+from dynprof.files.below import files_below, written_s
 from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.plural import counted
 
@@ -62,15 +63,16 @@ def record_alone(path: Path) -> Path | None:
     if path.name == WINDOW_RECORD:
         records = [path]
     else:
-        records = list(path.rglob(f"{INFO_DIR}/{WINDOW_RECORD}")) if path.is_dir() else []
+        wanted = (INFO_DIR, WINDOW_RECORD)
+        records = [file for file in files_below(path) if file.parts[-2:] == wanted]
     if not records:
         return None
-    newest = max(records, key=_written_s)
+    newest = max(records, key=written_s)
     try:
         traces = traces_in(path if path.is_dir() else newest.parent.parent)
     except CaptureError:
         return newest
-    is_newest = _written_s(newest) > max(map(_written_s, traces))
+    is_newest = written_s(newest) > max(map(written_s, traces))
     beside = any(trace.parent == newest.parent.parent for trace in traces)
     return newest if is_newest and not beside else None
 
@@ -166,10 +168,3 @@ def _is_of(record: WindowRecord, rank: int, one: RankRecord, manifest: Manifest)
     same = manifest.request.edited_at, manifest.request.sha256
     wanted = record.request.edited_at, record.request.sha256
     return (manifest.rank, manifest.host, same) == (rank, one.host, wanted)
-
-
-def _written_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

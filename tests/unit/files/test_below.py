@@ -1,0 +1,67 @@
+"""What lies below a folder in which a job is at work."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.runs.one_trace import newest_in
+from dynprof.analysis.runs.recorded_window import record_alone
+from dynprof.errors import CaptureError
+from dynprof.files.below import files_below, folders_below, written_s
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def made(path: Path, text: str = "{}") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
+    """As that of a capture which is put together while an operator asks for a report."""
+    names = {made(tmp_path / name / "trace.json") for name in "abc"}
+    found = files_below(tmp_path)
+    first = next(found)
+    gone = max(names - {first})
+    shutil.rmtree(gone.parent)
+    assert {first, *found} == names - {gone}
+
+
+@pytest.mark.parametrize("ending", [".saving", ".recording"])
+def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> None:
+    """A trace that is being written is no trace, nor the newest, of a command that reads one."""
+    half = made(tmp_path / f"step_1/info/.host_1.rank0.abc{ending}/a.trace.json", "{")
+    with pytest.raises(CaptureError, match="holds no trace"):
+        newest_in(tmp_path)
+    whole = made(tmp_path / "step_0/a.trace.json")
+    assert written_s(half) <= written_s(whole)
+    made(half, "{ newer")
+    assert newest_in(tmp_path) == whole
+    assert record_alone(tmp_path) is None
+
+
+def test_a_folder_that_only_ends_so_is_looked_into(tmp_path: Path) -> None:
+    """What is hidden and ends so is dynprof's, nothing else."""
+    whole = [made(tmp_path / name / "a.trace.json") for name in ("x.saving", ".hidden")]
+    assert sorted(files_below(tmp_path)) == sorted(whole)
+
+
+def test_a_file_that_is_gone_was_written_before_all_others(tmp_path: Path) -> None:
+    """So the newest of some files can be asked for while some are removed."""
+    assert written_s(tmp_path / "gone") == 0 < written_s(made(tmp_path / "here"))
+
+
+def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
+    """Whose paths are none of this machine."""
+    upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
+    folder = upath.UPath("memory://bucket/below")
+    for name in ("a", ".x.saving"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "trace.json").write_text("{}")
+    assert list(files_below(folder)) == [folder / "a" / "trace.json"]
+    assert {path.name for path in folders_below(folder)} == {"below", "a", ".x.saving"}
