@@ -201,8 +201,11 @@ class Leader:
         number = proposal.number
         ready, on_the_way = _taking_part(before) - left_out.keys(), earlier
         _insist_on(ready, left_out)
-        before = self._learn_numbers(number, before, ready)
+        self._roll.numbers.ask_anew()
         places, lead_s = self._places(number, before, ready)
+        if later := self._learn_numbers(number, ready):
+            before = later
+            places, lead_s = self._places(number, before, ready)
         while first := self._opening_first(earlier, start_step(places, lead_s)):
             earlier = {*earlier} - first
             for one in sorted(first):
@@ -249,18 +252,19 @@ class Leader:
         """Return which windows open before that step, or may."""
         return {one for one in earlier if step > self._told.get(one, Told()).step}
 
-    def _learn_numbers(
-        self, number: int, before: Mapping[int, Reply], ready: set[int]
-    ) -> Mapping[int, Reply]:
-        """Wait a little for what tells how ranks count that were not asked before."""
+    def _learn_numbers(self, number: int, ready: set[int]) -> Mapping[int, Reply]:
+        """Wait a little, once, for what tells how ranks count now; return where they are then."""
+        numbers, others = self._roll.numbers, ready - {LEADER}
+        self._unmarked -= {rank for rank in others if numbers.knows(rank)}
         until_s = self._clock() + NUMBERS_S
-        while unknown := {rank for rank in {LEADER, *ready} if not self._roll.numbers.knows(rank)}:
+        later: Mapping[int, Reply] = {}
+        while unknown := {rank for rank in others if not numbers.knows(rank, anew=True)}:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break
             self._sleep(APART_S)
-            before = self._roll.where(number)
-        return before
+            later = self._roll.where(number)
+        return later
 
     def _places(
         self, number: int, before: Mapping[int, Reply], ready: set[int]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +25,24 @@ FAR = 5
 """Ranks that march together are not so many steps apart, for all that messages take."""
 MARCH = 2
 """At any one moment they are not more steps apart: each step waits for the others."""
-MARKS, INEXACT_MARKS = 2, 4
-"""So many have to say the same."""
+EXACT_WITNESSES, WITNESSES = 4, 6
+"""So many, the newest, have to say the same: half as many marks of each rank, and one more."""
 KEPT = 16
-"""The newest marks and answers that are kept where marks are not exact: the longer, the surer."""
+"""The newest marks of a rank, and answers, that are kept."""
+
+
+class Witness(NamedTuple):
+    """A place of the training to which both ranks have a number.
+
+    Attributes:
+        collectives: How many each had begun there.
+        step: The leader's number of the next step.
+        by: By how much the other's is ahead.
+    """
+
+    collectives: int
+    step: int
+    by: int
 
 
 class StepNumbers:
@@ -41,16 +56,21 @@ class StepNumbers:
         self._leader = leader
         self._marks: dict[int, tuple[Mark, ...]] = {}
         self._seen: deque[dict[int, int]] = deque(maxlen=KEPT)  # the steps of a question, by rank
+        self._old = 0  # so many collectives had begun before it was asked anew
+        self._agreeing: dict[int, list[Witness]] = {}  # what was worked out from what was heard
 
     def hear(self, replies: Mapping[int, Reply]) -> None:
-        """Take the marks of ranks; where one counts anew, those from then on."""
+        """Take the marks of ranks; where one counts from a lower number, those from then on."""
+        self._agreeing.clear()
         for rank, one in replies.items():
             before, mark = self._marks.get(rank, ()), one.mark
             if mark is None or mark in before:
                 continue
             if before and mark.step <= before[-1].step:
                 before = ()
-            self._marks[rank] = (*before, mark)[-(MARKS if mark.is_exact else KEPT) :]
+                if rank == self._leader:
+                    self._seen.clear()
+            self._marks[rank] = (*before, mark)[-KEPT:]
 
     def see(self, replies: Mapping[int, Reply]) -> None:
         """Take the steps at which ranks are that were asked for that alone, the leader first."""
@@ -64,88 +84,108 @@ class StepNumbers:
         """Know nothing of any rank: the numbers change."""
         self._marks.clear()
         self._seen.clear()
+        self._agreeing.clear()
 
-    def knows(self, rank: int) -> bool:
-        """Return whether there are marks enough of a rank; if the oldest are odd, some more."""
-        marks = self._marks.get(rank, ())
-        exact = all(mark.is_exact for mark in marks)
-        return _enough(marks) and bool(exact or _line(marks) or len(marks) >= 2 * INEXACT_MARKS)
+    def ask_anew(self) -> None:
+        """Hold what was heard so far for old: a script may have changed its number since."""
+        marks = self._marks.get(self._leader, ())
+        self._old = marks[-1].collectives if marks else 0
+
+    def knows(self, rank: int, *, anew: bool = False) -> bool:
+        """Return whether it is known how a rank counts; if asked so, by what is not old."""
+        found = self._witnesses(rank)
+        return bool(found) and not (anew and found[-1].collectives <= self._old)
 
     def ahead(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return by how many steps a rank's numbers are ahead: for sure, and perhaps."""
         sure: dict[int, int] = {}
         perhaps: dict[int, int] = {}
-        for rank, by in ahead(self._marks, self._leader).items():
-            least, most = self._between(rank)
-            if self._marks[rank][-1].is_exact:
+        for rank, marks in self._marks.items():
+            if not (found := self._witnesses(rank)):
+                continue
+            by = found[0].by
+            least, most = self._between(rank, found[0].step)
+            if marks[-1].is_exact:
                 sure[rank] = by
             elif least <= by <= most:
                 may_be_the_same = least <= 0 <= most
                 (perhaps if by and may_be_the_same else sure)[rank] = by
         return sure, perhaps
 
-    def _between(self, rank: int) -> tuple[float, float]:
+    def _witnesses(self, rank: int) -> list[Witness]:
+        if rank not in self._agreeing:
+            leaders, others = self._marks.get(self._leader, ()), self._marks.get(rank, ())
+            self._agreeing[rank] = agreeing(leaders, others)
+        return self._agreeing[rank]
+
+    def _between(self, rank: int, since: int) -> tuple[float, float]:
         """Return by how much it is ahead at least and at most, by the steps it was seen at.
 
         It answers after the leader has said where it is itself, and before that is asked again.
+        Only since that step of the leader's: before, it had other numbers perhaps.
         """
         found = (-math.inf, math.inf)
         for seen, later in itertools.zip_longest(self._seen, [*self._seen][1:]):
-            if rank in seen:
+            if rank in seen and seen[self._leader] >= since:
                 most = seen[rank] - seen[self._leader] + MARCH
                 least = seen[rank] - later[self._leader] - MARCH if later else -math.inf
                 found = max(found[0], least), min(found[1], most)
         return found
 
 
-def ahead(marks: Mapping[int, Sequence[Mark]], leader: int) -> dict[int, int]:
-    """Return by how many steps a rank's numbers are ahead of the leader's, as their marks say.
+def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> list[Witness]:
+    """Return the newest witnesses that say the same, if they are enough; pure.
 
-    They do where each step takes as many collectives, on both, and all say the same; pure.
+    The others before them may have said one other thing: a script has changed its number since. If
+    it was more, the counts are no measure.
 
     Args:
-        marks: Of each rank, at different steps, the oldest first.
-        leader: Whose numbers count.
+        leaders: The marks of the leader, the oldest first.
+        others: Those of another rank, which has begun as many collectives.
     """
-    leaders = _line(marks.get(leader, ()))
-    found = {}
-    for rank, of_rank in marks.items():
-        line = _line(of_rank)
-        if leaders and line and line[0] == leaders[0]:
-            by, rest = divmod(leaders[1] - line[1], line[0])
-            if not rest:
-                found[rank] = by
-    return found
+    exact = all(mark.is_exact for mark in (*leaders, *others))
+    found = sorted(witnesses(leaders, others))
+    runs = [list(run) for _, run in itertools.groupby(found, attrgetter("by"))]
+    enough = EXACT_WITNESSES if exact else WITNESSES
+    return runs[-1] if 1 <= len(runs) <= 2 and len(runs[-1]) >= enough else []
 
 
-def _enough(marks: Sequence[Mark]) -> bool:
-    exact = all(mark.is_exact for mark in marks)
-    return len(marks) >= (MARKS if exact else INEXACT_MARKS)
+def witnesses(leaders: Sequence[Mark], others: Sequence[Mark]) -> Iterator[Witness]:
+    """Yield where marks of one rank lie on a stretch of the other."""
+    stretches = _stretches(leaders)
+    for mark in others:
+        if (step := _step_at(mark, stretches)) is not None:
+            yield Witness(mark.collectives, step, mark.step - step)
+    stretches = _stretches(others)
+    for mark in leaders:
+        if (step := _step_at(mark, stretches)) is not None:
+            yield Witness(mark.collectives, mark.step, step - mark.step)
 
 
-def _line(marks: Sequence[Mark]) -> tuple[int, int] | None:
-    """Return how many collectives a step takes, and how many there were at step 0.
+def _stretches(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
+    """Return from which mark to the next each step has taken as many collectives.
 
-    The oldest may be odd, less than half of them: in the first steps of DDP there are more, and a
-    script may set its number then.
+    Not where there was more between two of them, as an evaluation, or where the script has changed
+    its number. On average over some steps a step may take as many though it varies: where gradients
+    are accumulated, one of several steps has all of them. So each mark's own step has to have had
+    as many.
     """
-    lines = (_line_of_all(marks[odd:]) for odd in range((len(marks) + 1) // 2))
-    return next(filter(None, lines), None)
+    return [
+        (one, next_) for one, next_ in itertools.pairwise(marks)
+        if one.of_step and one.of_step == next_.of_step
+        and next_.collectives - one.collectives == one.of_step * (next_.step - one.step)
+    ]  # fmt: skip
 
 
-def _line_of_all(marks: Sequence[Mark]) -> tuple[int, int] | None:
-    """Return the same where all marks agree on it.
-
-    None where that is not known, or varies. On average over some steps a step may take as many
-    though it varies: where gradients are accumulated, one of several steps has all of them. So each
-    mark's own step has to have had as many.
-    """
-    of_steps = {mark.of_step for mark in marks}
-    a_step = of_steps.pop() if len(of_steps) == 1 and _enough(marks) else None
-    if not a_step:
-        return None
-    at_0 = {mark.collectives - a_step * mark.step for mark in marks}
-    return (a_step, at_0.pop()) if len(at_0) == 1 else None
+def _step_at(mark: Mark, stretches: Sequence[tuple[Mark, Mark]]) -> int | None:
+    """Return the number that another rank, of those stretches, had for the step of a mark."""
+    for first, last in stretches:
+        if first.collectives <= mark.collectives <= last.collectives:
+            if mark.of_step == first.of_step:
+                steps, rest = divmod(mark.collectives - first.collectives, mark.of_step or 1)
+                return None if rest else first.step + steps
+            return None
+    return None
 
 
 def renumbered(by_rank: Mapping[int, int]) -> Iterator[str]:
@@ -168,4 +208,5 @@ def far_apart(places: list[Place], sure: Mapping[int, int]) -> Iterator[str]:
         by = place.step - steps[0]
         if place.rank not in sure and abs(by) > FAR + 2 * place.moved:
             text = f"rank {place.rank} is at step {place.step:,} where rank {places[0].rank} is at"
-            yield f"{text} {steps[0]:,}: each opens at that number of its own"
+            text += f" {steps[0]:,}: each opens at that number of its own"
+            yield f"{text}, another iteration if they march together"

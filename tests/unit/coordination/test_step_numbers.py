@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynprof.coordination.messages import Mark, Reply
-from dynprof.coordination.step_numbers import KEPT, StepNumbers, ahead, perhaps_otherwise
-
-if TYPE_CHECKING:
-    import random
+from dynprof.coordination.step_numbers import KEPT, StepNumbers, agreeing, perhaps_otherwise
 
 
 def exact(step: int, collectives: int, of_step: int | None = None) -> Mark:
@@ -20,126 +17,160 @@ def exact(step: int, collectives: int, of_step: int | None = None) -> Mark:
     return Mark(step, collectives, of_step, is_exact=True)
 
 
-AT = st.lists(st.integers(0, 200), min_size=2, max_size=4, unique=True).map(sorted)
+def by(leaders: list[Mark], others: list[Mark]) -> int | None:
+    """Return by how much the others are ahead, if that is told."""
+    found = agreeing(leaders, others)
+    return found[0].by if found else None
 
 
-@given(
-    a_step=st.integers(1, 50),
-    before=st.integers(0, 1000),
-    begun=st.lists(st.tuples(st.integers(-500, 5000), AT), min_size=2, max_size=5),
-)
-def test_ranks_that_march_together_are_told_apart(
-    a_step: int, before: int, begun: list[tuple[int, list[int]]]
-) -> None:
-    """Whenever each of them was asked: the oracle is how they were numbered."""
-    marks = {
-        rank: [exact(first + at, before + at * a_step, a_step) for at in places]
-        for rank, (first, places) in enumerate(begun)
-    }
-    leaders = begun[0][0]
-    assert ahead(marks, 0) == {rank: first - leaders for rank, (first, _) in enumerate(begun)}
+class March:
+    """Ranks that march together, in plain lines: what each has begun, step by step.
+
+    Args:
+        dice: Chooses.
+        numbers: What each of them may call the step that is the leader's 0; it chooses.
+        sends: Whether some send to others, which gloo counts on these alone.
+        jumps: Whether a script changes its number at some step, once.
+
+    Attributes:
+        number: Of each rank, how it calls each step.
+        begun: Of each rank, how many collectives it has begun before each step.
+    """
+
+    def __init__(
+        self, dice: random.Random, numbers: list[int], *, sends: bool = False, jumps: bool = False
+    ) -> None:
+        self._dice, self._is_exact = dice, not sends and dice.random() < 0.5
+        a_step, evaluates, more = (
+            dice.randint(1, 3),
+            dice.choice([11, 40, 10**9]),
+            dice.randint(1, 9),
+        )
+        every = dice.choice([1, 7, 150])
+        self.number, self.begun, self._marked = [], [], [1] * 4
+        for rank in range(dice.randint(2, 4)):
+            first = dice.choice(numbers) if rank else 0
+            jump_at = dice.randint(100, 1000) if jumps else 10**9
+            jump = dice.choice([-20, -3, 3, 4, 100])
+            self.number.append([first + step + jump * (step >= jump_at) for step in range(1200)])
+            begun = [dice.choice([0, 1, 6, 60]) if sends else 0]
+            for step in range(1200):
+                of_step = a_step + more * (step < 2) + more * (step % evaluates == 0)
+                sent = step % every == rank % 2 if sends else 0  # another receives a step later
+                begun.append(begun[-1] + of_step + sent)
+            self.begun.append(begun)
+
+    def asked(self, numbers: StepNumbers, at: int, apart: int = 0) -> int:
+        """Ask all ranks at a step of the leader's; return at which they are asked again."""
+        again = at + (apart or self._dice.choice([1, 3, 30]))
+        replies = {}
+        for rank, number in enumerate(self.number):
+            early = self._dice.randint(-1, 1)
+            here = max(2, self._dice.randint(at, again) + early) if rank else at
+            self._marked[rank] = max(self._marked[rank], here - self._dice.randint(0, 2))
+            replies[rank] = Reply(rank, step=number[here], mark=self._mark(rank))
+        numbers.hear(replies)
+        numbers.see(replies)
+        return again
+
+    def _mark(self, rank: int) -> Mark:
+        begun, step = self.begun[rank], self._marked[rank]
+        of_step = begun[step] - begun[step - 1]
+        return Mark(self.number[rank][step], begun[step], of_step, is_exact=self._is_exact)
 
 
-@given(st.lists(st.integers(1, 9), min_size=6, max_size=6), st.integers(1, 5), st.integers(0, 100))
-def test_nothing_is_said_of_steps_that_differ(collectives: list[int], at: int, first: int) -> None:
-    """Where steps take different numbers of collectives, a difference is right or not given."""
-    sums = [sum(collectives[:place]) for place in range(7)]
-    marks = {
-        0: [exact(0, sums[0], collectives[0]), exact(at, sums[at], collectives[at - 1])],
-        1: [exact(first + 1, sums[1], collectives[0]), exact(first + 6, sums[6], collectives[5])],
-    }
-    if len(set(collectives)) == 1:
-        assert ahead(marks, 0)[1] == first
-    else:
-        a_step = [(sums[at] - sums[0]) / at, (sums[6] - sums[1]) / 5]
-        assert 1 not in ahead(marks, 0) or a_step[0] == a_step[1]
+OTHERWISE = [0, 1, -1, 2, -7, 17, 40, -300, 1000]
+RANDOM = st.builds(random.Random, st.integers(0, 2**32))
+
+
+@given(RANDOM, st.integers(1, 2 * KEPT))
+def test_what_is_told_is_right(dice: random.Random, questions: int) -> None:
+    """Of ranks that number otherwise, also beside evaluations; the oracle is how they number."""
+    march, numbers, at = March(dice, OTHERWISE), StepNumbers(0), dice.randint(2, 50)
+    for _ in range(questions):
+        at = march.asked(numbers, at)
+    sure, perhaps = numbers.ahead()
+    for rank, ahead in {**sure, **perhaps}.items():
+        assert ahead == march.number[rank][0]
+
+
+@given(RANDOM)
+def test_it_is_told_of_all_after_some_questions(dice: random.Random) -> None:
+    """Whatever evaluations lie between them, and however they number."""
+    march, numbers, at = March(dice, OTHERWISE), StepNumbers(0), 45
+    for _ in range(20):
+        at = march.asked(numbers, at, apart=2)
+    sure, perhaps = numbers.ahead()
+    assert sure.keys() | perhaps.keys() == set(range(len(march.number)))
+
+
+@given(RANDOM, st.integers(1, 2 * KEPT))
+def test_what_gloo_counts_too_renumbers_nobody(dice: random.Random, questions: int) -> None:
+    """Ranks that number alike stay so, whatever some have sent to others, and whenever."""
+    march, numbers, at = March(dice, [0], sends=True), StepNumbers(0), dice.randint(2, 50)
+    for _ in range(questions):
+        at = march.asked(numbers, at)
+    sure, _ = numbers.ahead()
+    assert not any(sure.values())
+
+
+@given(RANDOM)
+def test_a_number_that_a_script_has_changed(dice: random.Random) -> None:
+    """Is known anew once enough is heard of the new one; what is said until then was right once."""
+    march, numbers, at = March(dice, OTHERWISE, jumps=True), StepNumbers(0), 45
+    while at < 1150:
+        numbers.ask_anew()
+        began = at
+        for _ in range(KEPT):
+            at = march.asked(numbers, at, apart=2)
+        sure, perhaps = numbers.ahead()
+        for rank, ahead in {**sure, **perhaps}.items():
+            spans = zip(march.number[rank][began:at], march.number[0][began:at], strict=True)
+            right = {other - leader for other, leader in spans}
+            assert ahead in right
+            assert len(right) > 1 or numbers.knows(rank, anew=True)
+
+
+def test_steps_that_count_for_nothing() -> None:
+    """A rank that calls ``step()`` more often than others is ahead by that, and soon."""
+    leader = [exact(step, step, 1) for step in range(100, 130, 2)]
+    other = [exact(step + 3 * (step > 110), step, 1) for step in range(100, 130, 2)]
+    assert by(leader[:6], other[:6]) == 0
+    assert by(leader[:7], other[:7]) is None
+    assert by(leader[:8], other[:8]) == 3
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
-    """One mark alone, no collective in a step, one more on one rank."""
-    leader = [exact(10, 20, 2), exact(11, 22, 2)]
-    assert ahead({0: leader, 1: [exact(5, 20, 2)]}, 0) == {0: 0}
-    assert ahead({0: leader, 1: [exact(5, 20), exact(6, 22)]}, 0) == {0: 0}
-    assert ahead({0: leader, 1: [exact(5, 20, 2), exact(6, 23, 3)]}, 0) == {0: 0}
-    assert ahead({0: leader, 1: [exact(5, 21, 2), exact(6, 23, 2)]}, 0) == {0: 0}
-    assert ahead({0: [exact(10, 20, 0), exact(11, 20, 0)], 1: leader}, 0) == {}
-    assert ahead({1: leader}, 0) == {}
+    """Too few marks, no collective in a step, marks that do not meet, other collectives."""
+    leader = [exact(10 + n, 20 + 2 * n, 2) for n in range(4)]
+    assert by(leader, leader) == 0
+    assert by(leader, [exact(5, 22, 2)]) is None
+    assert by(leader, [exact(5 + n, 20 + 2 * n) for n in range(4)]) is None
+    assert by(leader, [exact(5 + n, 40 + 2 * n, 2) for n in range(4)]) is None
+    assert by(leader, [exact(5 + n, 21 + 2 * n, 2) for n in range(4)]) is None
+    assert by(leader, [exact(5 + n, 20 + 3 * n, 3) for n in range(4)]) is None
+    assert by([exact(n, 20, 0) for n in range(4)], [exact(n, 20, 0) for n in range(4)]) is None
+    assert by([], leader) is None
 
 
 @given(
     every=st.integers(2, 8),
     times=st.integers(1, 3),
-    places=st.lists(AT, min_size=2, max_size=2),
-)
+    places=st.lists(
+        st.lists(st.integers(0, 200), min_size=2, max_size=KEPT, unique=True).map(sorted),
+        min_size=2, max_size=2,
+    ),
+)  # fmt: skip
 def test_ranks_that_accumulate_gradients_are_not_told_apart(
     every: int, times: int, places: list[list[int]]
 ) -> None:
     """Where one of several steps has all collectives, where one stands among them is not known."""
     begun = [every * times * (step // every) for step in range(201)]
-    marks = {
-        rank: [exact(at, begun[at], begun[at] - begun[at - 1] if at else None) for at in mine]
-        for rank, mine in enumerate(places)
-    }
-    assert not any(ahead(marks, 0).values())
-
-
-class March:
-    """Ranks that march together over gloo, in plain lines: what each has begun, step by step.
-
-    Attributes:
-        first: The number that each rank gives to the step that is the leader's 0.
-    """
-
-    def __init__(self, dice: random.Random, *, even: bool) -> None:
-        self._dice, self._a_step = dice, dice.randint(1, 3)
-        self.first = [0, *dice.choices([0, 1, -1, 2, -7, 40, -300], k=dice.randint(1, 3))]
-        self.begun = [[0] for _ in self.first]
-        if not even:  # as where one sends to all others what it has read
-            self.first = [0] * len(self.first)
-            self.begun = [[dice.choice([0, 0, 1, 6, 60])] for _ in self.first]
-        every, more = dice.choice([1, 7, 150]), dice.randint(0, 2)
-        for step in range(1100):
-            for rank, begun in enumerate(self.begun):
-                uneven = step % every == rank % 2  # one sends, another receives a step later
-                sent = more if even else int(uneven)
-                begun.append(begun[-1] + self._a_step + sent)
-
-    def mark(self, rank: int, step: int) -> Mark:
-        """Return the mark of a rank as the leader's step begins."""
-        begun = self.begun[rank]
-        return Mark(self.first[rank] + step, begun[step], begun[step] - begun[step - 1])
-
-    def told(self, *, questions: int) -> tuple[dict[int, int], dict[int, int]]:
-        """Ask that often, at any moments; return what is told by the answers."""
-        numbers, at = StepNumbers(0), self._dice.randint(1, 50)
-        for _ in range(questions):
-            again = at + self._dice.choice([0, 1, 3, 30])
-            replies = {}
-            for rank, first in enumerate(self.first):
-                apart = self._dice.randint(-1, 1) if rank else 0
-                here = max(1, self._dice.randint(at, again) + apart) if rank else at
-                mark = self.mark(rank, max(1, here - self._dice.randint(0, 2)))
-                replies[rank] = Reply(rank, step=first + here, mark=mark)
-            numbers.hear(replies)
-            numbers.see(replies)
-            at = again
-        return numbers.ahead()
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 2 * KEPT))
-def test_what_gloo_counts_too_renumbers_nobody(dice: random.Random, questions: int) -> None:
-    """Ranks that number alike stay so, whatever some have sent to others, and whenever."""
-    sure, _ = March(dice, even=False).told(questions=questions)
-    assert not any(sure.values())
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 2 * KEPT))
-def test_what_is_told_of_gloo_is_right(dice: random.Random, questions: int) -> None:
-    """Of ranks that number otherwise; the oracle is how they were numbered."""
-    march = March(dice, even=True)
-    sure, perhaps = march.told(questions=questions)
-    for rank, by in {**sure, **perhaps}.items():
-        assert by == march.first[rank]
+    marks = [
+        [exact(at, begun[at], begun[at] - begun[at - 1] if at else None) for at in mine]
+        for mine in places
+    ]
+    assert not by(*marks)
 
 
 @pytest.mark.parametrize(("first", "told"), [(0, "sure"), (1, "perhaps"), (40, "sure")])
@@ -161,22 +192,15 @@ def test_a_rank_that_is_seen_elsewhere_is_renumbered(first: int, told: str) -> N
     assert [line.startswith(said) for line in perhaps_otherwise(perhaps)] == [True] * bool(perhaps)
 
 
-def test_the_first_steps_may_be_odd() -> None:
-    """As those of DDP are, which has more collectives there; once others are more than they."""
-
-    def of_rank(first: int, marks: int) -> list[Mark]:
-        later = [Mark(first + 10 * n, 7 + 20 * n, 2, is_exact=False) for n in range(1, marks)]
-        return [Mark(first, 3, 5, is_exact=False), *later]
-
-    assert ahead({0: of_rank(0, 5), 1: of_rank(500, 5)}, 0) == {0: 0, 1: 500}
-    assert ahead({0: of_rank(0, 4), 1: of_rank(500, 4)}, 0) == {}
-
-
 def test_exact_marks_are_believed_at_once() -> None:
-    """With NCCL two are enough, and a difference of one step is one."""
+    """With NCCL, whose steps a rank is seen at do not matter, a difference of one step is one."""
     numbers = StepNumbers(0)
-    for step in (100, 101):
+    for step in (100, 101, 102):
         replies = {rank: Reply(rank, step=0, mark=exact(step + rank, step, 1)) for rank in (0, 1)}
         numbers.hear(replies)
         numbers.see(replies)
     assert numbers.ahead() == ({0: 0, 1: 1}, {})
+    assert numbers.knows(1, anew=True)
+    numbers.ask_anew()
+    assert numbers.knows(1)
+    assert not numbers.knows(1, anew=True)
