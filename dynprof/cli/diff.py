@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.kernel_names import brief
+from dynprof.cli.newest_window import newest_window
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -58,6 +59,7 @@ def diff(
     from dynprof.analysis.runs.window_difference import compare
 
     try:
+        first, second = newest_window(first), newest_window(second)
         with waiting("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:

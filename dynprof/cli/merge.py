@@ -9,6 +9,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
+from dynprof.cli.newest_window import newest_window
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
@@ -38,6 +39,7 @@ def merge(
 
     say_if_elsewhere(path)
     try:
+        path = newest_window(path)
         with waiting("merging"):
             made = merged(path, ranks, output)
     except (CaptureError, OSError) as error:

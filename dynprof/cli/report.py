@@ -10,6 +10,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
+from dynprof.cli.newest_window import newest_window
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
@@ -25,10 +26,10 @@ def report(
 ) -> None:
     """Write one page about a capture: where a step goes, what to try, and all behind it.
 
-    Of a folder the newest window is taken; where that has several ranks, they are compared, and the
-    page is about the one that keeps the others waiting. It needs no network, and can be sent to
-    anybody. The path is printed. Exit code 0: written; 1: written, but a rank cannot be read;
-    2: there is no capture, or it cannot be read.
+    Of a folder the newest window that has captures is taken; where that has several ranks, they are
+    compared, and the page is about the one that keeps the others waiting. It needs no network, and
+    can be sent to anybody. The path is printed. Exit code 0: written; 1: written, but a rank cannot
+    be read; 2: there is no capture, or it cannot be read.
 
     Example: dynprof report prof_config --browser
     """
@@ -36,6 +37,7 @@ def report(
 
     say_if_elsewhere(path)
     try:
+        path = newest_window(path)
         with waiting("reading"):
             made = report_on(path, output)
     except (CaptureError, OSError) as error:

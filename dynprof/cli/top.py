@@ -9,6 +9,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
+from dynprof.cli.newest_window import newest_window
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
@@ -54,6 +55,7 @@ def top(
 
     say_if_elsewhere(path)
     try:
+        path = newest_window(path)
         with waiting("reading"):
             measured, passed_over = newest_measured(path)
     except CaptureError as error:

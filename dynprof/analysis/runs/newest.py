@@ -1,15 +1,59 @@
-"""The newest trace below a path that can be read: what is none does not stand in the way."""
+"""The newest window below a path, and its newest trace: what is none does not stand in the way."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.runs.recorded_window import captured_below
+from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.recorded_window import captured_below, some, why_no_capture
 from dynprof.errors import CaptureError
+from dynprof.files.below import files_below, written_s
+from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+
+def newest_window(path: Path) -> tuple[Path, list[str]]:
+    """Return what to read of what a command was given, and which newer windows are passed over.
+
+    Of a folder that is the record of its newest window, if no trace lies beside it, else the folder
+    itself. Where some window has a capture, here or elsewhere, those that have none do not count.
+    """
+    if not path.is_dir():
+        return path, []
+    traces = _traces_below(path)
+    records, passed_over = _newer(path, traces), list[str]()
+    for record in records:
+        if not (why := why_no_capture(record)):
+            return record, some(passed_over, "more window")
+        passed_over.append(f"{record.parent.parent.name}: {why}")
+    if records and not traces:
+        return records[0], []
+    return path, some(passed_over, "more window")
+
+
+def _traces_below(path: Path) -> list[Path]:
+    try:
+        return traces_in(path)
+    except CaptureError:
+        return []
+
+
+def _newer(path: Path, traces: Sequence[Path]) -> list[Path]:
+    """Return the records of the windows that are newer than all that has traces, newest first."""
+    wanted = (INFO_DIR, WINDOW_RECORD)
+    records = [file for file in files_below(path) if file.parts[-2:] == wanted]
+    folders = {trace.parent for trace in traces}
+    newest_s = max(map(written_s, traces), default=0.0)
+    newer = itertools.takewhile(
+        lambda record: written_s(record) > newest_s and record.parent.parent not in folders,
+        sorted(records, key=written_s, reverse=True),
+    )
+    return list(newer)
 
 
 def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:

@@ -15,9 +15,8 @@ from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, written_s
 from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
-from dynprof.plural import counted
+from dynprof.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,17 +29,25 @@ MOST_WORDS = 8
 
 
 def captured_below(path: Path) -> list[Path]:
-    """Return the traces in a folder, of which ``path`` may be the record, or the one that it is.
-
-    Where the newest window there is one of which only the record lies there, as on a leader that
-    was not asked to record, they are those that it names.
+    """Return the traces in a folder, of the window whose record ``path`` is, or the one it is.
 
     Raises:
         CaptureError: There is none.
     """
-    if alone := record_alone(path):
-        return traces_of(alone)
+    if is_alone(path):
+        return traces_of(path)
     return traces_in(path.parent.parent if path.name == WINDOW_RECORD else path)
+
+
+def is_alone(path: Path) -> bool:
+    """Return whether a path is the record of a window, and no trace lies beside it."""
+    if path.name != WINDOW_RECORD:
+        return False
+    folder = path.parent.parent
+    try:
+        return all(trace.parent != folder for trace in traces_in(folder))
+    except CaptureError:
+        return True
 
 
 def traces_of(alone: Path) -> list[Path]:
@@ -58,23 +65,23 @@ def traces_of(alone: Path) -> list[Path]:
     raise CaptureError("\n".join((f"{alone} names no capture that is here", *words)))
 
 
-def record_alone(path: Path) -> Path | None:
-    """Return the record of the newest window below a path, if no trace lies beside it."""
-    if path.name == WINDOW_RECORD:
-        records = [path]
-    else:
-        wanted = (INFO_DIR, WINDOW_RECORD)
-        records = [file for file in files_below(path) if file.parts[-2:] == wanted]
-    if not records:
-        return None
-    newest = max(records, key=written_s)
+def why_no_capture(alone: Path) -> str:
+    """Return why a window of which only the record lies in its folder has no capture anywhere.
+
+    That is empty where one is here, or saved elsewhere.
+    """
     try:
-        traces = traces_in(path if path.is_dir() else newest.parent.parent)
-    except CaptureError:
-        return newest
-    is_newest = written_s(newest) > max(map(written_s, traces))
-    beside = any(trace.parent == newest.parent.parent for trace in traces)
-    return newest if is_newest and not beside else None
+        record = load_window_record(alone)
+    except CaptureError as error:
+        return str(error).partition("\n")[0]
+    if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(alone):
+        return ""
+    reasons: dict[str, list[int]] = {}
+    for rank in record.asked:
+        one = record.ranks.get(rank)
+        reasons.setdefault(one.outcome if one else record.missing.get(rank, ""), []).append(rank)
+    told = ", ".join(f"{listed_ranks(ranks)} ({why})" for why, ranks in reasons.items())
+    return f"no capture is here of {told}"
 
 
 def record_beside(folder: Path) -> Path | None:
@@ -122,7 +129,7 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     of_ranks = [
         text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
     ]
-    return [*_some(record.remarks, "more remark"), *_some(of_ranks, "more rank")]
+    return [*some(record.remarks, "more remark"), *some(of_ranks, "more rank")]
 
 
 def _recorded(traces: Sequence[Path]) -> set[int]:
@@ -145,7 +152,8 @@ def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
         yield f"rank {rank} was cut short: {one.cut}"
 
 
-def _some(words: Sequence[str], noun: str) -> list[str]:
+def some(words: Sequence[str], noun: str) -> list[str]:
+    """Return the first of what there is to say, and how many more there are."""
     more = len(words) - MOST_WORDS
     return [*words[:MOST_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.analysis.runs.recorded_window import (
+    is_alone,
     named_traces,
-    record_alone,
     record_beside,
     traces_of,
     words_on_others,
@@ -40,8 +40,8 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
-    if alone := record_alone(path):
-        return traces_of(alone)
+    if is_alone(path):
+        return traces_of(path)
     if path.name == WINDOW_RECORD:
         path = path.parent.parent
     newest = newest or newest_in(path)
@@ -100,8 +100,8 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
         path: Below which the window was found.
         traces: Those of the window.
     """
-    if alone := record_alone(path):
-        return alone.parent.parent
+    if is_alone(path):
+        return path.parent.parent
     newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
     folders = [trace.parent for trace in newest_first]
     return next(filter(record_beside, folders), folders[0])

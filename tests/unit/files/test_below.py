@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.runs.newest import newest_window
 from dynprof.analysis.runs.one_trace import newest_in
-from dynprof.analysis.runs.recorded_window import record_alone
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
 
@@ -42,7 +42,7 @@ def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> No
     assert written_s(half) <= written_s(whole)
     made(half, "{ newer")
     assert newest_in(tmp_path) == whole
-    assert record_alone(tmp_path) is None
+    assert newest_window(tmp_path) == (tmp_path, [])
 
 
 def test_a_folder_that_only_ends_so_is_looked_into(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""A window of several ranks of which nothing but its record is here."""
+"""A window of several ranks of which nothing but its record is here, alone or beside others."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import RequestRecord
-from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord, load_window_record
 from tests.integration.commands import dynprof
+from tests.rank_traces import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +55,63 @@ def test_who_is_missing_and_where_the_others_lie_is_said(
     assert said[-1] == MISSING
     assert (ELSEWHERE in said) == bool(elsewhere)
     assert len(said) == 5
+
+
+def older(root: Path) -> Path:
+    """Write an older window of two ranks beside it; return its folder."""
+    folder = root / "step_0-4_20250101T000000Z"
+    folder.mkdir()
+    for rank in range(2):
+        write(folder, rank)
+        os.utime(folder / f"rank{rank}.pt.trace.json", (1, 1))
+    return folder
+
+
+def disarmed(record: Path, outcome: str = "disarmed") -> None:
+    """Have a record say that two ranks came to this, and left no capture."""
+    told = load_window_record(record)
+    ranks = {rank: RankRecord(host="a", outcome=outcome) for rank in range(2)}
+    told.model_copy(update={"ranks": ranks}).save(record)
+
+
+COMMANDS = ["report", "merge", "top", "diff"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("outcome", ["disarmed", "recording"])
+def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
+    tmp_path: Path, command: str, outcome: str
+) -> None:
+    """One that was cancelled before it opened, or is under way, is passed over by a sentence."""
+    captures = older(tmp_path)
+    newest = window(tmp_path)
+    disarmed(newest / "info" / "window.json", outcome)
+    code, output, errors = dynprof(command, tmp_path, *([captures] if command == "diff" else []))
+    assert code == 0, errors
+    assert output
+    assert errors.splitlines()[0] == (
+        f"passed over: {newest.name}: no capture is here of ranks 0 to 1 ({outcome}), "
+        "rank 2 (it does not answer)"
+    )
+    assert "names no capture" not in errors
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("named", ["folder", "record", "saved elsewhere"])
+def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
+    tmp_path: Path, command: str, named: str
+) -> None:
+    """It is said why nothing of it is here, and no older one is taken in its place."""
+    older(tmp_path)
+    newest = window(tmp_path, *([1] if named == "saved elsewhere" else []))
+    record = newest / "info" / "window.json"
+    if named != "saved elsewhere":
+        disarmed(record)
+    path = {"folder": newest, "record": record}.get(named, tmp_path)
+    code, output, errors = dynprof(command, path, *([path] if command == "diff" else []))
+    assert (code, output) == (2, "")
+    assert errors.splitlines()[0] == f"{record} names no capture that is here"
+    assert (ELSEWHERE in errors) == (named == "saved elsewhere")
 
 
 @pytest.mark.parametrize("command", ["report", "merge", "diff"])
