@@ -124,7 +124,7 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     record = load_window_record(record_path)
     here, there = _by_rank(record_path, record), {trace.absolute() for trace in traces}
     with_trace = {rank for rank, trace in here.items() if trace in there}
-    if record.ranks.keys() - with_trace:
+    if set(record.asked) - with_trace:
         with_trace |= _recorded(traces)
     of_ranks = [
         text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
@@ -141,7 +141,9 @@ def _recorded(traces: Sequence[Path]) -> set[int]:
 def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
     """Say of a rank what is not as it should be."""
     one = record.ranks.get(rank)
-    if rank in record.missing:
+    if rank in record.missing and rank in with_trace:
+        yield f'rank {rank}: its capture is here, though the record says "{record.missing[rank]}"'
+    elif rank in record.missing:
         yield f"rank {rank} is missing: {record.missing[rank]}"
     elif one and rank not in with_trace:
         if one.outcome == "saved":

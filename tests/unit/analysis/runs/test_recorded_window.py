@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.runs.recorded_window import MOST_WORDS, named_traces, words_on_others
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
-from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord, load_window_record
 
 REQUEST = RequestRecord(number=1, edited_at="2026", sha256="ab", config={})
 
@@ -133,3 +133,16 @@ def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Pa
     path = record(tmp_path / "w", {0: ""}, (0,))
     path.write_text(path.read_text().replace('"saved"', '"open"'))
     assert words_on_others([tmp_path / "w" / "a.trace.json"]) == []
+
+
+def test_a_rank_whose_capture_is_here_is_not_missing(tmp_path: Path) -> None:
+    """The job ended before the leader heard of it: what the record says stands beside that."""
+    capture(tmp_path / "w", 0, "a.trace.json")
+    path = record(tmp_path / "w", {}, (0, 1))
+    told = load_window_record(path)
+    silent = dict.fromkeys((0, 1), "it does not answer")
+    told.model_copy(update={"missing": silent}).save(path)
+    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
+        'rank 0: its capture is here, though the record says "it does not answer"',
+        "rank 1 is missing: it does not answer",
+    ]
