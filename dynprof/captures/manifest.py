@@ -37,6 +37,19 @@ class RequestRecord(Record):
     sha256: str
     config: dict[str, JsonValue]
 
+    def asked(self, world_size: int) -> frozenset[int]:
+        """Return which ranks of a job of so many were asked for, but for those to be chosen.
+
+        Those are all where the config is not as this version has it.
+        """
+        from dynprof.config import ProfilerConfig  # only those who compare ranks need it
+
+        every = frozenset(range(world_size))
+        with contextlib.suppress(ValidationError):
+            wanted = ProfilerConfig.model_validate(self.config).asked_ranks
+            return frozenset(rank for rank in every if rank in wanted)
+        return every
+
 
 class Steps(Record):
     """Which steps; the numbers are the job's own.

@@ -29,7 +29,7 @@ from dynprof.files.regular import open_regular
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from dynprof.analysis.output.tables import Tables
@@ -103,6 +103,7 @@ class Ranks:
 
     Args:
         files: Where each table of :data:`RANK_TABLES` lies, one file a capture, the newest last.
+        asked: Returns which ranks of a job of so many were asked for one; left out, all.
 
     Attributes:
         older: How many captures are left out, as newer ones are of the same ranks.
@@ -111,9 +112,12 @@ class Ranks:
         CaptureError: A table cannot be read.
     """
 
-    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+    def __init__(
+        self, files: Mapping[str, Sequence[Path]], asked: Callable[[int], Iterable[int]] = range
+    ) -> None:
         import duckdb
 
+        self._asked = asked
         self._database = connection()
         try:
             self._places = self._newest(files[STEPS])
@@ -172,9 +176,9 @@ class Ranks:
             )
         said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
-        if world_size > len(self):
-            missing = world_size - len(self)
-            said.append(f"missing here: {missing:,} of {counted(world_size, 'rank')}")
+        asked = set(self._asked(world_size))
+        if missing := asked - self._places.keys():
+            said.append(f"missing here: {len(missing):,} of {counted(len(asked), 'rank')}")
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said

@@ -33,6 +33,7 @@ from dynprof.analysis.runs.one_trace import (
     folder_of,
     write_analysis,
 )
+from dynprof.analysis.runs.recorded_window import asked_for
 from dynprof.analysis.runs.remote_files import place_of
 from dynprof.errors import DynprofError, describe
 
@@ -120,7 +121,8 @@ def ranks_of(traces: Sequence[Path], place: Place) -> Ranks:
         {
             table: [place.fetch(parquet_file(folder_of(trace), table)) for trace in traces]
             for table in RANK_TABLES
-        }
+        },
+        asked_for(traces, place),
     )
 
 

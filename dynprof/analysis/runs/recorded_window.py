@@ -19,8 +19,9 @@ from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dynprof.analysis.runs.remote_files import Place
     from dynprof.captures.manifest import Manifest
     from dynprof.captures.window_record import RankRecord, WindowRecord
 
@@ -105,6 +106,20 @@ def _by_rank(record_path: Path, record: WindowRecord) -> dict[int, Path]:
     owner = record_path.stat().st_uid
     found = {rank: _trace_of(record, rank, owner) for rank in sorted(record.ranks)}
     return {rank: trace for rank, trace in found.items() if trace}
+
+
+def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[int]]:
+    """Return what says which ranks of a job of so many were asked for a window.
+
+    That is the record in its place, else the config of its newest trace, and all where there is
+    neither.
+    """
+    if path := record_beside(place.folder):
+        with contextlib.suppress(CaptureError, OSError):
+            record = load_window_record(place.fetch(path))
+            return lambda _: record.asked
+    manifest = find_manifest(traces[-1])[1]
+    return manifest.request.asked if manifest else range
 
 
 def words_on_others(traces: Sequence[Path]) -> list[str]:

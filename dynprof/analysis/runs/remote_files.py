@@ -48,10 +48,12 @@ class Place:
         folder: The folder.
 
     Attributes:
+        folder: The folder.
         base: Where to work.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder: Any = folder
         self.base = folder
 
     def fetch(self, path: Path) -> Path:
@@ -71,12 +73,12 @@ class _Remote(Place):
     """A folder of another machine, and a temporary one to work in."""
 
     def __init__(self, folder: Path, base: Path) -> None:
-        super().__init__(base)
-        self._folder: Any = folder
+        super().__init__(folder)
+        self.base = base
 
     def fetch(self, path: Path) -> Path:
         remote: Any = path
-        copy: Path = self.base / remote.path[len(self._folder.path) :].lstrip("/")
+        copy: Path = self.base / remote.path[len(self.folder.path) :].lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         remote.fs.get_file(remote.path, str(copy))
         return copy
@@ -88,7 +90,7 @@ class _Remote(Place):
         return self.fetch(trace)
 
     def deliver(self, made: Path) -> Path:
-        target: Any = self._folder.joinpath(*made.relative_to(self.base).parts)
+        target: Any = self.folder.joinpath(*made.relative_to(self.base).parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.fs.put_file(str(made), target.path)
         return cast("Path", target)

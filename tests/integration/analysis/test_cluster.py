@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.captures.manifest import RequestRecord
+from dynprof.captures.window_record import WindowRecord
 from tests.processes import DYNPROF, run, start
 from tests.rank_traces import write
 
@@ -83,11 +85,19 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
     for rank in range(2):
         write(window, rank, work_ms=30.0 * (rank == 1))
     (window / "broken.pt.trace.json").write_text("no trace")
+    (window / "info").mkdir()
+    told = WindowRecord(
+        dynprof="0", leader="", world_size=4, first=0, last=4, asked=(0, 1, 2), ranks={},
+        request=RequestRecord(number=1, edited_at="", sha256="", config={}), missing={},
+        agreed_ms=1, complete=True,
+    )  # fmt: skip
+    (window / "info" / "window.json").write_text(told.model_dump_json())
     outcome = analyse_each(traces_in(window), ["text"], processes=1)
     (problem,) = outcome.problems.values()
     assert "is no trace" in problem
-    verdict, _ = outcome.verdicts[window]
+    verdict, missing = outcome.verdicts[window]
     assert verdict.startswith("rank 1 comes last")
+    assert missing == "missing here: 1 of 3 ranks"
     assert all(path.is_file() for path in outcome.made)
     with (window / "analysis" / "ranks.csv").open(newline="") as file:
         assert {row["Rank"] for row in csv.DictReader(file)} == {"0", "1"}

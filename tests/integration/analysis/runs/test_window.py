@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.runs.many_traces import ranks_of
+from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
+from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.remote_files import Place
 from dynprof.analysis.runs.window import window_below
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.captures.window_record import WindowRecord
 from tests.rank_traces import write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pydantic import JsonValue
 
     from dynprof.analysis.ranks.comparison import Ranks
 
@@ -24,7 +28,12 @@ EDITED = "2026-11-22T06:47:15.736+00:00"
 
 
 def saved(
-    folder: Path, rank: int, first: int = 0, edited_at: str = EDITED, **settings: float
+    folder: Path,
+    rank: int,
+    first: int = 0,
+    edited_at: str = EDITED,
+    config: dict[str, JsonValue] | None = None,
+    **settings: float,
 ) -> Path:
     """Write the trace of a rank that begins at a step, with its manifest; return the trace."""
     window = folder / f"step_{first}-4_20261122T064715Z"
@@ -37,12 +46,23 @@ def saved(
     path.write_text(json.dumps(trace))
     Manifest(
         dynprof="0", backend="torch", versions={}, host="h", pid=rank, rank=rank, world_size=4,
-        request=RequestRecord(number=1 + rank, edited_at=edited_at, sha256="a", config={}),
+        request=RequestRecord(
+            number=1 + rank, edited_at=edited_at, sha256="a", config=config or {}
+        ),
         steps=Steps(first=first, last=4, recorded=5 - first, warmup=0), opened_at="", closed_at="",
         activities=("CPU",), complete=True, trace=path.name, cost=Cost(open_ms=0, close_ms=0),
     ).save(window / "info" / f"rank_{rank}.info.json")  # fmt: skip
     os.utime(path, (rank + 1, rank + 1))
     return path
+
+
+def record(window: Path, asked: tuple[int, ...]) -> None:
+    """Write the record of a window of which some of four ranks were asked."""
+    WindowRecord(
+        dynprof="0", leader="", world_size=4, first=0, last=4, asked=asked, ranks={}, missing={},
+        request=RequestRecord(number=1, edited_at=EDITED, sha256="a", config={}), agreed_ms=1,
+        complete=True,
+    ).save(window / "info" / "window.json")  # fmt: skip
 
 
 @pytest.fixture
@@ -99,3 +119,21 @@ def test_ranks_without_a_common_step_are_not_compared(tmp_path: Path) -> None:
     words = report_on(tmp_path).words
     assert any(text.endswith("rank 1 steps 70 to 74; no step on all.") for text in words)
     assert not any("comes last" in text for text in words)
+
+
+@pytest.mark.parametrize("told_by", ["record", "config"])
+@pytest.mark.parametrize(("ranks", "missing"), [("1-2", 0), ("0-2", 1)])
+def test_ranks_that_were_not_asked_are_not_missing(
+    tmp_path: Path, told_by: str, ranks: str, missing: int
+) -> None:
+    """Two of four have saved theirs: the window's record tells who was asked, or its config."""
+    config: dict[str, JsonValue] = {"ranks": ranks} if told_by == "config" else {}
+    traces = [saved(tmp_path, rank, config=config) for rank in (1, 2)]
+    asked = tuple(range(int(ranks[0]), 3))
+    if told_by == "record":
+        record(traces[0].parent, asked)
+    folder = traces[0].parent
+    verdicts = analyse_each(traces_in(folder), ["text"], processes=1).verdicts[folder]
+    for words in (report_on(tmp_path).words, [f"{words.capitalize()}." for words in verdicts]):
+        found = [text for text in words if text.startswith("Missing here")]
+        assert found == [f"Missing here: 1 of {len(asked)} ranks."] * missing
