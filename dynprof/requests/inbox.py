@@ -26,6 +26,8 @@ class Inbox:
         knocked: Whether somebody knocked since the last turn.
         apart: By how much the number of the step is ahead of the script's own count, since the rank
             that leads the job has renumbered it; 0 once the script goes on from another number.
+        numbering: How often the script has gone on from another number: what the ranks agree on is
+            about the numbers of one such count.
         renumber_by: By how many the number of the step is to change at the next turn.
     """
 
@@ -37,6 +39,7 @@ class Inbox:
         "free_disk_mb",
         "knocked",
         "name_source",
+        "numbering",
         "on_due",
         "order",
         "renumber_by",
@@ -55,7 +58,7 @@ class Inbox:
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False
-        self.apart = self.renumber_by = 0
+        self.apart = self.renumber_by = self.numbering = 0
 
     @property
     def steps_from(self) -> str:
@@ -120,6 +123,7 @@ class Inbox:
             self.apart += by
             if not by:
                 self.apart = self.renumber_by = 0
+                self.numbering += 1
 
     @property
     def own(self) -> int:

@@ -34,7 +34,8 @@ class Request:
         sha256: Digest of the config's bytes.
         remarks: What of the config has no effect or was downgraded.
         at_once: The script asks itself, for this very step.
-        is_agreed: Other ranks open at its start step, too.
+        agreed_in: In which numbering of the steps other ranks open at its start step, too; None
+            where they do not.
     """
 
     number: int
@@ -43,7 +44,7 @@ class Request:
     sha256: str
     remarks: tuple[Problem, ...]
     at_once: bool = False
-    is_agreed: bool = False
+    agreed_in: int | None = None
 
     @property
     def config(self) -> ProfilerConfig:
@@ -92,14 +93,15 @@ class Asked:
         config: What it says.
         parsed: How it was read, which knows where each key stands.
         now: The script asks, for this very step.
-        is_agreed: Other ranks open at the step that the config names, too.
+        agreed_in: In which numbering of the steps other ranks open at the step that the config
+            names, too; None where they do not.
     """
 
     edit: Edit
     config: ProfilerConfig
     parsed: Parsed
     now: bool
-    is_agreed: bool = False
+    agreed_in: int | None = None
 
     def planned(self, number: int, standing: Standing) -> Request | Refusal:
         """Return the request, or the reasons against it.
@@ -122,7 +124,7 @@ class Asked:
             digest,
             remarks,
             at_once=self.now,
-            is_agreed=self.is_agreed,
+            agreed_in=self.agreed_in,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dynprof.config import parse_config
 from dynprof.coordination.messages import Profiler, Reply
@@ -20,6 +20,7 @@ from dynprof.requests.request import Asked
 from dynprof.session.known_numbers import KnownNumbers
 from dynprof.session.marks import Marks
 from dynprof.session.narrowing import narrowed
+from dynprof.session.proposed import Proposed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -37,22 +38,6 @@ USUAL_STEP_MS = 100.0
 """Where none has been measured yet."""
 SOON_S = 2.0
 """A window that opens within that time is not superseded: some ranks would record it, some not."""
-
-
-class Proposed(NamedTuple):
-    """The newest proposal.
-
-    Attributes:
-        leaders: Its number, counted by the leader.
-        own: Its number here.
-        asked: What it asks for; None where that cannot be had.
-        saved: What was saved, and when: another leader counts from 1 again.
-    """
-
-    leaders: int
-    own: int
-    asked: Asked | None
-    saved: tuple[str, float] = "", 0.0
 
 
 class Participation:
@@ -95,6 +80,7 @@ class Participation:
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._backend = ""  # which is to record what is proposed
         self._pace_ms: float | None = None  # none of late, where it stands still
+        self._told_in = 0  # in which numbering the step was told last
         self._has_disarmed = False  # what was proposed, since the newest cancel
         self._cancelled = 0, float("nan")  # by the leader's number, and when it was saved
         self._marks = Marks(inbox)
@@ -216,7 +202,8 @@ class Participation:
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
         self._numbers.owe(opening.number)
-        return self._reply(self._serve(number, replace(asked, config=config, is_agreed=True)))
+        asked = replace(asked, config=config, agreed_in=self._told_in)
+        return self._reply(self._serve(number, asked))
 
     def _serve(self, number: int, asked: Asked) -> str:
         """Have a window opened; return why that cannot be, empty where it can."""
@@ -294,6 +281,7 @@ class Participation:
         self.asked_s = time.monotonic()
         takes_part = takes_part and not problem
         self._pace_ms = self._costs.step_ms() or self._pace_ms
+        self._told_in = self._inbox.numbering  # first: the script may go on from another number
         return Reply(
             rank=self.group.rank if self.group else 0,
             problem=problem,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
+_ANEW = "its steps were numbered anew after the ranks had agreed on step {}, as its log says."
 
 
 class Admission:
@@ -50,6 +51,13 @@ class Admission:
         """Note that this backend works: only failures in a row count."""
         self._failures.pop(backend, None)
 
+    def is_due(self, request: Request) -> bool:
+        """Return whether its step has come, or will not: that may have another number now."""
+        return self._inbox.step >= (request.plan.start_step or 0) or self._is_numbered_anew(request)
+
+    def _is_numbered_anew(self, request: Request) -> bool:
+        return request.agreed_in not in (None, self._inbox.numbering)
+
     def hindrance(self, request: Request) -> str | None:
         """Return what a request has to wait for now; None where nothing."""
         if self._exporter.busy:
@@ -76,8 +84,11 @@ class Admission:
     def refusal(self, request: Request) -> Problem | None:
         """Return why a request that was accepted can no longer be served; None where it can."""
         failures, inbox = self._failures[request.plan.backend], self._inbox
+        if self._is_numbered_anew(request):
+            return Problem(_ANEW.format(request.plan.start_step))
         # A graph capture is no reason to be too late, but where others have opened meanwhile.
-        step = 0 if self.waited_for(request) and not request.is_agreed else inbox.step
+        may_be_late = self.waited_for(request) and request.agreed_in is None
+        step = 0 if may_be_late else inbox.step
         return _why_too_late(request, step, inbox.free_disk_mb, failures)
 
 

@@ -223,7 +223,7 @@ class Loop:
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
-        if request is None or self._inbox.step < (request.plan.start_step or 0):
+        if request is None or not self.admission.is_due(request):
             return
         if hindrance := self.admission.hindrance(request):
             self._journal.wait_for(request.number, hindrance)

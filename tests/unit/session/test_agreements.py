@@ -18,7 +18,7 @@ from dynprof.requests.request import Asked
 from dynprof.session import agreements
 from dynprof.session.job_windows import JobWindows
 from dynprof.session.known_window import NO_ANSWER
-from dynprof.session.participation import Proposed
+from dynprof.session.proposed import Proposed
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
 

@@ -267,6 +267,47 @@ def test_an_agreed_step_that_passes_in_a_graph_capture(
     assert "5" in answer.text
 
 
+@pytest.mark.parametrize("when", ["as they agree", "while it waits"])
+@pytest.mark.parametrize("number", [2, 600])
+def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
+    job: Job, number: int, when: str
+) -> None:
+    """The step of that number is another iteration than that of the others: it refuses at once."""
+    member = job.session._member
+    job.step(20)
+    member.consider(Proposal(1, '{"active": 2}', 1.0, 0.0))
+    if when == "while it waits":
+        member.open_at(Opening(1, 500, {}))
+    job.session.set_step(number)
+    if when == "as they agree":
+        member.open_at(Opening(1, number + 3, {}))
+    job.step(1)
+    told = member.where(1)
+    assert (told.outcome, "were numbered anew after" in told.why) == ("refused", True)
+    job.step(8)
+    assert job.manifests() == []
+    member.consider(Proposal(2, '{"active": 2}', 2.0, 0.0))
+    member.open_at(Opening(2, job.session.inbox.step + 3, {}))
+    job.session.set_step(job.session.inbox.own)
+    job.step(8)
+    assert job.manifests()[0].complete
+
+
+def test_an_agreed_step_is_about_the_numbers_that_the_leader_has_given(job: Job) -> None:
+    """Its own renumbering comes with it; a request of this rank alone is about the newest ones."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, 1))
+    job.step(4)
+    member.consider(Proposal(1, '{"active": 2}', 1.0, 0.0))
+    member.open_at(Opening(1, 110, {}, {1: 100}))
+    job.step(10)
+    assert job.manifests()[0].steps.first == 110
+    job.edit(active=2, start_step=900)
+    job.session.set_step(898)
+    job.step(6)
+    assert [one.steps.first for one in job.manifests()] == [110, 900]
+
+
 def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> None:
     """And the next one that there is nothing."""
     member = job.session._member
