@@ -11,6 +11,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dynprof.coordination.job_store import beneath
 from dynprof.plural import counted
 from dynprof.process.process_group import own_distributed
 
@@ -90,7 +91,7 @@ class JobGroup:
         clone = getattr(of_job, "clone", None)
         extended = getattr(of_job, "has_extended_api", None)
         if clone is None or extended is None or not extended():
-            kind = type(_beneath(of_job)).__name__
+            kind = type(beneath(of_job)).__name__
             raise RuntimeError(f"the job's {kind} knows no second connection, or no append()")
         if too_few := self._open_files_lacking():
             raise RuntimeError(too_few)
@@ -107,13 +108,6 @@ class JobGroup:
         ranks = counted(self.world_size, "rank")
         text = f"{allowed} files may be open here, and a store of {ranks} may need {needed:,}"
         return f"{text}; allow for that with ulimit -n"
-
-
-def _beneath(store: Any) -> Any:
-    """Return the store below those that only put a prefix before keys, as a process group does."""
-    while (inner := getattr(store, "underlying_store", None)) is not None:
-        store = inner
-    return store
 
 
 def _torch() -> tuple[int, ...]:

@@ -7,7 +7,7 @@ interpreter ends (seen: "terminate called without an active exception").
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 PREFIX = "dynprof"
 LEADER, NEXT, JOINED = f"{PREFIX}/leader", f"{PREFIX}/next", f"{PREFIX}/joined"
@@ -40,6 +40,13 @@ class Store(Protocol):
 
     def delete_key(self, key: str) -> bool:
         """Remove one; return whether it was there."""
+
+
+def beneath(store: Any) -> Any:
+    """Return the store below those that only put a prefix before keys, as a process group does."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return store
 
 
 def next_place(store: Store) -> int:

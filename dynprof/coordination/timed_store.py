@@ -1,13 +1,18 @@
 """A connection to the job's store of which another thread sees how long it has not answered.
 
 Torch bounds how long a value is waited for, but not how long the store's host may be silent: where
-that one is stopped, or behind a broken network, a call comes back hours later, or never.
+that one is stopped, or behind a broken network, a call comes back hours later, or never. Where it
+has gone, as at the end of a job, each call has torch write a page of C++ on the job's stderr: none
+is made then.
 """
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
+
+from dynprof.coordination.job_store import beneath
+from dynprof.process.connections import Connection, connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +36,7 @@ class TimedStore:
     ) -> None:
         self._connect, self._clock = connect, clock
         self._store: Any = None
+        self._connection: Connection | None = None  # that of the store, where it was found
         self._call_now: object | None = None
         self._given_up = False
         self._seen: object | None = None
@@ -52,13 +58,23 @@ class TimedStore:
         self._call_now = object()
         try:
             if self._store is None:
-                self._store = self._connect()
+                self._begin()
+            if self._connection and self._connection.is_closed:
+                raise RuntimeError("the job's store is gone")
             found = getattr(self._store, method)(*given)
         finally:
             self._call_now = None
         if self._given_up:
             raise RuntimeError("the store answers too late")
         return found
+
+    def _begin(self) -> None:
+        before = connections()
+        self._store = self._connect()
+        port = getattr(beneath(self._store), "port", 0)
+        new = [one for one in connections() - before if one.port == port]
+        if len(new) == 1:  # another thread may have connected there as well
+            (self._connection,) = new
 
     def set(self, key: str, value: str) -> None:
         """Set a value."""

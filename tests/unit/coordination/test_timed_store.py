@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,3 +60,39 @@ def test_a_call_that_does_not_come_back_is_seen() -> None:
     assert store.look() == 0.0
     with pytest.raises(RuntimeError, match="too late"):
         store.get("a")
+
+
+class Remote(MemoryStore):
+    """A store behind a prefix that is connected to by way of a socket, as a process group's is.
+
+    Attributes:
+        underlying_store: The one without the prefix, which knows where its server is.
+        sockets: Its connections.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.underlying_store = SimpleNamespace(port=0)
+
+    def connect(self, *servers: socket.socket) -> Remote:
+        """Connect to all of them; it is at the last."""
+        self.underlying_store.port = servers[-1].getsockname()[1]
+        self.sockets = [socket.create_connection(one.getsockname()) for one in servers]
+        return self
+
+
+def test_a_store_whose_server_has_gone_is_called_no_more() -> None:
+    """Torch would write a page on the job's stderr at each call."""
+    there, here = Remote(), ("127.0.0.1", 0)
+    with contextlib.ExitStack() as ends:
+        other, server = [ends.enter_context(socket.create_server(here)) for _ in range(2)]
+        store = TimedStore(lambda: there.connect(other, server))
+        store.set("a", "1")
+        for one in there.sockets:
+            ends.enter_context(one)
+        other.accept()[0].close()
+        assert store.get("a") == b"1"
+        server.accept()[0].close()
+        with pytest.raises(RuntimeError, match="the job's store is gone"):
+            store.get("a")
+    assert there.calls == 2
