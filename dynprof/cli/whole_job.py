@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dynprof.journal.status import JobStatus, Status
+    from dynprof.journal.status import JobStatus, Status, WindowStatus
 
 BAR = 20
 """Cells."""
+BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 
 
 def job_lines(leader: Status) -> list[tuple[str, str]]:
@@ -51,9 +52,16 @@ def _window(job: JobStatus) -> str:
         return "the ranks are asked"
     if job.problems:
         return "no rank opens"
+    text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{_unsaved(job)}"
+    if not job.pending:  # a bar would look as if something were to come
+        return text
     full = round(BAR * job.saved / job.asked) if job.asked else 0
-    bar = "\N{FULL BLOCK}" * full + "\N{LIGHT SHADE}" * (BAR - full)
-    return f"{job.saved:,} of {counted(job.asked, 'rank')} saved {bar}"
+    return f"{text} {BLOCK * full}{SHADE * (BAR - full)}"
+
+
+def _unsaved(window: WindowStatus) -> str:
+    """Say how it ended on ranks that did not save it, for the end of a sentence."""
+    return "".join(f", {outcome} on {count:,}" for outcome, count in window.unsaved.items())
 
 
 def is_over(job: JobStatus, request: int) -> bool:
@@ -71,9 +79,13 @@ def tell_of_all(directory: Path, job: JobStatus, request: int) -> int:
         say("\n".join(known.problems), err=True)
         return UNSERVED
     where = f": {directory / known.record}" if known.record else ""
-    say(f"{known.saved:,} of {counted(known.asked, 'rank')} saved it{where}", err=True)
+    saved = f"{known.saved:,} of {counted(known.asked, 'rank')} saved it"
+    say(f"{saved}{_unsaved(known)}{where}", err=True)
     for rank, why in known.stragglers.items():
         say(f"rank {rank}: {why}", err=True)
     for text in known.remarks:
         say(text, err=True)
-    return 0 if known.saved == known.asked else LOST
+    if known.saved == known.asked:
+        return 0
+    ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("disarmed", "superseded"))
+    return UNSERVED if ended == known.asked else LOST

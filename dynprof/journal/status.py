@@ -42,6 +42,7 @@ class WindowStatus:
         request: Its number; 0 for none.
         asked: How many were asked to record.
         saved: How many have saved it.
+        unsaved: How many it ended on otherwise, by how: ``disarmed``, ``superseded``, ``failed``.
         pending: How many are on their way to that; None before they have agreed.
         stragglers: What is to be said of some of the ranks that hold the others up, or are missing.
         problems: Why none opens; empty where they do, or have not agreed yet.
@@ -52,6 +53,7 @@ class WindowStatus:
     request: int = 0
     asked: int = 0
     saved: int = 0
+    unsaved: dict[str, int] = field(default_factory=dict)
     pending: int | None = 0
     stragglers: dict[int, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -77,7 +79,12 @@ class JobStatus(WindowStatus):
 
     def of(self, request: int) -> WindowStatus | None:
         """Return what is known of a request; None where it is not, or not any more."""
-        return next((one for one in (self, *self.earlier) if one.request == request), None)
+        return next((one for one in self.requests if one.request == request), None)
+
+    @property
+    def requests(self) -> tuple[WindowStatus, ...]:
+        """All that are known, the newest first."""
+        return (self, *self.earlier)
 
 
 @dataclass(frozen=True)

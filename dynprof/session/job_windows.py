@@ -209,11 +209,12 @@ class JobWindows:
         return [found[number] for number in sorted(found)[-TOLD:]]
 
     def _told(self, known: KnownWindow) -> WindowStatus:
-        path = self._path(known)
+        path, ends = self._path(known), known.ends
         return WindowStatus(
             request=known.number,
             asked=len({*known.ranks, *known.missing}),
-            saved=sum(known.outcome(rank) == "saved" for rank in known.ranks),
+            saved=ends.pop("saved", 0),
+            unsaved=ends,
             pending=len(known.pending) if known.made or not known.number else None,
             stragglers=known.stragglers,
             problems=known.made.reasons if known.made else (),

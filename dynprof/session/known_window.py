@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,13 @@ class KnownWindow:
     @property
     def _unfinished(self) -> list[int]:
         return [rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY]
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """How it ended, and on how many ranks so; who is missing is not among them."""
+        present = [rank for rank in self.ranks if rank not in self.missing]
+        outcomes = Counter(map(self.outcome, present))
+        return {one: outcomes[one] for one in sorted(outcomes.keys() - {*ON_THE_WAY})}
 
     @property
     def stands(self) -> bool:

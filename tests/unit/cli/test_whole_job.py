@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.status import screen
-from dynprof.cli.whole_job import is_over, tell_of_all
+from dynprof.cli.whole_job import is_over, job_lines, tell_of_all
 from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
@@ -47,6 +47,24 @@ def test_status_shows_a_bar_and_names_the_stragglers() -> None:
         "rank 5: still saving",
         "rank 7: it does not answer",
     ]
+
+
+def test_a_window_that_was_called_off_does_not_look_as_if_it_were_to_come() -> None:
+    """It is said how it ended, without a bar that stands still."""
+    job = replace(JOB, saved=0, pending=0, unsaved={"disarmed": 7, "failed": 1})
+    here = Status("idle", host="node9", heartbeat=time.time(), agreement=LEADS, job=job)
+    texts = [text for text, _ in job_lines(here)]
+    assert texts[1] == "request 4: 0 of 8 ranks saved, disarmed on 7, failed on 1"
+
+
+def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was not served, where all that did not save it say so."""
+    job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"disarmed": 7})
+    assert tell_of_all(Path("prof_config"), job, 4) == UNSERVED
+    assert tell_of_all(Path("prof_config"), replace(job, saved=0), 4) == LOST
+    assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
 
 
 def test_who_waits_for_a_window_is_told_what_was_noticed(
