@@ -64,6 +64,8 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
     """Close the open window, keeping what it has, and disarm the waiting one.
 
+    With --wait, follow the ranks until what was open is saved, and print the manifests.
+
     Exit codes as for arm.
 
     Example: dynprof cancel prof_config

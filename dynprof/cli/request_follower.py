@@ -18,12 +18,23 @@ from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
 from dynprof.journal.journal import printable
 from dynprof.journal.status import HEARTBEAT_S, JobStatus, Status
 
+Process = tuple[int, str, int]
+"""What tells it from others: ``Status.process``."""
 POLL_S = 0.1
 ANSWER_S = 3 * HEARTBEAT_S
 """A live rank that has not taken notice of a save after so long does not answer."""
-LED = ("waiting", "open", "saving", "saved", "failed", "not asked")
+LED = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
 """What may become of a request where the rank leads that goes on elsewhere."""
 GOOD = ("saved", "cancel", "not asked")
+CANCELLED = (*ON_THE_WAY, "saved", "failed")
+"""What may become of a window that a cancel closes."""
+STAGES = {
+    "waiting": ("waiting for its step", 0.05),
+    "saving": ("saving", 0.85),
+    "cancel": ("cancelled", 1.0),
+}
+STAGES_OF_CANCEL = {**STAGES, "waiting": ("closing", 0.7), "open": ("closing", 0.7)}
+"""What is shown of a request, and how much of it is done."""
 
 
 class Follower:
@@ -41,6 +52,14 @@ class Follower:
         self._seen = {
             status.process: max((a.number for a in status.edits), default=0) for status in before
         }
+        self._ended = {
+            (status.process, answer.number)
+            for status in before
+            for answer in status.edits
+            if answer.outcome not in ON_THE_WAY
+        }
+        jobs = [status.job for status in before if status.job]
+        self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
         self._began_s = time.monotonic()
 
     def follow(self, asked: list[Status], timeout_s: float | None) -> int:
@@ -57,7 +76,7 @@ class Follower:
             while True:
                 newest = {status.process: status for status in statuses(self._directory)}
                 found = [newest.get(status.process) for status in asked]
-                said = [self._answer(status) for status in found]
+                said = [self._answers(status) for status in found]
                 words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=printable(words), completed=share)
                 patient = timeout_s is not None
@@ -68,35 +87,64 @@ class Follower:
                     break
                 time.sleep(POLL_S)
         ranks = [status.rank for status in asked]
-        codes = [*map(self._tell, ranks, found, said)]
-        if led := self._led(newest):
-            job, number = led
-            codes.append(
-                tell_of_all(self._directory, _placed_as_captures(job, self._directory), number)
-            )
-        if not led or led[0].request != led[1]:  # else it has been said of all ranks
+        codes = [
+            self._tell(rank, status, answer)
+            for rank, status, answers in zip(ranks, found, said, strict=True)
+            for answer in answers or (None,)
+        ]
+        led = self._led(newest)
+        if led:
+            codes.append(self._tell_of_all(*led))
+        if not led or led[0].request != led[1].number:  # else it has been said of all ranks
             _tell_of_cuts(ranks, said)
         return max(codes, default=0)
 
-    def _led(self, newest: dict[tuple[int, str, int], Status]) -> tuple[JobStatus, int] | None:
-        """Return what the rank that leads knows, and its number of the request, if it has both.
+    def _tell_of_all(self, job: JobStatus, answer: Answer) -> int:
+        """Say how it ended on all ranks; what a cancel disarms is no loss."""
+        placed = _placed_as_captures(job, self._directory)
+        windows = self._windows(job, answer)
+        codes = [tell_of_all(self._directory, placed, number) for number in windows]
+        lost = LOST if LOST in codes else 0
+        return lost if answer.outcome == "cancel" else max(codes, default=0)
+
+    def _led(self, newest: dict[Process, Status]) -> tuple[JobStatus, Answer] | None:
+        """Return what the rank that leads knows, and its answer to the request, if it has both.
 
         Or that has led, where its group or its process is no more: what it had heard by then counts
         where that was all.
         """
         for status in newest.values():
-            answer = self._answer(status) if status.job else None
-            if not (status.job and answer):
-                continue
-            if health(status) in LIVE or is_over(status.job, answer.number):
-                return (status.job, answer.number) if answer.outcome in LED else None
+            job, answer = status.job, self._answer(status) if status.job else None
+            if job and answer and (health(status) in LIVE or self._is_over_in(job, answer)):
+                return (job, answer) if answer.outcome in LED else None
         return None
 
-    def _is_over_everywhere(self, newest: dict[tuple[int, str, int], Status]) -> bool:
+    def _windows(self, job: JobStatus, answer: Answer) -> list[int]:
+        """Return which windows of all ranks it is about: its own, or those that it cancels."""
+        if answer.outcome != "cancel":
+            return [answer.number]
+        earlier = [one.request for one in job.requests if 0 < one.request < answer.number]
+        return [number for number in earlier if number not in self._over]
+
+    def _is_over_in(self, job: JobStatus, answer: Answer) -> bool:
+        return all(is_over(job, number) for number in self._windows(job, answer))
+
+    def _is_over_everywhere(self, newest: dict[Process, Status]) -> bool:
         """Return whether it is over on the ranks that are not to be seen from here, too."""
         led = self._led(newest)
         tells = any(one.job and health(one) in LIVE for one in newest.values())
-        return not tells or led is None or is_over(*led)
+        return not tells or led is None or self._is_over_in(*led)
+
+    def _answers(self, status: Status | None) -> list[Answer]:
+        """Return what became of it in a process; of a cancel, also of the windows that it met."""
+        answer = self._answer(status)
+        if status is None or answer is None:
+            return []
+        if answer.outcome != "cancel":
+            return [answer]
+        earlier = [one for one in status.edits if one.number < answer.number]
+        new = [one for one in earlier if (status.process, one.number) not in self._ended]
+        return [answer, *(one for one in new if one.outcome in CANCELLED)]
 
     def _answer(self, status: Status | None) -> Answer | None:
         if status is None:
@@ -110,13 +158,13 @@ class Follower:
             return replace(later[0], outcome="superseded", text=text)
         return mine[-1] if mine else None
 
-    def _is_over(self, status: Status | None, answer: Answer | None, patient: bool) -> bool:
-        if answer and answer.outcome not in ON_THE_WAY:
+    def _is_over(self, status: Status | None, answers: list[Answer], patient: bool) -> bool:
+        if answers and all(answer.outcome not in ON_THE_WAY for answer in answers):
             return True
         how = health(status) if status else "dead"
         if how not in LIVE or (how == "stuck" and not patient):
             return True
-        return answer is None and time.monotonic() - self._began_s > ANSWER_S
+        return not answers and time.monotonic() - self._began_s > ANSWER_S
 
     def _tell(self, rank: int, status: Status | None, answer: Answer | None) -> int:
         """Say how it ended on a rank; return the exit code that this means."""
@@ -142,11 +190,11 @@ def _placed_as_captures(job: JobStatus, directory: Path) -> JobStatus:
     return replace(job, record=os.path.normpath(directory.resolve() / job.record))
 
 
-def _tell_of_cuts(ranks: list[int], said: list[Answer | None]) -> None:
-    """Say whose capture has not all the steps, and why."""
-    for rank, answer in zip(ranks, said, strict=True):
-        if answer and answer.outcome == "saved" and answer.cut:
-            say(f"rank {rank} was cut short: {answer.cut}", err=True)
+def _tell_of_cuts(ranks: list[int], said: list[list[Answer]]) -> None:
+    """Say whose capture has not all the steps, and why; who cancels it knows."""
+    for rank, answers in zip(ranks, said, strict=True):
+        if answers and answers[0].outcome == "saved" and answers[0].cut:
+            say(f"rank {rank} was cut short: {answers[0].cut}", err=True)
 
 
 def _standing_still(status: Status | None, how: str) -> str:
@@ -167,17 +215,17 @@ def _ended(how: str) -> str:
     return "ended" if how == "stopped" else "is dead: its status is no longer written"
 
 
-def _progress(found: list[tuple[Status | None, Answer | None]]) -> tuple[str, float]:
+def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, float]:
     """Return what to show: how many ranks are where, the time it will take, and the share done."""
     shares, left_s = [], 0.0
     stages: dict[str, list[tuple[int, int]]] = {}
-    for status, answer in found:
+    for status, answers in found:
         if status is None:
             continue
-        stage, share = _stage(status, answer)
+        stage, share = _stage(status, answers)
         stages.setdefault(stage, []).append(status.progress or (0, 0))
         shares.append(share)
-        if status.progress and status.step_ms and answer and answer.outcome == "open":
+        if status.progress and status.step_ms and answers and answers[0].outcome == "open":
             done, asked = status.progress
             left_s = max(left_s, (asked - done) * status.step_ms / 1e3)
     words = ", ".join(map(_words, stages.items()))
@@ -196,11 +244,13 @@ def _words(stage: tuple[str, list[tuple[int, int]]]) -> str:
     return f"{text} {'-'.join(map(str, {done[0]: 0, done[-1]: 0}))}/{max(ranks)[1]}"
 
 
-def _stage(status: Status, answer: Answer | None) -> tuple[str, float]:
-    if answer is None:
+def _stage(status: Status, answers: list[Answer]) -> tuple[str, float]:
+    if not answers:
         return "asked", 0.0
-    if answer.outcome == "open":
+    on_the_way = [one.outcome for one in answers if one.outcome in ON_THE_WAY]
+    outcome = on_the_way[0] if on_the_way else answers[-1].outcome
+    if answers[0].outcome == "open":
         done, asked = status.progress or (0, 1)
         return status.state, 0.1 + 0.7 * done / asked
-    shown = {"waiting": ("waiting for its step", 0.05), "saving": ("saving", 0.85)}
-    return shown.get(answer.outcome, (answer.outcome, 1.0))
+    stages = STAGES_OF_CANCEL if answers[0].outcome == "cancel" else STAGES
+    return stages.get(outcome, (outcome, 1.0))

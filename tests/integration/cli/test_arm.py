@@ -116,14 +116,16 @@ def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob
 
 
 def test_cancel_closes_and_says_so(job: RunningJob) -> None:
-    """What is open is closed, and whoever waits for it learns why."""
+    """What is open is closed and saved, and whoever waits for either learns why, and where."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
-    code, _, errors = dynprof("cancel", job.root, "--wait")
+    code, closed, errors = dynprof("cancel", job.root, "--wait")
     assert (code, "cancel, closes what there is" in errors) == (0, True)
     output, _ = waiting.communicate()
     assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
+    assert closed == output
     assert load_manifest(type(job.root)(output.strip())).reason == "cancelled by request 2"
+    assert dynprof("cancel", job.root, "--wait")[:2] == (0, "")
 
 
 def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:

@@ -12,7 +12,7 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.session.known_window import LEFT
 from tests.integration.commands import dynprof, start
 from tests.integration.coordination import agreeing
-from tests.integration.coordination.agreeing import APART, JOB, job, the_record
+from tests.integration.coordination.agreeing import APART, JOB, everything, job, the_record
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -35,6 +35,27 @@ def test_windows_that_follow_each_other_at_once(tmp_path: Path) -> None:
         outcomes = {one.outcome for one in record.ranks.values()}
         assert outcomes in ({"saved"}, {"superseded"}), record
         assert record.complete == all(one.capture for one in record.ranks.values())
+
+
+def test_who_waits_for_a_cancel_waits_for_the_captures(tmp_path: Path) -> None:
+    """All are saved then, also those that are not seen from there; else nothing is waited for."""
+    root = tmp_path / "desk_0"
+    with job(tmp_path, 2, APART):
+        for ranks, opened in (("all", 2), ("1", 3)):
+            assert dynprof("arm", root, "--active", 100_000, "--ranks", ranks)[0] == 0
+            _wait_until(tmp_path, "opened at", opened)
+            code, output, errors = dynprof("cancel", root, "--wait")
+            newest = max(root.rglob("window.json"), key=lambda path: path.stat().st_mtime_ns)
+            saved = load_window_record(newest).ranks
+            assert {one.outcome for one in saved.values()} == {"saved"}, errors
+            own = [saved[0].capture] if 0 in saved else []
+            assert (code, output.splitlines()) == (0, own), errors
+            assert f"saved it: {newest}" in errors
+        assert dynprof("arm", root, "--active", 1, "--start-step", 10**6, "--ranks", "all")[0] == 0
+        _wait_until(tmp_path, "opens at step 1000000", 2)
+        code, output, errors = dynprof("cancel", root, "--wait")
+        assert (code, output) == (0, ""), errors
+        assert "0 of 2 ranks saved it, disarmed on 2" in errors
 
 
 @pytest.mark.parametrize("leaving", ["", "dist.destroy_process_group()"])
@@ -104,3 +125,7 @@ def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:
 
 def _opened(folder: Path) -> int:
     return sum("opened at" in log.read_text() for log in folder.glob("desk_*/log/*.log"))
+
+
+def _wait_until(folder: Path, said: str, times: int) -> None:
+    wait_for(said, lambda: everything(folder).count(said) == times or None)
