@@ -95,7 +95,7 @@ class Follower:
         led = self._led(newest)
         if led:
             codes.append(self._tell_of_all(*led))
-        if not led or led[0].request != led[1].number:  # else it has been said of all ranks
+        if not (led and led[0].of(led[1].number)):  # else it has been said of all ranks
             _tell_of_cuts(ranks, said)
         return max(codes, default=0)
 

@@ -13,7 +13,7 @@ from dynprof.cli.outcome import LOST
 from dynprof.cli.request_follower import Follower
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import LEADS, JobStatus, Status
+from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +71,16 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
         0,
         [f"4 of 4 ranks saved it: {record}", *SAVED.remarks],
     )
+
+
+def test_a_cut_is_said_once_though_a_later_request_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest that the rank leads is another's."""
+    window = {one.name: getattr(SAVED, one.name) for one in dataclasses.fields(WindowStatus)}
+    job = JobStatus(ranks=4, request=2, asked=4, earlier=(WindowStatus(**window),))
+    _, said = told(tmp_path, ended(job), capsys)
+    assert said.splitlines()[1:] == [*SAVED.remarks]
 
 
 def test_a_leader_that_has_ended_names_who_was_missing(
