@@ -184,6 +184,9 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     newest = status.edits[-1] if status.edits else None
     if newest and newest.outcome == "waiting" and newest.text.startswith("waits, "):
         notes.append((f"request {newest.number} {newest.text}", "cyan"))
+    if status.state == "sending":
+        sent = [one for one in status.edits if one.outcome == "saving"]
+        notes += [(f"request {one.number}: {one.text}", "cyan") for one in sent[:1]]
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if status.last_capture:

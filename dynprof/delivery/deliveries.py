@@ -64,6 +64,11 @@ class Deliveries:
         self._idle.set()
         self._thread = own_thread(self._run, "dynprof-delivery")
 
+    @property
+    def busy(self) -> bool:
+        """Whether any is on its way, or waits for its turn."""
+        return not self._idle.is_set()
+
     def submit(self, errand: Errand) -> None:
         """Have something sent."""
         with self._lock:

@@ -92,8 +92,8 @@ class Status:
     """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.
 
     Attributes:
-        state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving`` or
-            ``stopped``.
+        state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving``,
+            ``sending`` or ``stopped``.
         step: The number of the step that is running.
         steps_from: Who ends the steps: ``dp.step()``, an optimizer, a function, a period.
         rank: Rank of the process.

@@ -133,7 +133,7 @@ class KnownWindow:
             }
         found, pending = self.missing, self.pending
         if self.told is not None and len(pending) * 2 <= len(self.ranks):
-            found |= {rank: f"still {self.told[rank].state}" for rank in pending}
+            found |= {rank: f"still {_doing(self.told[rank])}" for rank in pending}
         return dict(sorted(found.items())[:NAMED])
 
     @property
@@ -152,6 +152,11 @@ class KnownWindow:
             capture=reply.capture if reply else "",
             cut=reply.cut if reply else "",
         )
+
+
+def _doing(reply: Reply) -> str:
+    """Return what a rank does with it; its state may be that of another window."""
+    return reply.state if reply.outcome == "open" or reply.state == "sending" else reply.outcome
 
 
 def _stands(reply: Reply) -> bool:

@@ -72,7 +72,10 @@ class SavedCaptures:
     def _send(self, delivery: Delivery, path: Path, manifest: Manifest) -> None:
         number, here = manifest.request.number, path.parent.parent
         order = delivery.order(path, manifest)
-        self._journal.tell(number, "saving", f"put together in {here}; goes to {order.target}")
+        text = f"put together in {here}; goes to {order.target}"
+        if (wait_s := delivery.wait_s()) >= 1:
+            text += f" after {wait_s:,.0f} s: the ranks take turns, storage.spread_s"
+        self._journal.tell(number, "saving", text)
 
         def say_trouble(why: str) -> None:
             text = f"request {number}: its capture is not in {order.target} yet: {why}"

@@ -222,7 +222,8 @@ class Session:
             return current.window.state
         if self._exporter.busy:
             return "saving"
-        return "waiting" if self.inbox.waiting else "idle"
+        at_rest = "sending" if self._deliveries.busy else "idle"
+        return "waiting" if self.inbox.waiting else at_rest
 
     def note(self, text: str) -> None:
         """Write a line into the log."""

@@ -45,6 +45,7 @@ REST_S = 240.0
 MOST_STUCK = 1
 """So many children of a job that hang are torch's own affair."""
 ENDS = ("saved", "failed", "refused")
+AT_REST = ("idle", "waiting", "sending")
 
 
 class Storm:
@@ -226,7 +227,7 @@ def settled(storm: Storm, training: Training) -> int:
             KINETO.wait(REST_S)
             storm.memory.look()
             break
-        if not asked and (status.state not in ("idle", "waiting") or KINETO.collecting):
+        if not asked and (status.state not in AT_REST or KINETO.collecting):
             dp.stop()
         elif not asked:
             storm.failures += left_over()

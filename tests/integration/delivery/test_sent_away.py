@@ -70,8 +70,9 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
     with job(tmp_path, bucket) as running:
         running.edit(prof_dir=PLACE, active=2)
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
-        status = running.when("a later step", lambda status: status.state == "idle")
-        assert status.edits[-1].outcome == "saving"
+        status = running.when("a later step", lambda status: status.state != "saving")
+        assert (status.state, status.edits[-1].outcome) == ("sending", "saving")
+        assert "rank 0: request 1: put together in " in dynprof("status", running.root)[1]
         with bucket.served():
             running.when("the capture", lambda status: bool(status.last_capture))
             keys = bucket.objects()
@@ -167,6 +168,19 @@ def test_a_capture_of_the_same_steps_takes_no_others_name(tmp_path: Path) -> Non
         found.append((path.name, manifest.complete))
         assert (path.parent.parent / str(manifest.trace)).is_file()
     assert sorted(found) == [("rank_3.2.info.json", True), ("rank_3.info.json", True)]
+
+
+def test_a_capture_that_waits_for_its_turn_is_on_its_way(tmp_path: Path) -> None:
+    """The rank is not idle, and the status says what it waits for; another window may open."""
+    storage = {"scratch_dir": "scratch", "spread_s": 2000}
+    with RunningJob(tmp_path, LOOP, RANK="1", WORLD_SIZE="2") as running:
+        running.when("training", lambda status: status.state == "idle", 1)
+        running.edit(active=2, storage=storage)
+        running.when("its turn", lambda status: status.state == "sending", 1)
+        _, output, _ = dynprof("status", running.root)
+        assert "after 1,000 s: the ranks take turns, storage.spread_s" in " ".join(output.split())
+        running.edit(active=10**6, storage=storage)
+        running.when("another window", lambda status: status.state == "recording", 1)
 
 
 RANKS = """

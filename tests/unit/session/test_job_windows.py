@@ -107,6 +107,23 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("outcome", "state", "shown"),
+    [
+        ("saving", "sending", "still sending"),
+        ("saving", "recording", "still saving"),
+        ("open", "warmup", "still warmup"),
+    ],
+)
+def test_what_a_rank_still_does_is_said_of_this_window(
+    tmp_path: Path, outcome: str, state: str, shown: str
+) -> None:
+    """Its state is that of the newest: it may record another one while this is being saved."""
+    known = windows(tmp_path)
+    known.hear(4, {0: said(0, "saved"), 1: said(1, outcome, state), 2: said(2, "saved")})
+    assert known.status().stragglers[1] == shown
+
+
 def test_how_a_window_ended_that_is_not_saved_is_counted(tmp_path: Path) -> None:
     """By the ranks that say so; who is on his way or missing is told of otherwise."""
     known = windows(tmp_path)
