@@ -208,6 +208,7 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
         text = f"this job has {counted(size, 'rank')}, from 0 on"
         noun = "rank" if str(beyond).isdecimal() else "ranks"
         say(f"{text}, and no {noun} {beyond}", err=True)
+    patience_s = config.agreement.patience_s
     asked = [status for status in before if config.asked_ranks.may_ask(status.rank)]
     waiting = {
         answer.number for one in asked for answer in one.edits if answer.outcome == "waiting"
@@ -215,11 +216,11 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     for status in before:
         for answer in status.edits:
             ends_too = bool(status.agreement) and answer.number in waiting
-            if (status in asked or ends_too) and (text := _in_the_way(status, answer)):
+            if (status in asked or ends_too) and (text := _in_the_way(status, answer, patience_s)):
                 say(f"rank {status.rank}: request {answer.number} {text}", err=True)
 
 
-def _in_the_way(status: Status, answer: Answer) -> str:
+def _in_the_way(status: Status, answer: Answer, patience_s: float) -> str:
     """Say what becomes of an earlier request, and what it makes of this one."""
     if answer.outcome == "waiting":
         unless = ", unless others have opened it" if status.agreement else ""
@@ -228,4 +229,6 @@ def _in_the_way(status: Status, answer: Answer) -> str:
         return ""
     done, steps = status.progress or (0, 0)
     left = counted(steps - done, "step")
-    return f"is open there for {left} more, and this one waits for it; dynprof cancel ends both"
+    most = f" for {patience_s:g} s at most, then leaves the rank out (agreement.patience_s)"
+    waits = f"waits for it{most if status.agreement else ''}"
+    return f"is open there for {left} more, and this one {waits}; dynprof cancel ends both"

@@ -1,15 +1,15 @@
-"""What ``arm`` says of ranks that do not step."""
+"""What ``arm`` says of what it asks for, and of the ranks that it asks."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from dynprof.cli.arm import _tell_what_is_asked
-from dynprof.journal.status import NOBODY_YET, Status
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from dynprof.cli.arm import _tell_what_is_asked, _warn_of_others
+from dynprof.config import parse_config
+from dynprof.journal.edit_outcomes import Answer
+from dynprof.journal.status import LEADS, NOBODY_YET, Status
 
 
 def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
@@ -25,3 +25,22 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("2 ranks are in the first step still")
     assert said[1:] == [f"rank 3: its steps come from {why}"]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "waits"),
+    [
+        ("", "waits for it; "),
+        (LEADS, "waits for it for 7 s at most, then leaves the rank out (agreement.patience_s); "),
+    ],
+)
+def test_for_how_long_a_request_waits_behind_an_open_window(
+    capsys: pytest.CaptureFixture[str], agreement: str, waits: str
+) -> None:
+    """Ranks that agree do not wait for one of them to the end of its window."""
+    is_open = (Answer(1, "abc", 0.0, "open"),)
+    there = Status("recording", agreement=agreement, progress=(23, 1800), edits=is_open)
+    _warn_of_others([there], parse_config(b'{"agreement": {"patience_s": 7}}').config)
+    (said,) = capsys.readouterr().err.splitlines()
+    text = "rank 0: request 1 is open there for 1,777 steps more, and this one "
+    assert said == f"{text}{waits}dynprof cancel ends both"
