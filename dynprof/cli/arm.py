@@ -123,6 +123,7 @@ def _after_saving(
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
         _tell_what_is_asked(watching, inherited(config, asked))
+        _tell_what_is_recorded(config)
         _tell_what_has_no_effect(parsed, path)
     if wait:
         follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
@@ -139,6 +140,19 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
             say(f"rank {status.rank}: its steps come from {status.steps_from}", err=True)
     if rest:
         say(f"as the file says besides: {', '.join(rest)}", err=True)
+
+
+def _tell_what_is_recorded(config: ProfilerConfig) -> None:
+    """Say which steps, where a warm-up comes between the one that is named and those."""
+    warmup, multiple = config.warmup, config.multiple
+    if warmup and config.named_step:
+        first = config.named_step + warmup
+        last = first + config.active - 1
+        steps = f"step {first}" if first == last else f"steps {first}-{last}"
+        say(f"records {steps}, after {counted(warmup, 'step')} of warm-up", err=True)
+    elif warmup and multiple > 1:
+        text = f"from the next multiple of {multiple} on, {counted(warmup, 'step')} of warm-up"
+        say(f"{text}, then records {counted(config.active, 'step')}", err=True)
 
 
 def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:

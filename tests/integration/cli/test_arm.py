@@ -196,11 +196,14 @@ def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
     """Settings stay in the file; the command names them, and start_step and cancel begin anew."""
     dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, "--max-seconds", 7)
     dynprof("cancel", job.root)
-    code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--wait")
+    (step,) = [one.step + 500 for one in [job.status()] if one]
+    code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--start-step", step, "--wait")
     assert code == 0, errors
     assert "as the file says besides: active 2, max_seconds 7" in errors
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
+    assert manifest.steps.first == step + 1
+    assert f"records steps {step + 1}-{step + 2}, after 1 step of warm-up" in errors
     assert manifest.request.config["cancel"] is False
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dynprof.cli.arm import _tell_what_is_asked, _warn_of_others
+from dynprof.cli.arm import _tell_what_is_asked, _tell_what_is_recorded, _warn_of_others
 from dynprof.config import parse_config
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NOBODY_YET, Status
@@ -44,3 +44,23 @@ def test_for_how_long_a_request_waits_behind_an_open_window(
     (said,) = capsys.readouterr().err.splitlines()
     text = "rank 0: request 1 is open there for 1,777 steps more, and this one "
     assert said == f"{text}{waits}dynprof cancel ends both"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('"start_step": 300, "warmup": 2', "records steps 302-305, after 2 steps of warm-up\n"),
+        (
+            '"start_step": "next multiple of 100", "warmup": 1',
+            "from the next multiple of 100 on, 1 step of warm-up, then records 4 steps\n",
+        ),
+        ('"start_step": 300', ""),
+        ('"warmup": 2', ""),
+    ],
+)
+def test_which_steps_are_recorded_after_a_warm_up(
+    capsys: pytest.CaptureFixture[str], config: str, said: str
+) -> None:
+    """A warm-up, which may stand in the file from before, comes at the step that is named."""
+    _tell_what_is_recorded(parse_config(f'{{"active": 4, {config}}}'.encode()).config)
+    assert capsys.readouterr().err == said
