@@ -43,6 +43,12 @@ Timeout = Annotated[
 ANEW = {"cancel": False, "start_step": 0}
 """What belongs to one request only: not kept from the one before."""
 
+STAYS = (
+    "; what is open stays open, and what waits goes on to wait: mend the file and cancel once more,"
+    ' or put {"cancel": true} in its place'
+)
+"""What a cancel leaves that does not come about."""
+
 
 @with_settings
 def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
@@ -209,7 +215,7 @@ def _changed(
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}", err=True)
-        fail(f"{path}: nothing was changed", INVALID)
+        fail(f"{path}: nothing was changed{STAYS if ('cancel',) in asked else ''}", INVALID)
     except OSError as error:
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 

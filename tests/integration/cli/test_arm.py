@@ -128,6 +128,20 @@ def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     assert dynprof("cancel", job.root, "--wait")[:2] == (0, "")
 
 
+def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob) -> None:
+    """What is open stays open; what the sentence says to put in its place ends it."""
+    dynprof("arm", job.root, "--active", 10**6)
+    job.when("the window", lambda status: status.state == "recording")
+    job.config.write_text('{"active": 3 "warmup": 1}')
+    code, _, errors = dynprof("cancel", job.root, "--wait")
+    assert (code, "nothing was changed; what is open stays open" in errors) == (1, True), errors
+    (instead,) = re.findall(r"put (\{.*\}) in its place", errors)
+    job.config.write_text(instead)
+    assert job.capture()[0].reason.startswith("cancelled by request")
+    job.config.write_text("{")
+    assert "stays open" not in dynprof("arm", job.root)[2]
+
+
 def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
     """Killed while it records: the command says so instead of waiting for ever."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
