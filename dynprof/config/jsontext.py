@@ -163,7 +163,7 @@ class _Reader:
             value, self.at = self._decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
-            raise self._stop(f"this is not JSON: {error.msg}.", pointer) from None
+            raise self._stop(_why_not_json(error.msg, self._peek()), pointer) from None
         except ValueError:  # an integer of thousands of digits
             raise self._stop("this number has too many digits.", pointer) from None
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
@@ -221,6 +221,15 @@ class _Reader:
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
         self._note(sentence, pointer)
         return ConfigError(self.problems)
+
+
+def _why_not_json(message: str, here: str) -> str:
+    """Say what the standard reader stopped at; its own words may end in a place to come."""
+    if message.startswith("Unterminated string"):
+        return "the text that begins here has no end: a closing double quote is missing."
+    if here == "\n":
+        return "a text has no end in this line: a closing double quote is missing."
+    return f"this is not JSON: {message.removesuffix(' at')}."
 
 
 def _why_not_kept(value: float, written: str) -> str:

@@ -16,7 +16,7 @@ from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.limits import Limits
 from dynprof.config.patterns import PATH_PATTERN, RANKS_PATTERN
-from dynprof.config.ranks import RankSet
+from dynprof.config.ranks import CHOSEN, RankSet
 from dynprof.config.section import Section
 from dynprof.config.storage import StorageConfig
 from dynprof.errors import Problem
@@ -25,7 +25,7 @@ from dynprof.files.destination import is_url, why_no_destination
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
 RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
-_RANKS_EXAMPLES: list[Any] = ["all", "0-3,8", "every 64th"]
+_RANKS_EXAMPLES: list[Any] = ["all", "0-3,8", "every 64th", *CHOSEN]
 MULTIPLE = "next multiple of "
 MAX_STEPS = 2**53 - 1
 """The largest step number that every JSON reader keeps exact."""

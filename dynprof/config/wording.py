@@ -79,6 +79,8 @@ def allowed(schema: dict[str, Any], error: ValidationError) -> str:
     if "anyOf" in schema:
         parts = [allowed(_resolve(option), error) for option in schema["anyOf"]]
         return " or ".join(dict.fromkeys(parts))
+    if "pattern" in schema and "examples" in schema:
+        return f"a text such as {' or '.join(map(show, schema['examples']))}"
     if "enum" in schema:
         return "one of " + ", ".join(map(show, _spellings(schema["enum"])))
     if schema.get("type") == "array":
@@ -124,8 +126,6 @@ def show(value: Any) -> str:
 
 
 def _bounds(schema: dict[str, Any], error: ValidationError) -> str:
-    if "pattern" in schema and "examples" in schema:
-        return f" such as {' or '.join(map(show, schema['examples']))}"
     parts = [f"of at least {schema['minimum']}"] if "minimum" in schema else []
     if "exclusiveMinimum" in schema:
         parts.append(f"greater than {schema['exclusiveMinimum']}")

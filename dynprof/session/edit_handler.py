@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.this_process import ThisProcess
 
-_NOTHING = "but nothing is open or waiting; set cancel to false to ask for a window"
+_NOTHING = "but nothing is open or waiting; a save without cancel asks for a window"
 
 
 class EditHandler:

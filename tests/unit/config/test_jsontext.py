@@ -65,7 +65,9 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": 1 "b": 2}', 1, 9, "a comma is missing"),
         ('{"a": 1}}', 1, 9, "text after the end"),
         ('{"a": 01}', 1, 8, "a comma is missing"),
-        ('{"a": "\x01"}', 1, 8, "Invalid control character"),
+        ('{"a": "\x01"}', 1, 8, "this is not JSON: Invalid control character."),
+        ('{"a": "b}', 1, 7, "the text that begins here has no end"),
+        ('{"a": "b,\n"c": 1}', 1, 10, "a text has no end in this line"),
         ('{"a": "\\ud800"}', 1, 15, "half of a surrogate pair"),
     ],
 )

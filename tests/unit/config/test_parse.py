@@ -57,7 +57,8 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"activities": []}, "non-empty list"),
         ({"activities": "CPU"}, "non-empty list"),
         ({"activities": ["GPU"]}, 'write one of "CPU", "CUDA", "XPU", "NPU"'),
-        ({"ranks": "0-3;8"}, 'such as "all" or "0-3,8"'),
+        ({"ranks": "0-3;8"}, 'write a text such as "all" or "0-3,8"'),
+        ({"ranks": "slowst"}, '"one per host" or "slowest" or "median"'),
         ({"ranks": "every 64"}, 'such as "all" or "0-3,8"'),
         (
             {"ranks": "0-10000000"},
