@@ -71,7 +71,8 @@ def status(
     A rank is alive, starting (in its first step), stuck, dead or stopped. Without a directory, show
     all processes of this machine and user that watch one.
 
-    Exit code 0: some rank is alive; 2: there is no such directory; 3: no rank is alive.
+    Exit code 0: some rank is alive, starting or stuck; 2: there is no such directory; 3: all are
+    dead or stopped, or there is none.
 
     Example: dynprof status prof_config --watch
     """
