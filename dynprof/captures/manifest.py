@@ -116,6 +116,7 @@ class Manifest(Record):
         pid: Id of the process.
         rank: Rank of the process.
         world_size: Number of ranks.
+        directory: That of the config, to which paths in that are relative; older ones have none.
         request: What its window was opened for.
         steps: Which steps were recorded.
         activities: What was watched.
@@ -140,6 +141,7 @@ class Manifest(Record):
     pid: int
     rank: int
     world_size: int
+    directory: str = ""
     request: RequestRecord
     steps: Steps
     activities: tuple[str, ...]

@@ -108,8 +108,10 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
     except ConfigError:  # another version of dynprof wrote it
         return ""
     place = config.prof_dir
-    here = Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
-    if not (is_url(place) or Path(place).is_absolute() or here):
-        return ""  # a scratch directory may be that of several jobs, and a link lead to another's
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+        # A scratch directory may be that of several jobs, and a link lead to another's.
+        root = Path(manifest.directory)
+    if not (is_url(place) or (root / place).is_absolute()):
+        return ""  # an older version of dynprof wrote it
     place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
     return f"{place}/{folder.name}" if place.isprintable() else ""

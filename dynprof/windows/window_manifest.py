@@ -29,6 +29,7 @@ def window_manifest(
         closed_wall_s: Time of closing, seconds since the epoch.
     """
     window, request = current.window, current.request
+    root = str(process.layout.root)
     seconds = window.durations_s
     during_ms = round(sum(seconds) / len(seconds) * 1e3, 4) if seconds else None
     return Manifest(
@@ -39,6 +40,7 @@ def window_manifest(
         pid=process.layout.pid,
         rank=process.rank.number,
         world_size=process.rank.world_size,
+        directory=root if root.isprintable() else "",  # a manifest is UTF-8, names are any bytes
         request=RequestRecord(
             number=request.number,
             edited_at=iso(request.edited_at_s),

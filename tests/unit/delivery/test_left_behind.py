@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 FOLDER = "step_1-2_20260101T000000Z"
 
 
-def left(place: Path, trace: str = "a.json.gz", **config: JsonValue) -> Path:
+def left(place: Path, trace: str = "a.json.gz", directory: str = "", **config: JsonValue) -> Path:
     """Leave a capture of an hour ago, of process 42 on a host; return its folder."""
     folder = place / "host_42.rank0" / FOLDER
     (folder / "info").mkdir(parents=True)
     (folder / "a.json.gz").touch()
     manifest = Manifest(
         dynprof="0", backend="fake", versions={}, host="host", pid=42, rank=0, world_size=1,
+        directory=directory,
         request=RequestRecord(number=1, edited_at="", sha256="", config=config),
         steps=Steps(first=1, last=2, recorded=2, warmup=0), activities=("CPU",), opened_at="",
         closed_at="", complete=True, trace=trace, cost=Cost(open_ms=0, close_ms=0),
@@ -101,7 +102,15 @@ def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> Non
     assert not one.target
 
 
-def test_a_scratch_directory_of_several_jobs_does_not_say_whose_it_is(tmp_path: Path) -> None:
+def test_a_capture_in_a_scratch_directory_says_whose_it_is(tmp_path: Path) -> None:
+    """It may be one of several jobs; what prof_dir is relative to stands in the manifest."""
+    root = tmp_path / "root"
+    folder = left(tmp_path / "scratch", directory="/job/prof_config", prof_dir="./")
+    (one,) = left_behind(root, [tmp_path / "scratch"])
+    assert one.command == f"python -I -m dynprof.delivery {folder} /job/prof_config/{FOLDER}"
+
+
+def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_path: Path) -> None:
     """Where prof_dir is relative to an unknown directory whoever types the command has to know."""
     root = tmp_path / "root"
     left(tmp_path / "scratch", prof_dir="captures")
