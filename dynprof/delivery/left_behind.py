@@ -15,16 +15,15 @@ from dynprof.config import parse_config
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed
 from dynprof.files.leftovers import OLD_S, is_free
+from dynprof.files.scratch_dirs import workshops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dynprof.captures.manifest import Manifest
 
-_MANIFESTS = (
-    "*_*.rank*/step_*/info/rank_*.info.json",
-    "*/*_*.rank*/step_*/info/rank_*.info.json",
-)
+_MANIFEST = "step_*/info/rank_*.info.json"
+_MANIFESTS = f"*_*.rank*/{_MANIFEST}", f"*/*_*.rank*/{_MANIFEST}"
 """Each process puts captures that are to be sent together in a folder of its own."""
 BELOW = 5
 """So many names of a manifest's path at most were not chosen by who chose the directory."""
@@ -65,10 +64,11 @@ def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
     Not what is being saved, nor what is so young that its process may be about to send it.
 
     Args:
-        root: That of a config.
+        root: That of a config; scratch directories that its jobs have used are looked into as well.
         places: Others in which captures of its job may have been put together.
     """
     found = {path for place in (root, *places) for one in _MANIFESTS for path in _glob(place, one)}
+    found |= {path for place in workshops(root) for path in _glob(place, _MANIFEST)}
     return [one for path in sorted(found) if (one := _left(path, root))]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, failed_at_it
 from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
+from dynprof.files.scratch_dirs import note_scratch
 from dynprof.journal.journal import printable
 from dynprof.plural import counted
 from dynprof.process.clock import local
@@ -181,6 +182,7 @@ class EditHandler:
         )
 
     def _arm(self, request: Request, standing: Standing) -> None:
+        self._wall.attempt("noting scratch_dir", lambda: self._note_scratch(request))
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
@@ -192,6 +194,12 @@ class EditHandler:
         if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.tell(replaced.number, "superseded", text)
+
+    def _note_scratch(self, request: Request) -> None:
+        """Have it known where its capture is put together, though this process may be killed."""
+        if scratch := request.config.storage.scratch_dir:
+            layout = self._process.layout
+            note_scratch(layout.root, layout.capture_dir(scratch))
 
     def _after_what(self) -> str:
         """Say what a request has to wait for besides its step: it may be thousands of steps."""

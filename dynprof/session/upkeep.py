@@ -9,6 +9,7 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
 from dynprof.files.leftovers import OLD_S, remove_leftovers
+from dynprof.files.scratch_dirs import workshops
 from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
 
@@ -91,7 +92,7 @@ class Upkeep:
     def _clear_up_once(self) -> None:
         layout = self._process.layout
         removed: list[Path] = []
-        places = (layout.root, *layout.prof_dirs)
+        places = (layout.root, *layout.prof_dirs, *workshops(layout.root))
         self._wall.attempt(
             "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
         )

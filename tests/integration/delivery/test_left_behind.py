@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.delivery.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
-from tests.integration.running import RunningJob, wait_for
+from tests.integration.running import LOOP, RunningJob, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +104,41 @@ def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bu
         said = dynprof("status", running.root)[1]
     folder = manifest.parent.parent
     assert f"python -I -m dynprof.delivery {folder} {PLACE}/{folder.name}" in said
+
+
+def rank(folder: Path, number: int) -> RunningJob:
+    """Begin a rank of a job of two, whose config only its user may change."""
+    (folder / "prof_config").mkdir(mode=0o700, exist_ok=True)
+    return RunningJob(folder, LOOP, RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
+
+
+def is_told(job: RunningJob, command: str) -> bool | None:
+    """Return whether a job's log names a command."""
+    return f"type {command}" in job.log() or None
+
+
+def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -> None:
+    """All ranks are killed as one waits for its turn: status says so, and each later job's log."""
+    scratch = tmp_path / "scratch"
+    with rank(tmp_path, 0) as first, rank(tmp_path, 1) as second:
+        for number, one in enumerate((first, second)):
+            one.when("training", lambda status: status.state == "idle", number)
+        first.config.chmod(0o600)
+        settings = ("--active", 2, "--scratch-dir", scratch, "--spread-s", 3600)
+        assert dynprof("arm", first.root, *settings)[0] == 0
+        wait_for("the wait", lambda: "put together in" in second.log(1) or None)
+        for one in (first, second):
+            one.process.kill()
+            one.process.wait()
+    (manifest,) = scratch.glob("*.rank1/step_*/info/rank_1.info.json")
+    os.utime(manifest, (1e9, 1e9))
+    folder, root = manifest.parent.parent, tmp_path / "prof_config"
+    command = f"python -I -m dynprof.delivery {folder} {root}/{folder.name}"
+    assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
+    for _ in range(2):
+        with rank(tmp_path, 0) as later:
+            wait_for("a warning", functools.partial(is_told, later, command))
+    done = processes.run([sys.executable, *command.split()[1:]])
+    assert done.returncode == 0, done.stderr
+    assert (root / folder.name / "info" / "rank_1.info.json").is_file()
+    assert "is sent by no job" not in dynprof("status", root)[1]

@@ -11,6 +11,7 @@ import pytest
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.leftovers import occupied
+from dynprof.files.scratch_dirs import note_scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +117,18 @@ def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_pa
     left(tmp_path / "scratch", prof_dir="captures")
     (one,) = left_behind(root, [tmp_path / "scratch"])
     assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> None:
+    """Though no rule names it; one that others than the job's user may have noted is not."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    note_scratch(root, tmp_path / "scratch")
+    folder = left(tmp_path / "scratch", directory=str(root), prof_dir="./")
+    (one,) = left_behind(root)
+    assert one.command.endswith(f" {folder} {root}/{FOLDER}")
+    root.chmod(0o770)
+    assert left_behind(root) == []
 
 
 def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> None:
