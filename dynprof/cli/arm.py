@@ -10,6 +10,7 @@ import typer
 
 from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
 from dynprof.cli.foretold import foretold
+from dynprof.cli.newcomers import with_newcomers
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
@@ -109,8 +110,10 @@ def _after_saving(
     timeout: float | None,
 ) -> None:
     """Say what comes of it, and follow it where that is asked for."""
+    digest = hashlib.sha256(raw).hexdigest()
+    before = with_newcomers(path.parent, digest, before)
     if not before:
-        fail(f"{path} is saved, but {nobody(path.parent)}", NOBODY)
+        fail(f"{path} is saved, but {_nobody_asked(path.parent)}", NOBODY)
     parsed = parse_config(raw)
     config = parsed.config
     if followers := led_elsewhere(before):
@@ -132,9 +135,15 @@ def _after_saving(
         _tell_what_is_recorded(config)
         _tell_what_has_no_effect(parsed, path)
     if wait:
-        follower = Follower(path, hashlib.sha256(raw).hexdigest(), before)
+        follower = Follower(path, digest, before)
         code = follower.follow(watching or leading, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)
+
+
+def _nobody_asked(directory: Path) -> str:
+    if live(directory):
+        return "who watches it has begun since, and is asked by the next save"
+    return nobody(directory)
 
 
 def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
