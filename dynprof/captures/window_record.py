@@ -23,7 +23,7 @@ class RankRecord(Record):
 
     Attributes:
         host: Its machine.
-        outcome: As in the status: ``saved``, ``failed``, or on its way.
+        outcome: As in the status: ``saved``, on its way, or what all have given up.
         capture: The manifest of its capture, on that machine; empty where there is none.
         cut: Why that has not all the steps; empty where it has.
     """

@@ -27,6 +27,11 @@ MOST, TOLD = 200, 20
 """How many edits are remembered, and how many the status tells of."""
 
 
+def in_words(outcome: str, text: str) -> str:
+    """Return what became of an edit and why, naming it once."""
+    return text if text.startswith(outcome) else f"{outcome}: {text}"
+
+
 @dataclass(frozen=True)
 class Answer:
     """One edit and what became of it.

@@ -156,10 +156,9 @@ class JobWindows:
         # A rank that is gone since has its capture all the same.
         ended = {rank: one for rank, one in before.items() if one.outcome not in ("", *ON_THE_WAY)}
         said = {rank: one for rank, one in replies.items() if one.outcome or rank not in ended}
-        refused = self._learn(number, told={**ended, **said}).refused
-        for rank in [*refused.keys() - known.refused.keys()][:NAMED]:
-            text = f"request {number}: rank {rank} takes no part after all: {refused[rank]}"
-            self._warn(text)
+        lost = self._learn(number, told={**ended, **said}).lost
+        for rank in sorted(lost.keys() - known.lost.keys())[:NAMED]:
+            self._warn(f"request {number}: rank {rank} has no capture of it: {lost[rank]}")
 
     def _learn(self, number: int, **news: Any) -> KnownWindow:
         """Take news of a window that is kept; return what is known of it then."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.window_record import RankRecord
 from dynprof.coordination.terms import SILENT
-from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.journal.edit_outcomes import ON_THE_WAY, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +21,12 @@ NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: i
 LEFT = "dynprof ended on the rank that leads while it was {} here"
 STANDS_S = 3.0
 """Who has been in a step for so long, and for three times its usual one, may wait for others."""
+UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
+"""How a window ends without a capture: by what happens to that rank; by a request after it."""
 NO_PART = {"", "refused", "not asked"}
 """What a rank says of a window that it does not record."""
+BEGUN = {"open", "saving", "saved", "failed", "refused"}
+"""What a rank says of a window whose step has come there."""
 NAMED = 16
 """So many ranks the status names; the record of the window has all."""
 
@@ -105,17 +109,23 @@ class KnownWindow:
         for rank in ranks:
             if not self.outcome(rank):
                 found[rank] = FORGOTTEN if rank in (self.told or {}) else NO_ANSWER
-        found |= self.refused
+        found |= self.lost
         if self.is_left:
             found |= {rank: LEFT.format(self.outcome(rank)) for rank in self._unfinished}
         return found
 
     @property
-    def refused(self) -> dict[int, str]:
-        """Why ranks that had agreed did not record it, once its step had come."""
-        ranks, told = {*self.ranks}, (self.told or {}).items()
-        ended = {rank: one for rank, one in told if one.outcome in ("refused", "not served")}
-        return {rank: f"{one.outcome}: {one.why}" for rank, one in ended.items() if rank in ranks}
+    def lost(self) -> dict[int, str]:
+        """Why ranks that had agreed have no capture of it.
+
+        Where all that wait with it give it up for a request after it, no rank has lost it.
+        """
+        told = self.told or {}
+        said = {rank: told[rank] for rank in self.ranks if rank in told}
+        has_begun = any(one.outcome in BEGUN for one in said.values())
+        ends = UNSERVED | GIVEN_UP if has_begun else UNSERVED
+        ended = {rank: one for rank, one in said.items() if one.outcome in ends}
+        return {rank: in_words(one.outcome, one.why) for rank, one in ended.items()}
 
     @property
     def unheard(self) -> bool:

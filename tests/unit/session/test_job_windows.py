@@ -185,7 +185,52 @@ def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -
     record = load_window_record(tmp_path / known.status().record)
     assert ({*record.ranks}, record.complete) == ({0, 2}, False)
     assert record.missing[1] == known.status().stragglers[1] == f"refused: {why}"
-    assert told == [f"request 4: rank 1 takes no part after all: refused: {why}"]
+    assert told == [f"request 4: rank 1 has no capture of it: refused: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why", "shown"),
+    [
+        ("failed", "no trace; disk full", "failed: no trace; disk full"),
+        ("superseded", "superseded by request 2", "superseded by request 2"),
+        ("disarmed", "disarmed by request 2", "disarmed by request 2"),
+        ("not served", "not served, shutdown() was called", "not served, shutdown() was called"),
+    ],
+)
+@pytest.mark.parametrize("other", ["open", "saved", "failed", "refused"])
+def test_whose_part_in_a_window_ends_without_a_capture_is_missing_and_says_why(
+    tmp_path: Path, outcome: str, why: str, shown: str, other: str
+) -> None:
+    """However it ended there, once its step has come on another rank."""
+    told: list[str] = []
+    known = windows(tmp_path, warn=told.append)
+    ended = replace(said(1, outcome), why=why, capture="")
+    elsewhere = replace(said(2, other), why="disk full")
+    for _ in range(2):
+        known.hear(4, {0: said(0, "saved"), 1: ended, 2: elsewhere})
+    record = load_window_record(tmp_path / known.status().record)
+    assert record.missing[1] == known.status().stragglers[1] == shown
+    assert (1 in record.ranks, record.complete) == (False, False)
+    assert told[0] == f"request 4: rank 1 has no capture of it: {shown}"
+    assert len(told) == 1 + (2 in record.missing)
+
+
+@pytest.mark.parametrize("outcome", ["superseded", "disarmed"])
+def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path, outcome: str) -> None:
+    """A newer request took its place, or a cancel disarmed it, before its step had come."""
+    told: list[str] = []
+    known = windows(tmp_path, warn=told.append)
+    given_up = {
+        rank: replace(said(rank, outcome), why=f"{outcome} by request 5") for rank in (0, 1)
+    }
+    for last in ("waiting", outcome):
+        known.hear(4, given_up | {2: said(2, last)})
+        record = load_window_record(tmp_path / known.status().record)
+        assert (record.missing, told) == ({3: "it does not run dynprof"}, [])
+        assert {rank: one.outcome for rank, one in record.ranks.items()} == {
+            **dict.fromkeys(given_up, outcome),
+            2: last,
+        }
 
 
 def test_what_was_noticed_and_who_was_cut_short_is_in_the_status(tmp_path: Path) -> None:
