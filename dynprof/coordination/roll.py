@@ -95,9 +95,11 @@ class Roll:
         last, parted = self._speaker.last_words(number), self._speaker.parted
         found = {rank: one for rank, one in last.items() if rank in parted} | replies
         for rank in last.keys() & replies.keys():
-            outcome, capture, cut = last[rank].outcome, last[rank].capture, last[rank].cut
-            if not replies[rank].outcome and outcome not in ON_THE_WAY:
-                found[rank] = replace(replies[rank], outcome=outcome, capture=capture, cut=cut)
+            now, then = replies[rank], last[rank]
+            if not now.outcome and then.outcome not in ON_THE_WAY:
+                found[rank] = replace(
+                    now, outcome=then.outcome, capture=then.capture, cut=then.cut, why=then.why
+                )
         return found
 
     def ask(self, message: Message, patience_s: float) -> dict[int, Reply]:

@@ -117,7 +117,8 @@ class Rank:
     def parting(self) -> dict[int, Reply]:
         """Say what became of the proposal, and of the one after it."""
         saved = Reply(self.number, outcome="saved", capture=f"of {self.number}")
-        return {PROPOSAL.number: saved, PROPOSAL.number + 1: replace(saved, outcome="not served")}
+        gone = replace(saved, outcome="not served", why="not served, the process ended")
+        return {PROPOSAL.number: saved, PROPOSAL.number + 1: gone}
 
     def left_alone(self, why: str) -> None:
         """Note why."""
@@ -538,6 +539,8 @@ def test_what_a_rank_said_as_it_parted_stands_where_it_has_joined_again() -> Non
         replies = running.leader.roll_call(PROPOSAL.number)
         assert (replies[1].outcome, replies[1].capture) == ("saved", "of 1")
         assert replies[1].step == ranks[1].step  # it answers
+        last = running.leader.roll_call(PROPOSAL.number + 1)[1]
+        assert (last.outcome, last.why) == ("not served", "not served, the process ended")
         assert running.leader.roll_call(PROPOSAL.number + 2)[1].outcome == ""
         waits = Parted(SECOND.number + 1, Reply(1, outcome="open"))
         running.store.append(JOINED, to_text(waits) + "\n" + to_text(Joined(1, place + 2)) + "\n")
