@@ -6,17 +6,21 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dynprof.cli.config_directory import LIVE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
-from dynprof.cli.whole_job import is_over, tell_of_all
+from dynprof.cli.whole_job import tell_of_all
 from dynprof.files.destination import placed
-from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer
+from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
 from dynprof.journal.journal import printable
-from dynprof.journal.status import HEARTBEAT_S, JobStatus, Status
+from dynprof.journal.status import HEARTBEAT_S, JobStatus, Status, WindowStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Process = tuple[int, str, int]
 """What tells it from others: ``Status.process``."""
@@ -79,61 +83,57 @@ class Follower:
                 said = [self._answers(status) for status in found]
                 words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=printable(words), completed=share)
-                patient = timeout_s is not None
-                over = all(self._is_over(*pair, patient) for pair in zip(found, said, strict=True))
-                over = over and self._is_over_everywhere(newest)
+                patient, led = timeout_s is not None, self._led(newest)
+                over = all(
+                    self._is_over(*pair, led, patient) for pair in zip(found, said, strict=True)
+                )
+                over = over and all(one.pending == 0 for one in led)
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
                 if over or late:
                     break
                 time.sleep(POLL_S)
         ranks = [status.rank for status in asked]
         codes = [
-            self._tell(rank, status, answer)
+            self._tell(rank, status, answer, led)
             for rank, status, answers in zip(ranks, found, said, strict=True)
             for answer in answers or (None,)
         ]
-        led = self._led(newest)
-        if led:
-            codes.append(self._tell_of_all(*led))
-        if not (led and led[0].of(led[1].number)):  # else it has been said of all ranks
-            _tell_of_cuts(ranks, said)
+        codes += self._tell_of_all(led, dict(zip(ranks, said, strict=True)))
         return max(codes, default=0)
 
-    def _tell_of_all(self, job: JobStatus, answer: Answer) -> int:
+    def _tell_of_all(self, led: list[WindowStatus], said: dict[int, list[Answer]]) -> Iterator[int]:
         """Say how it ended on all ranks; what a cancel disarms is no loss."""
-        placed = _placed_as_captures(job, self._directory)
-        windows = self._windows(job, answer)
-        codes = [tell_of_all(self._directory, placed, number) for number in windows]
-        lost = LOST if LOST in codes else 0
-        return lost if answer.outcome == "cancel" else max(codes, default=0)
+        if not led:
+            _tell_of_cuts(said)
+        a_cancel = any(one.outcome == "cancel" for answers in said.values() for one in answers)
+        for window in led:
+            known = _placed_as_captures(_without(window, said), self._directory)
+            code = tell_of_all(self._directory, known)
+            yield 0 if a_cancel and code != LOST else code
 
-    def _led(self, newest: dict[Process, Status]) -> tuple[JobStatus, Answer] | None:
-        """Return what the rank that leads knows, and its answer to the request, if it has both.
+    def _led(self, newest: dict[Process, Status]) -> list[WindowStatus]:
+        """Return what the rank that leads knows of its windows on all, if they go on elsewhere.
 
         Or that has led, where its group or its process is no more: what it had heard by then counts
         where that was all.
         """
         for status in newest.values():
-            job, answer = status.job, self._answer(status) if status.job else None
-            if job and answer and (health(status) in LIVE or self._is_over_in(job, answer)):
-                return (job, answer) if answer.outcome in LED else None
-        return None
+            answer = self._answer(status) if status.job else None
+            known = self._windows(status.job, answer) if status.job and answer else []
+            over = all(one.pending == 0 for one in known)
+            if known and answer and (health(status) in LIVE or over):
+                return [one for one in known if _goes_on(one, status.rank, answer)]
+        return []
 
-    def _windows(self, job: JobStatus, answer: Answer) -> list[int]:
-        """Return which windows of all ranks it is about: its own, or those that it cancels."""
+    def _windows(self, job: JobStatus, answer: Answer) -> list[WindowStatus]:
+        """Return the windows of all ranks that it is about: its own, or those that it cancels."""
         if answer.outcome != "cancel":
-            return [answer.number]
-        earlier = [one.request for one in job.requests if 0 < one.request < answer.number]
-        return [number for number in earlier if number not in self._over]
-
-    def _is_over_in(self, job: JobStatus, answer: Answer) -> bool:
-        return all(is_over(job, number) for number in self._windows(job, answer))
-
-    def _is_over_everywhere(self, newest: dict[Process, Status]) -> bool:
-        """Return whether it is over on the ranks that are not to be seen from here, too."""
-        led = self._led(newest)
-        tells = any(one.job and health(one) in LIVE for one in newest.values())
-        return not tells or led is None or self._is_over_in(*led)
+            own = job.of(answer.number)
+            return [own] if own else []
+        return [
+            one for one in job.requests
+            if 0 < one.request < answer.number and one.request not in self._over
+        ]  # fmt: skip
 
     def _answers(self, status: Status | None) -> list[Answer]:
         """Return what became of it in a process; of a cancel, also of the windows that it met."""
@@ -147,6 +147,10 @@ class Follower:
         return [answer, *(one for one in new if one.outcome in CANCELLED)]
 
     def _answer(self, status: Status | None) -> Answer | None:
+        """Return what became of the save in a process.
+
+        The script may ask for the same bytes again, by ``dp.start()``: that is another request.
+        """
         if status is None:
             return None
         seen = self._seen.get(status.process, 0)
@@ -156,43 +160,72 @@ class Follower:
         if later and not mine:
             text = "another save took its place before it was read"
             return replace(later[0], outcome="superseded", text=text)
-        return mine[-1] if mine else None
+        return min(mine, key=lambda one: abs(one.edited_at - self._saved_at), default=None)
 
-    def _is_over(self, status: Status | None, answers: list[Answer], patient: bool) -> bool:
+    def _is_over(
+        self, status: Status | None, answers: list[Answer], led: list[WindowStatus], patient: bool
+    ) -> bool:
         if answers and all(answer.outcome not in ON_THE_WAY for answer in answers):
             return True
         how = health(status) if status else "dead"
         if how not in LIVE or (how == "stuck" and not patient):
             return True
-        return not answers and time.monotonic() - self._began_s > ANSWER_S
+        late = time.monotonic() - self._began_s > ANSWER_S
+        return not answers and (late or _is_lost(led, status))
 
-    def _tell(self, rank: int, status: Status | None, answer: Answer | None) -> int:
+    def _tell(
+        self, rank: int, status: Status | None, answer: Answer | None, led: list[WindowStatus]
+    ) -> int:
         """Say how it ended on a rank; return the exit code that this means."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
             say(placed(self._directory, str(answer.capture)))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
-            say(f"rank {rank}: {_in_words(answer)}", err=True)
+            say(f"rank {rank}: {in_words(answer.outcome, answer.text)}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
         if how not in LIVE:
             say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
-        state = f"still {_in_words(answer)}" if answer else "has not answered"
+        if not answer and _is_lost(led, status):
+            return LOST  # of which the rank that leads knows more
+        state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
         say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
         return LOST
 
 
-def _placed_as_captures(job: JobStatus, directory: Path) -> JobStatus:
+def _goes_on(known: WindowStatus, leader: int, answer: Answer) -> bool:
+    """Return whether there is more to say of a request than what became of it where that leads."""
+    if answer.outcome in LED:
+        return True
+    return not known.problems and (bool(known.pending) or leader in known.stragglers)
+
+
+def _is_lost(led: list[WindowStatus], status: Status | None) -> bool:
+    """Return whether the rank that leads says why another has no capture, and will have none."""
+    return any(status and one.pending == 0 and status.rank in one.stragglers for one in led)
+
+
+def _without(known: WindowStatus, said: dict[int, list[Answer]]) -> WindowStatus:
+    """Return it without what the ranks have said themselves."""
+    news = {
+        rank: why
+        for rank, why in known.stragglers.items()
+        if not any(in_words(a.outcome, a.text).startswith(why) for a in said.get(rank, ()))
+    }
+    return replace(known, stragglers=news)
+
+
+def _placed_as_captures(known: WindowStatus, directory: Path) -> WindowStatus:
     """Return it with its record, where that lies elsewhere, named by its whole path."""
-    if Path(job.record).parts[:1] != ("..",):
-        return job
-    return replace(job, record=os.path.normpath(directory.resolve() / job.record))
+    if Path(known.record).parts[:1] != ("..",):
+        return known
+    return replace(known, record=os.path.normpath(directory.resolve() / known.record))
 
 
-def _tell_of_cuts(ranks: list[int], said: list[list[Answer]]) -> None:
+def _tell_of_cuts(said: dict[int, list[Answer]]) -> None:
     """Say whose capture has not all the steps, and why; who cancels it knows."""
-    for rank, answers in zip(ranks, said, strict=True):
+    for rank, answers in said.items():
         if answers and answers[0].outcome == "saved" and answers[0].cut:
             say(f"rank {rank} was cut short: {answers[0].cut}", err=True)
 
@@ -203,12 +236,6 @@ def _standing_still(status: Status | None, how: str) -> str:
     if status is None or how not in what:
         return ""
     return f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
-
-
-def _in_words(answer: Answer) -> str:
-    """Return the outcome and why, naming it once."""
-    named = answer.text.startswith(answer.outcome)
-    return answer.text if named else f"{answer.outcome}: {answer.text}"
 
 
 def _ended(how: str) -> str:

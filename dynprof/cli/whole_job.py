@@ -64,17 +64,8 @@ def _unsaved(window: WindowStatus) -> str:
     return "".join(f", {outcome} on {count:,}" for outcome, count in window.unsaved.items())
 
 
-def is_over(job: JobStatus, request: int) -> bool:
-    """Return whether nothing more comes of a request on any rank."""
-    known = job.of(request)
-    return known.pending == 0 if known else job.request > request
-
-
-def tell_of_all(directory: Path, job: JobStatus, request: int) -> int:
+def tell_of_all(directory: Path, known: WindowStatus) -> int:
     """Say how a request ended on all ranks; return the exit code that this means."""
-    known = job.of(request)
-    if known is None:
-        return 0  # many later ones took its place, which has been said
     if known.problems:
         say("\n".join(known.problems), err=True)
         return UNSERVED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.outcome import LOST
+from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.request_follower import Follower
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import Answer
@@ -30,13 +30,20 @@ SAVED = JobStatus(
 )
 
 
-def told(directory: Path, after: Status, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit code of who waits for the request of a rank, and what he is told."""
+def write(directory: Path, *found: Status) -> None:
+    """Have ranks write their status."""
+    (directory / STATUS_DIR).mkdir(exist_ok=True)
+    for one in found:
+        path = directory / STATUS_DIR / f"rank_{one.rank}.json"
+        path.write_text(json.dumps(dataclasses.asdict(one)))
+
+
+def told(directory: Path, capsys: pytest.CaptureFixture[str], *after: Status) -> tuple[int, str]:
+    """Return the exit code of who waits for the request of ranks, and what he is told."""
     (directory / CONFIG_NAME).touch()
-    (directory / STATUS_DIR).mkdir()
-    (directory / STATUS_DIR / "rank_0.json").write_text(json.dumps(dataclasses.asdict(after)))
-    before = dataclasses.replace(after, state="idle", edits=())
-    code = Follower(directory / CONFIG_NAME, "abc", [before]).follow([before], None)
+    write(directory, *after)
+    before = [dataclasses.replace(one, state="idle", edits=()) for one in after]
+    code = Follower(directory / CONFIG_NAME, "abc", before).follow(before, None)
     return code, "\n".join(capsys.readouterr().err.splitlines()[1:])  # without the bar
 
 
@@ -51,21 +58,21 @@ def test_a_rank_by_itself_says_why_it_was_cut_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the end of the process, or by a limit: the capture has not all the steps."""
-    assert told(tmp_path, ended(None), capsys) == (0, f"rank 0 was cut short: {CUT}")
+    assert told(tmp_path, capsys, ended(None)) == (0, f"rank 0 was cut short: {CUT}")
 
 
 def test_nothing_is_said_of_a_whole_capture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That the process has ended since is of no interest."""
-    assert told(tmp_path, ended(None, ""), capsys) == (0, "")
+    assert told(tmp_path, capsys, ended(None, "")) == (0, "")
 
 
 def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who saved it, where the record lies, and each rank that was cut short, once."""
-    code, said = told(tmp_path, ended(SAVED), capsys)
+    code, said = told(tmp_path, capsys, ended(SAVED))
     record = tmp_path / SAVED.record
     assert (code, said.splitlines()) == (
         0,
@@ -79,7 +86,7 @@ def test_a_cut_is_said_once_though_a_later_request_is_known(
     """The newest that the rank leads is another's."""
     window = {one.name: getattr(SAVED, one.name) for one in dataclasses.fields(WindowStatus)}
     job = JobStatus(ranks=4, request=2, asked=4, earlier=(WindowStatus(**window),))
-    _, said = told(tmp_path, ended(job), capsys)
+    _, said = told(tmp_path, capsys, ended(job))
     assert said.splitlines()[1:] == [*SAVED.remarks]
 
 
@@ -88,7 +95,7 @@ def test_a_leader_that_has_ended_names_who_was_missing(
 ) -> None:
     """The exit code is that of a rank that was lost."""
     job = dataclasses.replace(SAVED, saved=3, stragglers={2: "it does not answer"})
-    code, said = told(tmp_path, ended(job), capsys)
+    code, said = told(tmp_path, capsys, ended(job))
     assert (code, "rank 2: it does not answer" in said.splitlines()) == (LOST, True)
 
 
@@ -98,7 +105,7 @@ def test_a_leader_that_ended_too_early_speaks_for_itself(
 ) -> None:
     """What it has not heard of, and will not, nobody waits for."""
     job = dataclasses.replace(SAVED, saved=2, pending=pending)
-    assert told(tmp_path, ended(job), capsys) == (0, f"rank 0 was cut short: {CUT}")
+    assert told(tmp_path, capsys, ended(job)) == (0, f"rank 0 was cut short: {CUT}")
 
 
 def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
@@ -107,6 +114,87 @@ def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
     """As the manifests beside it are, not by a way up from the config's directory."""
     (tmp_path / "prof_config").mkdir()
     job = dataclasses.replace(SAVED, record="../captures/step_1-3/info/window.json")
-    _, said = told(tmp_path / "prof_config", ended(job), capsys)
+    _, said = told(tmp_path / "prof_config", capsys, ended(job))
     record = tmp_path.resolve() / "captures/step_1-3/info/window.json"
     assert said.splitlines()[0] == f"4 of 4 ranks saved it: {record}"
+
+
+def alive(rank: int, *edits: Answer, job: JobStatus | None = None) -> Status:
+    """Return the status of a rank on another machine that goes on."""
+    now_s = time.time()
+    here = Status("idle", rank=rank, host="node9", pid=7 + rank, heartbeat=now_s, edits=edits)
+    return dataclasses.replace(here, job=job, agreement=LEADS if job else "follows rank 0")
+
+
+def never(_: float) -> None:
+    """Stand in for a pause where nothing is waited for."""
+    raise AssertionError("it is over, and waited for")
+
+
+SUPERSEDED = "superseded by request 2"
+
+
+def superseded_by_start() -> tuple[Answer, Answer]:
+    """Return what became of a save that a rank has superseded by ``dp.start()``: the same bytes."""
+    saved_s = time.time()
+    by_start = Answer(2, "abc", saved_s + 5.0, "saved", capture="step_7-9/info/rank.json")
+    return Answer(1, "abc", saved_s, "superseded", SUPERSEDED), by_start
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int,
+) -> None:
+    """Though it asks for the same bytes; the save is over, and who has lost it is named once."""
+    monkeypatch.setattr(time, "sleep", never)
+    job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={rank: SUPERSEDED}, remarks=())
+    saved = Answer(1, "abc", time.time(), "saved", capture=f"step_1-3/info/rank_{1 - rank}.json")
+    edits = {rank: superseded_by_start(), 1 - rank: (saved,)}
+    code, said = told(tmp_path, capsys, alive(0, *edits[0], job=job), alive(1, *edits[1]))
+    names = [f"rank {rank}: {SUPERSEDED}", f"1 of 2 ranks saved it: {tmp_path / SAVED.record}"]
+    assert (code, said.splitlines()) == (LOST, names)
+
+
+def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it has heard of all ranks; they may watch where nobody sees them from here."""
+    looked: list[float] = []
+
+    def hear(pause_s: float) -> None:
+        looked.append(pause_s)
+        assert len(looked) == 1
+        job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={0: SUPERSEDED})
+        write(tmp_path, alive(0, *superseded_by_start(), job=job))
+
+    monkeypatch.setattr(time, "sleep", hear)
+    job = dataclasses.replace(SAVED, asked=2, saved=0, pending=1, remarks=())
+    code, said = told(tmp_path, capsys, alive(0, *superseded_by_start(), job=job))
+    assert (code, len(looked)) == (LOST, 1)
+    assert f"1 of 2 ranks saved it: {tmp_path / SAVED.record}" in said.splitlines()
+
+
+def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By each rank; how many have saved it is of no interest."""
+    job = dataclasses.replace(SAVED, asked=2, saved=0, remarks=())
+    (answer, _), words = superseded_by_start(), [f"rank {rank}: {SUPERSEDED}" for rank in (0, 1)]
+    code, said = told(tmp_path, capsys, alive(0, answer, job=job), alive(1, answer))
+    assert (code, said.splitlines()) == (UNSERVED, words)
+
+
+def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``dp.shutdown()`` and ``dp.init()``: it knows nothing of the save, for good."""
+    monkeypatch.setattr(time, "sleep", never)
+    why = "not served, shutdown() was called"
+    job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={1: why}, remarks=())
+    saved = Answer(1, "abc", time.time(), "saved", capture="step_1-3/info/rank_0.json")
+    code, said = told(tmp_path, capsys, alive(0, saved, job=job), alive(1))
+    assert (code, said.splitlines()[1:]) == (LOST, [f"rank 1: {why}"])
+    assert said.splitlines()[0].startswith("1 of 2 ranks saved it")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.status import screen
-from dynprof.cli.whole_job import is_over, job_lines, tell_of_all
+from dynprof.cli.whole_job import job_lines, tell_of_all
 from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
 ) -> None:
     """It was not served, where all that did not save it say so."""
     job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"disarmed": 7})
-    assert tell_of_all(Path("prof_config"), job, 4) == UNSERVED
-    assert tell_of_all(Path("prof_config"), replace(job, saved=0), 4) == LOST
+    assert tell_of_all(Path("prof_config"), job) == UNSERVED
+    assert tell_of_all(Path("prof_config"), replace(job, saved=0)) == LOST
     assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
 
 
@@ -71,7 +71,7 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After who saved it, and who did not."""
-    assert tell_of_all(Path("prof_config"), JOB, 4) == LOST
+    assert tell_of_all(Path("prof_config"), JOB) == LOST
     assert capsys.readouterr().err.splitlines() == [
         "6 of 8 ranks saved it: prof_config/step_1-3/info/window.json",
         "rank 5: still saving",
@@ -83,17 +83,14 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
 def test_who_waits_for_a_window_is_told_of_that_though_a_later_one_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is over once no rank is on its way with it; what took its place is another's."""
+    """What took its place is another's."""
     earlier = (
         WindowStatus(2, asked=2, saved=1, stragglers={1: "it does not answer"}),
         WindowStatus(3, problems=("superseded by request 4",)),
     )
     job = replace(JOB, earlier=earlier)
-    assert [is_over(job, number) for number in (1, 2, 3, 4, 5)] == [True, True, True, False, False]
-    still = replace(job, earlier=(replace(earlier[0], pending=1),))
-    assert not is_over(still, 2)
-    assert tell_of_all(Path("prof_config"), job, 2) == LOST
-    assert tell_of_all(Path("prof_config"), job, 3) == UNSERVED
-    assert tell_of_all(Path("prof_config"), job, 1) == 0
+    found = [job.of(number) for number in (1, 2, 3, 4, 5)]
+    assert found == [None, *earlier, job, None]
+    assert [tell_of_all(Path("prof_config"), one) for one in earlier] == [LOST, UNSERVED]
     said = ["1 of 2 ranks saved it", "rank 1: it does not answer", "superseded by request 4"]
     assert capsys.readouterr().err.splitlines() == said
