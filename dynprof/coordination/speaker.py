@@ -59,6 +59,7 @@ class Speaker:
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
+        self._begins: dict[int, int] = {}  # the place from which each listens
         self._parted: set[int] = set()
         self._last: dict[int, dict[int, Reply]] = {}  # by rank, and number of the request
         self.away: set[int] = set()
@@ -109,6 +110,7 @@ class Speaker:
             words = {**self._last.get(rank, {}), one.number: one.reply}
             self._last[rank] = dict(sorted(words.items())[-LAST_WORDS:])
         else:
+            self._begins[one.rank] = one.place
             self._awaits[one.rank] = max(one.place, self._awaits.get(one.rank, 0))
             self._parted.discard(one.rank)
 
@@ -140,7 +142,7 @@ class Speaker:
 
     def replies(self, place: int, patience_s: float) -> dict[int, Reply]:
         """Return what those who listen reply, by rank; who has not after the patience is away."""
-        expected = self.listeners()
+        expected = self._hearers(place)
         until_s, pace = self._clock() + patience_s, Pace(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         found: dict[int, Reply] = {}
         needed = len(expected)
@@ -154,11 +156,16 @@ class Speaker:
                 break
             if not expected <= found.keys():
                 self._sleep(pace.pause_s())
-            if pace.is_longest:  # somebody may have parted
-                expected &= self.listeners()
+            if pace.is_longest:  # somebody may have parted, and joined anew
+                expected &= self._hearers(place)
+                needed = min(needed, len(expected))
         self._note(place, found.keys())
         self.away |= expected - found.keys()
         return found
+
+    def _hearers(self, place: int) -> set[int]:
+        """Return the ranks that listen, but for who has joined since that was said."""
+        return {rank for rank in self.listeners() if self._begins.get(rank, 0) <= place}
 
     def _note(self, place: int, ranks: AbstractSet[int]) -> None:
         for rank in ranks - self._parted:

@@ -28,7 +28,7 @@ from dynprof.coordination.messages import (
     Reply,
     Withdrawal,
 )
-from dynprof.coordination.roll import JOIN_S
+from dynprof.coordination.roll import JOIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import NO_DYNPROF, PARTED, SILENT, NoWindowError, Terms
 from dynprof.coordination.wire import to_text
@@ -545,6 +545,26 @@ def test_what_a_rank_said_as_it_parted_stands_where_it_has_joined_again() -> Non
         waits = Parted(SECOND.number + 1, Reply(1, outcome="open"))
         running.store.append(JOINED, to_text(waits) + "\n" + to_text(Joined(1, place + 2)) + "\n")
         assert running.leader.roll_call(SECOND.number + 1)[1].outcome == ""
+
+
+def test_who_joins_anew_is_not_waited_for_where_it_was_not_there() -> None:
+    """It has left amid a question, and others reply to it; nor is it away from then on."""
+    ranks = [Rank(0), Rank(1), Rank(2)]
+    with job(*ranks) as running:
+        running.leader.agree(PROPOSAL, ALL)
+        falls_silent(ranks[1], after=0)
+        answers, place = ranks[1].where, int(running.store.get(NEXT))
+        left, joins = Parted(1, Reply(1)), Joined(1, place + 1)
+
+        def where(number: int) -> Reply:
+            running.store.append(JOINED, f"{to_text(left)}\n{to_text(joins)}\n")
+            return answers(number)
+
+        ranks[1].where = where  # type: ignore[method-assign]
+        began_s = running.time.now_s
+        assert running.leader.roll_call(PROPOSAL.number).keys() >= {0, 2}
+        assert running.time.now_s < began_s + SOON_S / 2
+        assert running.speaker.away == set()
 
 
 @pytest.mark.parametrize("silent", [False, True])
