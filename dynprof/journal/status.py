@@ -42,7 +42,7 @@ class WindowStatus:
         request: Its number; 0 for none.
         asked: How many were asked to record.
         saved: How many have saved it.
-        unsaved: How many it ended on otherwise, by how: ``disarmed``, ``superseded``, ``failed``.
+        unsaved: How many it ended on otherwise, by how, as ``disarmed``, and are not stragglers.
         pending: How many are on their way to that; None before they have agreed.
         stragglers: What is to be said of some of the ranks that hold the others up, or are missing.
         problems: Why none opens; empty where they do, or have not agreed yet.

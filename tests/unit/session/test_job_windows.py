@@ -125,12 +125,13 @@ def test_what_a_rank_still_does_is_said_of_this_window(
 
 
 def test_how_a_window_ended_that_is_not_saved_is_counted(tmp_path: Path) -> None:
-    """By the ranks that say so; who is on his way or missing is told of otherwise."""
+    """By the ranks that say so; who is on his way, missing or has lost it is named."""
     known = windows(tmp_path)
     known.hear(4, {0: said(0, "disarmed"), 1: said(1, "waiting"), 2: said(2, "disarmed")})
     assert known.status().unsaved == {"disarmed": 2}
     known.hear(4, {0: said(0, "failed"), 1: said(1, "saved"), 2: said(2, "refused")})
-    assert (known.status().saved, known.status().unsaved) == (1, {"failed": 1})
+    assert (known.status().saved, known.status().unsaved) == (1, {})
+    assert known.status().stragglers.keys() == {0, 2, 3}
 
 
 def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -> None:
