@@ -103,20 +103,25 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
 
 
 def _slowed(measured: MeasuredTrace) -> str:
-    """Return by how much recording slowed the job, where that is much."""
-    cost = measured.manifest.cost if measured.manifest else None
-    if cost is None or not cost.step_before_ms or not cost.step_during_ms:
+    """Return by how much recording slowed the job, where that is much.
+
+    By the shortest step: a long one may be so by its own doing, as one with a checkpoint.
+    """
+    if (manifest := measured.manifest) is None:
         return ""
-    if cost.step_during_ms < SLOWED * cost.step_before_ms:
+    before_ms, during_ms = manifest.cost.step_before_ms, manifest.cost.step_during_ms
+    if not before_ms or not during_ms:
         return ""
-    more = cost.step_during_ms / cost.step_before_ms - 1
-    said = f"Recording made the steps {more:.0%} longer ({cost.step_before_ms:,.4g} ms before)"
-    backend = measured.manifest.backend if measured.manifest else ""
-    if backend == "marks":
+    least_ms = min([during_ms, *(length / 1e6 for _, _, length in measured.marked)])
+    if least_ms < SLOWED * before_ms:
+        return ""
+    said = f"Recording made the steps {least_ms / before_ms - 1:.0%} longer"
+    said += f" ({before_ms:,.4g} ms before), if they did no more than others"
+    if manifest.backend == "marks":
         return f"{said}."  # there is no less detail than marks alone
     said += ": what runs much Python has too large a share here"
-    if backend == "python":
-        return f"{said}."  # it consists of stacks
+    if manifest.backend == "python" or not manifest.request.config.get("with_stack"):
+        return f"{said}."  # it consists of stacks, or has none
     return f"{said}; less detail, without stacks, slows less."
 
 

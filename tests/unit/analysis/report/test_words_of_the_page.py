@@ -54,19 +54,42 @@ def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> 
 
 def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
     """That recording slowed the job is said of every capture; what to leave out, where one can."""
-    step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
+    step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 20_000}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
     assert measured.manifest is not None
     (path,) = tmp_path.rglob("*.info.json")
     cost = Cost(open_ms=0, close_ms=0, step_before_ms=10, step_during_ms=20)
     said = {}
-    for backend in ("torch", "marks", "python"):
-        measured.manifest.model_copy(update={"backend": backend, "cost": cost}).save(path)
+    request = measured.manifest.request
+    stacks = request.model_copy(update={"config": {**request.config, "with_stack": True}})
+    for backend in ("torch", "marks", "python", "torch without stacks"):
+        facts = {"backend": backend.split()[0], "cost": cost}
+        facts["request"] = request if "without" in backend else stacks
+        measured.manifest.model_copy(update=facts).save(path)
         lines = verdict(MeasuredTrace(measured.path))
         (said[backend],) = (line for line in lines if "100% longer (10 ms before)" in line)
-    assert said["torch"].endswith("less detail, without stacks, slows less.")
-    assert said["marks"] == "Recording made the steps 100% longer (10 ms before)."
-    assert said["python"].endswith("what runs much Python has too large a share here.")
+    slowed = "Recording made the steps 100% longer (10 ms before), if they did no more than others"
+    share = f"{slowed}: what runs much Python has too large a share here"
+    assert said == {
+        "torch": f"{share}; less detail, without stacks, slows less.",
+        "marks": f"{slowed}.",
+        "python": f"{share}.",
+        "torch without stacks": f"{share}.",
+    }
+
+
+def test_a_step_that_is_long_by_its_own_doing_is_not_put_down_to_recording(tmp_path: Path) -> None:
+    """As one with an evaluation: another beside it took as long as before."""
+    steps = [
+        {"name": f"ProfilerStep#{n}", "cat": "user_annotation", "ts": ts, "dur": dur}
+        for n, (ts, dur) in enumerate([(1, 10_500), (10_600, 80_000)])
+    ]
+    measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step} for step in steps])
+    assert measured.manifest is not None
+    (path,) = tmp_path.rglob("*.info.json")
+    cost = Cost(open_ms=0, close_ms=0, step_before_ms=10, step_during_ms=45)
+    measured.manifest.model_copy(update={"cost": cost}).save(path)
+    assert not any("longer" in line for line in verdict(MeasuredTrace(measured.path)))
 
 
 def test_what_a_capture_has_not_got_is_said_in_the_terminal_too(tmp_path: Path) -> None:
