@@ -89,7 +89,7 @@ class Coordinator:
         self._follower: Follower | None = None
         self._on_part: Callable[[], object] = bool
         self._is_connected = False
-        self._store = TimedStore(self._connect)
+        self._store = TimedStore(self._connect, is_gone=lambda: self.group.is_gone)
         self._thread = own_thread(self._run, "dynprof-agree")
 
     @property

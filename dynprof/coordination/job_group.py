@@ -27,6 +27,8 @@ TIMEOUT = datetime.timedelta(seconds=5)
 """What is asked of the store is there, or the store is not."""
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
+LAUNCHERS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun where the ranks use its own store."""
 COUNTED_APART = (2, 6)
 """From that torch on NCCL's count of collectives has no messages in it, whichever way they go."""
 
@@ -61,6 +63,11 @@ class JobGroup:
     def store(self) -> Any:
         """The store, which tells one group from the next."""
         return self.find_store()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the job has left it and its store with it; that of a launcher lives on."""
+        return self.store is None and os.environ.get(LAUNCHERS_STORE) != "True"
 
     @property
     def machines(self) -> float:

@@ -29,12 +29,17 @@ class TimedStore:
     Args:
         connect: Makes the connection.
         clock: Returns monotonic seconds.
+        is_gone: Whether the job has let go of its store. Where a child of rank 0's still has the
+            server's sockets, as a worker of a loader, nothing is closed, and nobody answers.
     """
 
     def __init__(
-        self, connect: Callable[[], Store], clock: Callable[[], float] = time.monotonic
+        self,
+        connect: Callable[[], Store],
+        clock: Callable[[], float] = time.monotonic,
+        is_gone: Callable[[], bool] = bool,
     ) -> None:
-        self._connect, self._clock = connect, clock
+        self._connect, self._clock, self._is_gone = connect, clock, is_gone
         self._store: Any = None
         self._connection: Connection | None = None  # that of the store, where it was found
         self._call_now: object | None = None
@@ -59,7 +64,7 @@ class TimedStore:
         try:
             if self._store is None:
                 self._begin()
-            if self._connection and self._connection.is_closed:
+            if self._is_gone() or (self._connection and self._connection.is_closed):
                 raise RuntimeError("the job's store is gone")
             found = getattr(self._store, method)(*given)
         finally:

@@ -383,6 +383,7 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     with launched(tmp_path, JOB, *torchrun) as process:
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")
+        steps(tmp_path, 1)  # else it may be importing what an optimizer needs all the while
         psutil.Process(process.pid).suspend()
         before = steps(tmp_path, 1)
         for rank in (0, 1):
