@@ -29,7 +29,8 @@ MOST, TOLD = 200, 20
 
 def in_words(outcome: str, text: str) -> str:
     """Return what became of an edit and why, naming it once."""
-    return text if text.startswith(outcome) else f"{outcome}: {text}"
+    named = text.startswith(outcome)
+    return text if named else f"{outcome}: {text}" if text else outcome
 
 
 @dataclass(frozen=True)

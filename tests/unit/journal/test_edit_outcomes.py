@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dynprof.journal.edit_outcomes import MOST, TOLD, EditOutcomes
+import pytest
+
+from dynprof.journal.edit_outcomes import MOST, TOLD, EditOutcomes, in_words
 
 
 def test_what_was_superseded_waits_no_more() -> None:
@@ -42,3 +44,16 @@ def test_the_status_tells_of_fewer_than_are_remembered() -> None:
     answer = outcomes.answer(1)
     assert answer
     assert answer.outcome == "saved"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "words"),
+    [
+        ("failed", "no trace; a full disk", "failed: no trace; a full disk"),
+        ("superseded", "superseded by request 2", "superseded by request 2"),
+        ("waiting", "", "waiting"),
+    ],
+)
+def test_an_outcome_is_named_once(outcome: str, text: str, words: str) -> None:
+    """Before the reason, unless that does so itself, or there is none."""
+    assert in_words(outcome, text) == words
