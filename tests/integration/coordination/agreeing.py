@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 JOB = """
 import itertools, os, random, time
 import torch, torch.distributed as dist, dynprof as dp
-from dynprof.coordination import leader
+from dynprof.coordination import coordinator, leader, roll
 from dynprof.session import unproposed
 unproposed.PROPOSED_WITHIN_S, leader.NUMBERS_S = 1.0, 30.0
+roll.JOIN_S = coordinator.JOIN_S = 3.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 begin = {late} if rank == 1 else 0
@@ -56,7 +57,7 @@ def job(
     folder: Path,
     count: int,
     directory: str = SHARED,
-    ms: float = 2.0,
+    ms: float = 5.0,
     without: tuple[int, ...] = (),
     said: str = "agree on the steps",
     *launcher: str,
