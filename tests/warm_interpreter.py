@@ -31,7 +31,7 @@ from tests import processes
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
@@ -98,6 +98,8 @@ def run(
     arguments: Sequence[str] = (),
     needs: tuple[str, ...] = SCRIPT,
     patience: float = 1,
+    *,
+    unloads: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as ``python -c`` would, whatever its exit code.
 
@@ -108,12 +110,14 @@ def run(
         arguments: What stands in ``sys.argv`` behind its name.
         needs: What is loaded before it runs.
         patience: How many times as long as usual it may take.
+        unloads: Whether it takes all apart as it ends, as an interpreter does: torch's libraries
+            take a quarter of a second for that. Else it ends behind what ``atexit`` knows.
 
     Raises:
         subprocess.TimeoutExpired: It took too long, and was killed.
     """
-    asked = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env), "warnings": []}
-    asked["arguments"] = list(arguments)
+    asked: dict[str, Any] = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env)}
+    asked |= {"arguments": list(arguments), "unloads": unloads, "warnings": []}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         script = _fork(asked, [output, errors], [], needs)
         try:
@@ -126,16 +130,17 @@ def run(
         return subprocess.CompletedProcess([text], code, output.read(), errors.read())
 
 
-def start(path: Path, env: Mapping[str, str], *warned: str) -> ForkedScript:
+def start(path: Path, env: Mapping[str, str], *warned: str, unloads: bool = False) -> ForkedScript:
     """Start the script of a file in its folder, as ``python path`` would, with pipes.
 
     Args:
         path: Of the script.
         env: Its environment.
         warned: What is to be done with warnings, each as ``-W`` takes it.
+        unloads: As :func:`run` takes it.
     """
     asked: dict[str, Any] = {"text": path.read_text(), "path": str(path), "arguments": []}
-    asked["folder"] = str(path.parent)
+    asked |= {"folder": str(path.parent), "unloads": unloads}
     read, written = zip(*(os.pipe() for _ in range(2)), strict=True)
     pipes = [os.fdopen(end) for end in read]
     files = [os.fdopen(end, "w") for end in written]
@@ -231,7 +236,31 @@ def _main(socket_fd: str, *needs: str) -> None:
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     if script["path"] != "-c":
         main.__file__, sys.path[0] = script["path"], script["folder"]
-    exec(compile(script["text"], main.__dict__.get("__file__", "<string>"), "exec"), vars(main))  # noqa: S102
+    code = compile(script["text"], main.__dict__.get("__file__", "<string>"), "exec")
+    if script["unloads"]:
+        exec(code, vars(main))  # noqa: S102
+    else:
+        _end_without_unloading(lambda: exec(code, vars(main)))  # noqa: S102
+
+
+def _end_without_unloading(script: Callable[[], None]) -> None:
+    """Run a script and end as it does, behind its threads and what ``atexit`` knows."""
+    code = 0
+    try:
+        script()
+    except SystemExit as error:
+        told = error.code if error.code is not None else 0
+        code = told if isinstance(told, int) else 1
+        if code != told:
+            print(told, file=sys.stderr)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,12 @@ class RunningJob:
         script: Its text.
         through: The beginning of its command line, to run it through another program.
         env: Environment variables to add.
+
+    Attributes:
+        unloads: As :func:`warm_interpreter.start` takes it.
     """
+
+    unloads = False
 
     def __init__(
         self, folder: Path, script: str, through: Sequence[str] = PYTHON, **env: str
@@ -116,7 +121,9 @@ class RunningJob:
         for_its_start = any(name.startswith(AT_START) for name in env)
         imports_torch = re.search(r"^ *import .*\btorch\b", script, re.MULTILINE)
         if through is PYTHON and imports_torch and not for_its_start:
-            self.process: Process = warm_interpreter.start(path, {**clean, **env}, PYTHON[-1])
+            self.process: Process = warm_interpreter.start(
+                path, {**clean, **env}, PYTHON[-1], unloads=self.unloads
+            )
         else:
             self.process = start([*through, str(path)], cwd=folder, env={**clean, **env})
 

@@ -128,21 +128,32 @@ def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
 
 
-def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unloads", [True, False])
+def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(
+    tmp_path: Path, unloads: bool
+) -> None:
     """What it prints, where it works, what it is told, and how it ends, are its own."""
     pytest.importorskip("torch", reason="torch is not installed")
     text = """
-import os, sys, threading
+import atexit, os, sys, threading
+atexit.register(print, "what is registered is done")
 print(os.getcwd(), os.environ["TOLD"], __name__, "torch" in sys.modules)
 threading.Thread(target=print, args=("a thread is waited for",)).start()
 raise ValueError("so it ended")
 """
-    done = warm_interpreter.run(text, tmp_path, {**os.environ, "TOLD": "7"})
-    assert done.stdout.splitlines() == [f"{tmp_path} 7 __main__ True", "a thread is waited for"]
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "TOLD": "7"}
+        return warm_interpreter.run(text, tmp_path, env, unloads=unloads)
+
+    done = run(text)
+    assert done.stdout.splitlines() == [
+        f"{tmp_path} 7 __main__ True", "a thread is waited for", "what is registered is done",
+    ]  # fmt: skip
     assert done.stderr.endswith("ValueError: so it ended\n")
     assert done.returncode == 1
-    killed = warm_interpreter.run("import os; os.kill(os.getpid(), 9)", tmp_path, os.environ)
-    assert killed.returncode == -9
+    assert run("import os; os.kill(os.getpid(), 9)").returncode == -9
+    assert [run(f"raise SystemExit({code})").returncode for code in ("", 3, "'no'")] == [0, 3, 1]
 
 
 def test_a_script_without_end_is_killed_with_its_children(

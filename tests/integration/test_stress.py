@@ -138,7 +138,7 @@ def run(folder: Path, script: str, **env: str) -> str:
     job.write_text(WINDOWS + textwrap.dedent(script))
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     clean = {**clean, "OMP_NUM_THREADS": "1", **env}
-    process = warm_interpreter.start(job, clean)
+    process = warm_interpreter.start(job, clean, unloads=True)
     output, errors = process.communicate(timeout=3 * patience_s())  # compilers
     assert process.returncode == 0, errors
     return output

@@ -65,6 +65,8 @@ class TroubledJob(RunningJob):
         env: Environment variables to add.
     """
 
+    unloads = True
+
     def __init__(
         self,
         folder: Path,

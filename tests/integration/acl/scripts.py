@@ -35,7 +35,9 @@ HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\
 
 def run(folder: Path, script: str) -> list[str]:
     """Run a script in a process of its own, for there is one session in each; return its lines."""
-    done = warm_interpreter.run(PRELUDE + textwrap.dedent(script), folder, os.environ)
+    done = warm_interpreter.run(
+        PRELUDE + textwrap.dedent(script), folder, os.environ, unloads=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,16 +17,22 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-optimizer = torch.optim.Adam(model.parameters())
+
+
+@functools.cache
+def optimizer() -> Any:
+    """Return one of torch's: to make it loads the compiler, which no collecting of tests needs."""
+    return torch.optim.Adam(model.parameters())
 
 
 def recorded(path: Path, **settings: Any) -> profile:
     """Train three recorded steps; write the trace."""
+    adam = optimizer()
     with profile(schedule=schedule(wait=0, warmup=1, active=3, repeat=1), **settings) as prof:
         for _ in range(4):
-            optimizer.zero_grad()
+            adam.zero_grad()
             model(torch.randn(4, 8, 32)).square().mean().backward()
-            optimizer.step()
+            adam.step()
             prof.step()
     prof.export_chrome_trace(path)
     return prof

@@ -45,7 +45,9 @@ def run(folder: Path, script: str, code: int = 0, **env: str) -> subprocess.Comp
     place = folder / "place"
     place.mkdir()
     clean = {k: v for k, v in os.environ.items() if k != "ASCEND_WORK_PATH"}
-    done = warm_interpreter.run(PRELUDE + textwrap.dedent(script), place, {**clean, **env})
+    done = warm_interpreter.run(
+        PRELUDE + textwrap.dedent(script), place, {**clean, **env}, unloads=False
+    )
     assert done.returncode == code, done.stderr
     return done
 
