@@ -64,7 +64,7 @@ class StepNumbers:
         self._agreeing.clear()
         for rank, one in replies.items():
             before, mark = self._marks.get(rank, ()), one.mark
-            if mark is None or mark in before:
+            if mark is None or mark in before[-1:]:
                 continue
             if before and mark.step <= before[-1].step:
                 before = ()
