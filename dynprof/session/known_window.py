@@ -79,8 +79,8 @@ class KnownWindow:
     @property
     def ends(self) -> dict[str, int]:
         """How it ended, and on how many ranks so; who is missing is not among them."""
-        present = [rank for rank in self.ranks if rank not in self.missing]
-        outcomes = Counter(map(self.outcome, present))
+        missing = self.missing  # once: it looks at all ranks
+        outcomes = Counter(self.outcome(rank) for rank in self.ranks if rank not in missing)
         return {one: outcomes[one] for one in sorted(outcomes.keys() - {*ON_THE_WAY})}
 
     @property

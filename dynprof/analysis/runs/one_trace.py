@@ -60,9 +60,8 @@ def traces_in(path: Path) -> list[Path]:
 
 def _why_none(path: Path) -> str:
     named = (folder for folder in folders_below(path) if folder.name.endswith(_OF_NPUS))
-    if any(
-        not (folder / INFO_DIR).exists() for folder in named
-    ):  # else it is named so, and lost its trace
+    # One that has such a folder is named so, and has lost its trace.
+    if not all((folder / INFO_DIR).exists() for folder in named):
         return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
     return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
