@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dynprof.coordination.messages import Mark, Reply
     from dynprof.coordination.start_step import Place
@@ -143,10 +143,16 @@ def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> list[Witness]:
         leaders: The marks of the leader, the oldest first.
         others: Those of another rank, which has begun as many collectives.
     """
-    exact = all(mark.is_exact for mark in (*leaders, *others))
-    found = sorted(witnesses(leaders, others))
-    runs = [list(run) for _, run in itertools.groupby(found, attrgetter("by"))]
-    enough = EXACT_WITNESSES if exact else WITNESSES
+    is_exact = all(mark.is_exact for mark in (*leaders, *others))
+    if is_exact:
+        few = -EXACT_WITNESSES - 1  # which do, as a rule; of a thousand ranks that counts
+        if found := _alike(witnesses(leaders[few:], others[few:]), EXACT_WITNESSES):
+            return found
+    return _alike(witnesses(leaders, others), EXACT_WITNESSES if is_exact else WITNESSES)
+
+
+def _alike(found: Iterable[Witness], enough: int) -> list[Witness]:
+    runs = [list(run) for _, run in itertools.groupby(sorted(found), attrgetter("by"))]
     return runs[-1] if 1 <= len(runs) <= 2 and len(runs[-1]) >= enough else []
 
 
