@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
-SCRIPT = "torch", "dynprof.session.startup"
+SCRIPT = "torch", "torch._dynamo", "dynprof.session.startup"
 COMMAND = "dynprof.cli", "dynprof.analysis.runs.newest", "dynprof.analysis.runs.window_report"
-"""What an interpreter loads for each of the two."""
+"""What an interpreter loads for each of the two.
+
+The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one.
+"""
 
 
 class ForkedScript(processes.Process):

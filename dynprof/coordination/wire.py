@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 from pydantic import Field, TypeAdapter
 
 from dynprof.config.file_reading import MAX_BYTES
-from dynprof.coordination.messages import Joined, Message, Parted, Reply
+from dynprof.coordination.messages import (
+    Joined,
+    Mark,
+    Message,
+    Opening,
+    Parted,
+    Profiler,
+    Reply,
+)
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -76,10 +84,12 @@ _COMING_AND_GOING: Any = Union[Joined, Parted]  # noqa: UP007 - read while it ru
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
-def build_readers() -> None:
-    """Build now what reads and writes messages, and no more on a thread beside the job's.
-
-    Pydantic holds a lock as it builds: a child forked meanwhile could never use pydantic.
-    """
+def use_once() -> None:
+    """Build what reads and writes messages, and have it do so."""
     for kind in (_ANY, _COMING_AND_GOING, *get_args(Message), Reply, Joined, Parted):
         _adapter(kind)
+    message_of(to_text(Opening(0, 0, {0: ""}, superseded=((0, 0),))).encode())
+    reply = Reply(0, usable=(Profiler("", ("",)),), mark=Mark(0, 0))
+    lines_of(Reply, to_text(reply).encode())
+    coming_and_going(to_text(Parted(0, reply)).encode())
+    coming_and_going(b"{}")  # is none

@@ -18,22 +18,20 @@ import pydantic.dataclasses  # noqa: F401 - as below
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
-from dynprof.coordination.wire import build_readers
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
-from dynprof.journal.status import status_reader
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.process.standard_descriptors import standard_descriptors_avoided
 from dynprof.requests.watcher import choose_mode
+from dynprof.session.first_use import use_readers
 from dynprof.session.session import Session
 from dynprof.steps.wish import Wish, wished
 from dynprof.windows.this_process import ThisProcess
 
 # What the threads of a session will use is loaded before they begin. A child that the job forks
 # while another thread imports a module never gets that module's lock: where it imports the same
-# one, as a loader's worker may, it waits for ever. So it does in any call of pydantic, where it is
-# forked while another thread builds what reads a type.
+# one, as a loader's worker may, it waits for ever.
 with contextlib.suppress(ImportError):  # isal is not built for every machine
     import isal.igzip  # noqa: F401
 
@@ -92,8 +90,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         process = ThisProcess(layout, place, backends, store=wishes.store)
         watching = choose_mode(wishes.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
-        status_reader()  # built here, as above
-        build_readers()
+        use_readers()
         with standard_descriptors_avoided():
             _begin(session)
     except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start

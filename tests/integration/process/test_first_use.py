@@ -1,0 +1,56 @@
+"""A child that the job forks while a thread of dynprof's reads or writes for the first time."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.processes import run
+
+FORKING = """
+import os, signal, sys, threading, time
+from dynprof.captures.manifest import RequestRecord
+from dynprof.coordination.messages import Joined, Mark, Opening, Reply
+from dynprof.coordination.wire import coming_and_going, lines_of, message_of, to_text
+from dynprof.journal.status import Status, status_reader
+from dynprof.session.first_use import use_readers
+use_readers()  # as dp.init() does
+
+def read_and_write():
+    status_reader().validate_json('{"state": "idle", "job": {"earlier": [{"asked": 2}]}}')
+    message_of(to_text(Opening(1, 5, {2: "why"}, superseded=((1, 2),))).encode())
+    lines_of(Reply, to_text(Reply(1, mark=Mark(1, 2))).encode())
+    coming_and_going(to_text(Joined(1, 2)).encode())
+    record = RequestRecord(number=1, edited_at="", sha256="", config={})
+    RequestRecord.model_validate_json(record.model_dump_json())
+
+def job(busy_s):
+    thread = threading.Thread(target=read_and_write, daemon=True)
+    sys.setswitchinterval(1e-6)  # between any two steps of Python another thread goes on
+    thread.start()
+    until_s = time.perf_counter() + busy_s
+    while time.perf_counter() < until_s:
+        pass
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        read_and_write()
+        os._exit(0)
+    os._exit(os.waitpid(child, 0)[1] != 0)
+
+def ended_well(busy_s):
+    pid = os.fork()
+    if pid == 0:
+        job(busy_s)
+    return os.waitpid(pid, 0)[1] == 0
+
+print(sum(not ended_well(trial * 2e-5) for trial in range(150)), "children hang")
+"""
+
+
+@pytest.mark.slow
+def test_a_child_forked_meanwhile_is_not_kept_waiting() -> None:
+    """Pydantic holds locks as it does a thing for the first time, and the child would get them."""
+    done = run([sys.executable, "-c", FORKING])
+    assert (done.stdout, done.stderr) == ("0 children hang\n", "")
