@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import gzip
 import json
 import os
@@ -86,11 +87,15 @@ def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
     raise AssertionError(f"waited {limit_s:.0f} s for {what}")
 
 
-def manifest_paths(folder: Path) -> list[Path]:
-    """Return those of all captures below a folder, in which folders come and go meanwhile."""
-    places = ((Path(place), names) for place, _, names in os.walk(folder))
+def below(folder: Path, pattern: str) -> list[Path]:
+    """Return what is named so below a folder, in which folders come and go meanwhile.
+
+    ``Path.rglob`` raises where one goes that it is about to look into.
+    """
     return [
-        place / name for place, names in places for name in names if name.endswith(".info.json")
+        Path(place, name)
+        for place, folders, names in os.walk(folder)
+        for name in fnmatch.filter([*folders, *names], pattern)
     ]
 
 
@@ -168,7 +173,7 @@ class RunningJob:
         return manifest, read_trace(path, manifest)
 
     def _manifest_path(self, number: int) -> Path | None:
-        found = (path for path in manifest_paths(self.root) if self._is_saved(path, number))
+        found = (path for path in below(self.root, "*.info.json") if self._is_saved(path, number))
         return next(found, None)
 
     def _is_saved(self, path: Path, number: int) -> bool:

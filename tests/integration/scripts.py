@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes, warm_interpreter
-from tests.integration.running import manifest_paths
+from tests.integration.running import below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str
 
 def manifests(folder: Path) -> list[Any]:
     """Return the manifests of a script's captures, in order of their requests."""
-    found = map(load_manifest, manifest_paths(folder / "prof_config"))
+    found = map(load_manifest, below(folder / "prof_config", "*.info.json"))
     return sorted(found, key=lambda manifest: manifest.request.number)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.running import PYTHON, wait_for
+from tests.integration.running import PYTHON, below, wait_for
 from tests.integration.troubled import TroubledJob, small_disk, without_privilege
 from tests.processes import run
 
@@ -32,7 +32,7 @@ def given_up(tmp_path: Path, size: str, *, active: int, least_mb: float) -> tupl
         manifest, trace = job.capture()
         job.ends_unharmed()
         assert trace == {}
-        left = sorted(path.name for path in disk.rglob("*") if path.is_file())
+        left = sorted(path.name for path in below(disk, "*") if path.is_file())
         assert left == ["rank_0.info.json", "rank_0.metadata.json"]
         return manifest.reason, job.log()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests.integration.running import RunningJob, manifest_paths, steps_in, wait_for
+from tests.integration.running import RunningJob, below, steps_in, wait_for
 from tests.integration.troubled import TroubledJob
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -130,7 +130,7 @@ def test_the_interpreter_shuts_down_inside_a_window(tmp_path: Path, end: str) ->
         job.process.communicate()
         assert job.process.returncode in (0, 1)
         if "_exit" in end:
-            assert not list(job.root.rglob("*.gz"))
+            assert not below(job.root, "*.gz")
         else:
             manifest, trace = job.capture()
             assert (manifest.complete, manifest.steps.recorded) == (False, 30)
@@ -165,15 +165,15 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
             job.edit(**STATES[state])
         job.when(state, lambda status: status.state == state)
         if state == "saving":
-            wait_for("its manifest", lambda: manifest_paths(job.root) or None)
+            wait_for("its manifest", lambda: below(job.root, "*.info.json") or None)
         job.process.kill()
         job.process.wait()
-        assert not list(job.root.rglob("*.gz"))
-        manifests = [load_manifest(path) for path in manifest_paths(job.root)]
+        assert not below(job.root, "*.gz")
+        manifests = [load_manifest(path) for path in below(job.root, "*.info.json")]
         begun = "saving it has begun and not ended; a process that was killed leaves it so"
         assert [one.reason for one in manifests] == [begun] * (state == "saving")
         assert state in ("idle", "saving") or "accepted" in job.log()
-    for path in job.root.rglob("*.saving"):
+    for path in below(job.root, "*.saving"):
         os.utime(path, (0, 0))  # what is younger than a minute may be in the making
     with TroubledJob(tmp_path) as job:
         if state in GONE:
@@ -183,7 +183,7 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
         job.edit(active=2, start_step=0, warmup=0, with_stack=False)
         manifest, trace = job.capture()
         assert (manifest.complete, len(steps_in(trace))) == (True, 2)
-        assert not [p for p in job.root.rglob("*.saving") if p.is_dir()]
+        assert not [p for p in below(job.root, "*.saving") if p.is_dir()]
         job.ends_unharmed()
 
 
@@ -195,7 +195,7 @@ def test_sigterm(tmp_path: Path) -> None:
         job.process.terminate()
         job.process.communicate()
         assert job.process.returncode == -signal.SIGTERM
-        assert not list(job.root.rglob("*.gz"))
+        assert not below(job.root, "*.gz")
 
 
 def test_the_memory_limit(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
-from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.running import LOOP, RunningJob, below, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,6 +210,6 @@ def test_files_are_private_though_the_umask_is_not(tmp_path: Path) -> None:
         job.edit(active=1, analyse=True, experimental_config=both)
         job.capture()
         wait_for("the analysis", lambda: "analysed" in job.log() or None)
-        assert list(job.root.rglob("*.parquet"))
-        modes = {path: path.stat().st_mode & 0o007 for path in job.root.rglob("*")}
+        assert below(job.root, "*.parquet")
+        modes = {path: path.stat().st_mode & 0o007 for path in below(job.root, "*")}
     assert {path for path, mode in modes.items() if mode} == set()

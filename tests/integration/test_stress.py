@@ -12,7 +12,7 @@ import pytest
 from dynprof.captures.manifest import load_manifest
 from tests import warm_interpreter
 from tests.integration.launching import end_well, ranks
-from tests.integration.running import DESCENT, manifest_paths, read_trace, steps_in
+from tests.integration.running import DESCENT, below, read_trace, steps_in
 from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -147,7 +147,7 @@ def run(folder: Path, script: str, **env: str) -> str:
 def whole_captures(folder: Path) -> list[Manifest]:
     """Return the manifests of the windows that closed by themselves; check their traces."""
     found = []
-    for path in manifest_paths(folder):
+    for path in below(folder, "*.info.json"):
         manifest = load_manifest(path)
         assert manifest.reason in ("", "the process ended", "shutdown() was called")
         steps = manifest.steps

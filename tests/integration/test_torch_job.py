@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.running import (
+    PYTHON,
     TORCH_JOB,
     TORCH_JOB_WITH_OPTIMIZER,
     RunningJob,
@@ -190,7 +191,7 @@ def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:
             dp.step()
         print("torch._inductor" in sys.modules)
         """
-    with RunningJob(tmp_path, script) as job:
+    with RunningJob(tmp_path, script, [*PYTHON]) as job:  # an interpreter of its own
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1)
         assert job.end().strip() == "False"

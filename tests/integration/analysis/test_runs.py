@@ -15,7 +15,7 @@ from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.analysis.traces import recorded, rows
 from tests.integration.launching import end_well, ranks
-from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.integration.running import TORCH_JOB, RunningJob, below, wait_for
 from tests.pace import slowness
 from tests.processes import DYNPROF, run, start
 
@@ -36,7 +36,7 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
                  metadata={"run": 7})  # fmt: skip
         manifest, _ = job.capture()
         wait_for("the log", lambda: "analysed step_" in job.log() or None)
-        (folder,) = job.root.rglob("ASCEND_PROFILER_OUTPUT")
+        (folder,) = below(job.root, "ASCEND_PROFILER_OUTPUT")
     names = {path.name for path in folder.iterdir()}
     assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
     assert {"ascend_pytorch_profiler_0.db", "analysis.db"} <= names
@@ -68,7 +68,7 @@ def test_one_broken_capture_does_not_keep_the_others(tmp_path: Path) -> None:
     (tmp_path / "broken.pt.trace.json").write_text("no trace")
     with pytest.raises(CaptureError, match=r"broken\.pt\.trace\.json"):
         analyse(tmp_path, max_process_number=2)
-    assert len(list(tmp_path.rglob("operator_details.csv"))) == 2
+    assert len(below(tmp_path, "operator_details.csv")) == 2
     done = run([*DYNPROF, "analyse", tmp_path])
     assert done.returncode == 1
     assert "broken.pt.trace.json" in done.stderr

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.running import LOOP, TORCH_JOB, RunningJob, steps_in, wait_for
+from tests.integration.running import LOOP, TORCH_JOB, RunningJob, below, steps_in, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def test_marks_and_steps_are_all_there_is(tmp_path: Path, script: str) -> None:
         assert {event.get("cat") for event in trace["traceEvents"]} == {
             "mstx", "user_annotation", None,
         }  # fmt: skip
-        path = wait_for("the table", lambda: next(job.root.rglob("msprof_tx.csv"), None))
+        path = wait_for("the table", lambda: next(iter(below(job.root, "msprof_tx.csv")), None))
         with path.open(newline="") as file:
             assert len(list(csv.DictReader(file))) == 9
         assert "NPU is left out" not in job.log()

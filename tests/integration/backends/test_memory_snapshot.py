@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.profiler import profile, tensorboard_trace_handler
-from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+from tests.integration.running import TORCH_JOB, RunningJob, below, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -33,7 +33,7 @@ def points(folder: Path) -> dict[str, Any]:
     """Wait for the timeline in a folder, at any depth; return the CPU's points."""
 
     def found() -> Path | None:
-        return next(iter(folder.rglob("memory_timeline.html")), None)
+        return next(iter(below(folder, "memory_timeline.html")), None)
 
     page = wait_for("the timeline", found)
     assert "<svg" in page.read_text()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.running import TORCH_JOB, RunningJob
+from tests.integration.running import TORCH_JOB, RunningJob, below
 from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -43,7 +43,7 @@ print("saving", flush=True)
 
 def left_behind(job: RunningJob) -> list[str]:
     """Return the names of the files under the captures' folder."""
-    return sorted(p.name for p in (job.root / "to").rglob("*") if p.is_file())
+    return sorted(p.name for p in below(job.root / "to", "*") if p.is_file())
 
 
 def the_manifest(job: RunningJob) -> Manifest:
@@ -114,8 +114,8 @@ def test_a_process_that_dies_leaves_no_half_file(tmp_path: Path, ending: str, co
     with RunningJob(tmp_path, SAVING + ending) as job:
         job.process.communicate()
         assert job.process.returncode == code
-        assert not list((job.root / "to").rglob("*.gz"))
-        (text,) = [p.read_text() for p in (job.root / "to").rglob("*.info.json")]
+        assert not below(job.root / "to", "*.gz")
+        (text,) = [p.read_text() for p in below(job.root / "to", "*.info.json")]
         assert "has begun and not ended" in text
 
 
@@ -153,7 +153,7 @@ sys.exit(3)
     with RunningJob(tmp_path, SAVING + script) as job:
         _, errors = job.process.communicate()
         assert "SystemExit: 7" in errors
-        assert list((job.root / "to").rglob("*.gz"))
+        assert below(job.root / "to", "*.gz")
         assert the_manifest(job).complete
 
 

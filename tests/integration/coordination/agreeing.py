@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from tests.integration.launching import end_well, launched, ranks
-from tests.integration.running import manifest_paths, wait_for
+from tests.integration.running import below, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def everything(folder: Path) -> str:
 
 def manifests(folder: Path) -> list[Manifest]:
     """Return those of all saved captures below a folder."""
-    found = [load_manifest(path) for path in manifest_paths(folder)]
+    found = [load_manifest(path) for path in below(folder, "*.info.json")]
     return [manifest for manifest in found if manifest.cost.save_ms is not None]
 
 

@@ -21,7 +21,7 @@ from dynprof.coordination.job_store import KEPT
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
-from tests.integration.running import DESCENT, wait_for
+from tests.integration.running import DESCENT, below, wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, start
 
@@ -148,7 +148,7 @@ def killed(process: Process) -> None:
 
 def captured(folder: Path) -> Sequence[int]:
     """Return the ranks that have captures."""
-    return sorted(load_manifest(path).rank for path in folder.rglob("rank_*.info.json"))
+    return sorted(load_manifest(path).rank for path in below(folder, "rank_*.info.json"))
 
 
 def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         assert dynprof("arm", tmp_path / "desk_0", "--active", 300)[0] == 0
         heard(tmp_path, 2, "; recording steps")
         killed(running[2])
-        (path,) = wait_for("the record", lambda: [*tmp_path.rglob("window.json")] or None)
+        (path,) = wait_for("the record", lambda: below(tmp_path, "window.json") or None)
         wait_for("the end", lambda: others_saved(path) or None)
         record = load_window_record(path)
         assert record.missing == {2: "it does not answer"}
@@ -218,7 +218,7 @@ def test_a_rank_that_is_stopped_and_goes_on_in_time(tmp_path: Path) -> None:
         )
         os.kill(running[1].pid, signal.SIGCONT)
         wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
-    firsts = {load_manifest(path).steps.first for path in tmp_path.rglob("rank_*.info.json")}
+    firsts = {load_manifest(path).steps.first for path in below(tmp_path, "rank_*.info.json")}
     assert len(firsts) == 1
 
 
@@ -253,7 +253,7 @@ def test_an_evaluation_that_others_do_not_wait_for(tmp_path: Path) -> None:
         evaluation.unlink()
         wait_for("three captures", lambda: captured(tmp_path).count(1) or None)
         wait_for("the others'", lambda: captured(tmp_path) == [0, 0, 1, 2, 2] or None)
-    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    found = [load_manifest(path) for path in below(tmp_path, "rank_*.info.json")]
     firsts = sorted(one.steps.first for one in found)
     assert len(set(firsts[2:])) == 1
 
@@ -306,7 +306,7 @@ def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             code, errors = arm(tmp_path, 0)
             assert code == 0, errors
             assert "3 of 3 ranks saved it: " in errors
-    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    found = [load_manifest(path) for path in below(tmp_path, "rank_*.info.json")]
     assert sorted(manifest.rank for manifest in found) == [0, 0, 1, 1, 2, 2]
     assert len({(one.steps.first, one.steps.last) for one in found}) == 2
     assert all(one.complete for one in found)
@@ -374,7 +374,7 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
         assert "2 of 2 ranks saved it: " in errors
         (tmp_path / "enough").touch()
         end_well([process])
-    found = [load_manifest(path) for path in tmp_path.rglob("rank_*.info.json")]
+    found = [load_manifest(path) for path in below(tmp_path, "rank_*.info.json")]
     anew = [one for one in found if one.pid not in before]
     assert sorted(one.rank for one in anew) == [0, 1]
     assert len({(one.steps.first, one.steps.last) for one in anew}) == 1

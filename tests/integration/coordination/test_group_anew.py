@@ -10,7 +10,7 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, free_port, ranks
-from tests.integration.running import wait_for
+from tests.integration.running import below, wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -64,7 +64,7 @@ def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
             assert "2 of 2 ranks saved it: " in errors
             (tmp_path / f"enough_{number}").touch()
         assert "Traceback" not in end_well(running)
-    found = [load_manifest(path) for path in root.rglob("rank_*.info.json")]
+    found = [load_manifest(path) for path in below(root, "rank_*.info.json")]
     assert len(found) == 6
     assert len({(one.steps.first, one.steps.last) for one in found}) == 3
 

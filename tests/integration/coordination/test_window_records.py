@@ -13,7 +13,7 @@ from dynprof.session.known_window import LEFT
 from tests.integration.commands import dynprof, start
 from tests.integration.coordination import agreeing
 from tests.integration.coordination.agreeing import APART, JOB, everything, job, the_record
-from tests.integration.running import wait_for
+from tests.integration.running import below, wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -29,7 +29,7 @@ def test_windows_that_follow_each_other_at_once(tmp_path: Path) -> None:
             dynprof("arm", root, "--active", steps)
         code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
         assert code == 0, errors
-    records = [load_window_record(path) for path in root.rglob("window.json")]
+    records = [load_window_record(path) for path in below(root, "window.json")]
     assert records
     for record in records:
         outcomes = {one.outcome for one in record.ranks.values()}
@@ -45,7 +45,7 @@ def test_who_waits_for_a_cancel_waits_for_the_captures(tmp_path: Path) -> None:
             assert dynprof("arm", root, "--active", 100_000, "--ranks", ranks)[0] == 0
             _wait_until(tmp_path, "opened at", opened)
             code, output, errors = dynprof("cancel", root, "--wait")
-            newest = max(root.rglob("window.json"), key=lambda path: path.stat().st_mtime_ns)
+            newest = max(below(root, "window.json"), key=lambda path: path.stat().st_mtime_ns)
             saved = load_window_record(newest).ranks
             assert {one.outcome for one in saved.values()} == {"saved"}, errors
             own = [saved[0].capture] if 0 in saved else []
@@ -68,7 +68,7 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
     with job(tmp_path, 3, APART, leaving=leaving):
         assert dynprof("arm", root, "--active", 100_000)[0] == 0
         wait_for("the windows", lambda: _opened(tmp_path) == 3 or None)
-    (path,) = root.rglob("window.json")
+    (path,) = below(root, "window.json")
     record = load_window_record(path)
     told = {rank: one.outcome for rank, one in record.ranks.items()}
     assert told == dict.fromkeys({1, 2} - record.missing.keys() | {0}, "saved")
@@ -106,7 +106,7 @@ def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> No
         (tmp_path / "leave").touch()
         why = LEFT.format("open")
         wait_for("the end", lambda: the_record(tmp_path / "desk_0").missing == {1: why} or None)
-    assert [load_manifest(path).rank for path in tmp_path.rglob("rank_*.info.json")] == [1]
+    assert [load_manifest(path).rank for path in below(tmp_path, "rank_*.info.json")] == [1]
 
 
 def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_folders_whose_names_are_not_utf_8(tmp_path: Path) -> None:
     with job(folder, 2, APART):
         code, _, errors = dynprof("arm", folder / "desk_0", "--active", 2, "--wait")
         assert code == 0, errors
-    (path,) = folder.rglob("window.json")
+    (path,) = below(folder, "window.json")
     record = load_window_record(path)
     assert record.complete
     for place in (record.leader, record.ranks[0].capture, record.ranks[1].capture):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.delivery.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
-from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.running import LOOP, RunningJob, below, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +99,7 @@ def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bu
     with job(tmp_path, bucket, allowed=f"{scratch}:{PLACE}") as running:
         running.edit(prof_dir=PLACE, active=2, storage={"scratch_dir": str(scratch), "retry_s": 0})
         running.when("the capture", lambda status: bool(status.last_capture))
-        (manifest,) = scratch.rglob("rank_0.info.json")
+        (manifest,) = below(scratch, "rank_0.info.json")
         os.utime(manifest, (1e9, 1e9))
         said = dynprof("status", running.root)[1]
     folder = manifest.parent.parent

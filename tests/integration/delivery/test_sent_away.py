@@ -25,7 +25,7 @@ from tests.integration.delivery.buckets import (
     log,
 )
 from tests.integration.launching import end_well, ranks
-from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.running import LOOP, RunningJob, below, wait_for
 
 
 def steps_of(trace: bytes) -> list[int]:
@@ -61,7 +61,7 @@ def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:
     assert status.last_capture == f"s3://runs/{manifest_key}"
     assert str(status.last_capture) in output
     assert "outgoing" not in {path.name for path in running.root.iterdir()}
-    said = "".join(p.read_text() for p in running.root.rglob("*") if p.is_file())
+    said = "".join(p.read_text() for p in below(running.root, "*") if p.is_file())
     assert SECRET not in said + output + errors + "".join(map(str, found.values()))
 
 
@@ -78,7 +78,7 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
             keys = bucket.objects()
     assert any(key.endswith("trace.json.gz") for key in keys)
     assert "tried again, for 600 s" in log(running.root)
-    assert not [path for path in (running.root / "outgoing").rglob("*") if path.is_file()]
+    assert not [path for path in below(running.root / "outgoing", "*") if path.is_file()]
 
 
 def test_what_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
@@ -150,7 +150,7 @@ def test_a_capture_is_put_together_on_the_machines_own_disk(tmp_path: Path) -> N
     expected = list(range(manifest.steps.first, manifest.steps.last + 1))
     assert steps_of((here / str(manifest.trace)).read_bytes()) == expected
     assert files(scratch) == []
-    assert {oct(p.stat().st_mode & 0o007) for p in here.rglob("*") if p.is_file()} == {"0o0"}
+    assert {oct(p.stat().st_mode & 0o007) for p in below(here, "*") if p.is_file()} == {"0o0"}
 
 
 def test_a_capture_of_the_same_steps_takes_no_others_name(tmp_path: Path) -> None:
