@@ -52,5 +52,6 @@ print(sum(not ended_well(trial * 2e-5) for trial in range(150)), "children hang"
 @pytest.mark.slow
 def test_a_child_forked_meanwhile_is_not_kept_waiting() -> None:
     """Pydantic holds locks as it does a thing for the first time, and the child would get them."""
-    done = run([sys.executable, "-c", FORKING])
+    forks = "ignore::DeprecationWarning"  # Python 3.12 warns of those beside threads
+    done = run([sys.executable, "-W", forks, "-c", FORKING])
     assert (done.stdout, done.stderr) == ("0 children hang\n", "")
