@@ -13,7 +13,7 @@ import os, signal, sys, threading, time
 from dynprof.captures.manifest import RequestRecord
 from dynprof.coordination.messages import Joined, Mark, Opening, Reply
 from dynprof.coordination.wire import coming_and_going, lines_of, message_of, to_text
-from dynprof.journal.status import Status, status_reader
+from dynprof.journal.status import status_reader
 from dynprof.session.first_use import use_readers
 use_readers()  # as dp.init() does
 
