@@ -47,7 +47,8 @@ for settings in ({{}}, {{"record_shapes": True, "profile_memory": True}}):
 
 def captured(way: str, folder: str) -> list[dict[str, Any]]:
     """Record in a process of its own, closing one way; return the traces, the oldest first."""
-    env = {**os.environ, "DYNPROF_CLOSE": way, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "DYNPROF_CLOSE": way, "PYTHONPATH": path}
     script = f"import sys; sys.argv[1:] = ['1', {DEVICE!r}]\n{JOB}"
     subprocess.run([sys.executable, "-c", script], cwd=folder, env=env, check=True)
     paths = sorted(Path(folder).rglob("*.pt.trace.json.gz"), key=lambda p: p.stat().st_mtime_ns)

@@ -35,12 +35,16 @@ class MemoryHistory(Companion):
         import torch
 
         for name in (activity.lower() for activity in activities if activity != "CPU"):
-            memory = getattr(getattr(torch, name, None), "memory", None)
-            if hasattr(memory, "_record_memory_history"):
+            device = getattr(torch, name, None)
+            memory = getattr(device, "memory", None)
+            if not hasattr(memory, "_record_memory_history"):
+                yield NoHistory(f"{name.upper()} keeps no history of its memory here")
+            elif not getattr(device, "is_initialized", lambda: True)():
+                # torch 2.11 crashes where its allocator, which is not there yet, is asked
+                yield NoHistory(f"this process has not used {name.upper()} yet")
+            else:
                 asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
                 yield cls(memory, is_recording=bool(asks and asks()))
-            else:
-                yield NoHistory(name.upper())
 
     def start(self) -> None:
         """Let the allocator remember."""
@@ -74,15 +78,15 @@ class MemoryHistory(Companion):
 
 
 class NoHistory(Companion):
-    """Says that a device has none.
+    """Says why a device has none.
 
     Args:
-        device: Its name.
+        why: In words.
     """
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Say it."""
-        return (f"memory_snapshot: {self._device} keeps no history of its memory here",)
+        return (f"memory_snapshot: {self._why}",)

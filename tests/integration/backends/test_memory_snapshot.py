@@ -74,6 +74,20 @@ def test_a_device_without_a_history_says_so() -> None:
         assert found.save(Path()) == ("memory_snapshot: XPU keeps no history of its memory here",)
 
 
+def test_a_device_that_was_not_used_yet_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its allocator is not there: torch 2.11 on an H100 dies of the question whether it records."""
+
+    def ask() -> bool:
+        pytest.fail("asking crashes the process")
+
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", ask, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    (found,) = MemoryHistory.of_devices(("CPU", "CUDA"))
+    found.start()
+    found.stop()
+    assert found.save(Path()) == ("memory_snapshot: this process has not used CUDA yet",)
+
+
 class FakeMemory:
     """An allocator that keeps a history, as ``torch.cuda.memory`` does."""
 
