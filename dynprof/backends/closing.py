@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends import cupti
 from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+VARIABLE = "DYNPROF_CLOSE"
 PATIENCE_S = 15.0
 """So long after the self-test began nobody waits for it any more: the machine is busy."""
 _TESTING = "the self-test of the detached close is still running"
@@ -41,8 +43,10 @@ def is_being_tested() -> bool:
     return SELF_TEST.answer is None and SELF_TEST.running_s() < PATIENCE_S
 
 
-def waited_for(device: str | None) -> str:
-    """Wait for a kind of device, as the ordinary close does, so that its last kernels are kept.
+def ended_on(device: str | None) -> str:
+    """Wait for a kind of device, as the ordinary close does, and record nothing more of it.
+
+    Its last kernels are kept, and none of the steps that come while the events are collected.
 
     Returns:
         In words for how long; nothing where there is no device.
@@ -51,6 +55,7 @@ def waited_for(device: str | None) -> str:
         return ""
     began_s = time.perf_counter()
     getattr(sys.modules["torch"], device).synchronize()
+    cupti.stop_recording()
     return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"
 
 
@@ -73,11 +78,13 @@ def ask_for_nothing(profile: Any) -> bool:
 
 def _why_inline(activities: tuple[str, ...]) -> str | None:
     """Say why the self-test does not matter; None where it does."""
-    asked = os.environ.get("DYNPROF_CLOSE", "")
+    asked = os.environ.get(VARIABLE, "")
     if asked == "inline":
-        return "inline: DYNPROF_CLOSE=inline"
+        return f"inline: {VARIABLE}=inline"
     if activities != ("CPU",) and asked != "detached":
-        return "inline: the detached close has not been tried on a device yet"
+        return f"inline: on a device {VARIABLE}=detached asks for the detached close"
+    if activities != ("CPU",) and not cupti.loaded():
+        return "inline: without CUPTI a device is recorded beyond the window"
     if asked != "detached" and _address_space_is_limited():
         return "inline: the process's address space is limited (RLIMIT_AS)"
     return None
@@ -117,8 +124,6 @@ def choose_writer(profiler: Any) -> Callable[[Path], None] | None:
     Args:
         profiler: A ``torch.profiler.profile`` that has ended.
     """
-    if profiler.use_device:  # which has not been tried
-        return None
     with contextlib.suppress(BackendError):
         functions, _ = choose_close(("CPU",))
         return writer_of(profiler.profiler, functions) if functions else None

@@ -24,10 +24,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
 _RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
@@ -101,7 +104,7 @@ class DetachedClose:
         Raises:
             BackendError: There is none.
         """
-        return Taken(self, self._taken_from(everywhere=False))
+        return Taken(self, self.taken_from(everywhere=False))
 
     def take_off_all(self, *, at_once: bool = False) -> Taken:
         """End the recording of all threads and return its state; microseconds.
@@ -114,7 +117,7 @@ class DetachedClose:
             BackendError: There is none.
         """
         if at_once:
-            return Taken(self, self._taken_from(everywhere=True))
+            return Taken(self, self.taken_from(everywhere=True))
         state = self._get(True)
         if not state:
             raise BackendError("no profiler state lies on all threads")
@@ -122,12 +125,14 @@ class DetachedClose:
         return Taken(self, None)
 
     def settle_all(self) -> None:
-        """End the recording of all threads, so that it can be collected: a tenth of a second.
+        """End the recording of all threads, so that it can be collected.
+
+        Waits a tenth of a second for operators of others at most, where they sleep a tenth of it.
 
         Raises:
             BackendError: There is none.
         """
-        state = self.take_off_all().off()
+        state = self.take_off_all().off(under_way=let_others_leave)
         if state is not None:
             self._put_on(state)
 
@@ -135,12 +140,8 @@ class DetachedClose:
         """Record nothing on any thread of a child that was just forked; takes no lock."""
         self._pop(True)
 
-    def take_late(self) -> _Returned:
-        """Take the state from all threads, some time after their recording has ended."""
-        time.sleep(UNDER_WAY_S)
-        return self._taken_from(everywhere=True)
-
-    def _taken_from(self, *, everywhere: bool) -> _Returned:
+    def taken_from(self, *, everywhere: bool) -> _Returned:
+        """Take the state off the calling thread, or off all."""
         state = self._popped(everywhere=everywhere)
         self._remove_callback(state.pointer)
         return state
@@ -222,15 +223,19 @@ class Taken:
         if state is not None:
             self._functions.let_go(state)
 
-    def off(self) -> _Returned | None:
+    def off(self, under_way: Callable[[float], object] = time.sleep) -> _Returned | None:
         """Return the state once no thread can write into it any more; None where it is gone.
+
+        Args:
+            under_way: Waits for operators that are, so many seconds at most.
 
         Raises:
             BackendError: It does not lie on all threads any more.
         """
         if self._lies_on_all:
             self._lies_on_all = False
-            self._state = self._functions.take_late()
+            under_way(UNDER_WAY_S)
+            self._state = self._functions.taken_from(everywhere=True)
         state, self._state = self._state, None
         if state is not None:
             let_others_leave()

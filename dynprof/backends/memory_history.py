@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from dynprof.companions import Companion
+from dynprof.companions import Companion, Lacking
 from dynprof.files.layout import open_private
 
 if TYPE_CHECKING:
@@ -34,14 +34,15 @@ class MemoryHistory(Companion):
         """Yield one for each watched device; one that only says so where it keeps no history."""
         import torch
 
-        for name in (activity.lower() for activity in activities if activity != "CPU"):
+        for activity in (one for one in activities if one != "CPU"):
+            name = activity.lower()
             device = getattr(torch, name, None)
             memory = getattr(device, "memory", None)
             if not hasattr(memory, "_record_memory_history"):
-                yield NoHistory(f"{name.upper()} keeps no history of its memory here")
+                yield Lacking(f"memory_snapshot: {activity} keeps no history of its memory here")
             elif not getattr(device, "is_initialized", lambda: True)():
                 # torch 2.11 crashes where its allocator, which is not there yet, is asked
-                yield NoHistory(f"this process has not used {name.upper()} yet")
+                yield Lacking(f"memory_snapshot: this process has not used {activity} yet")
             else:
                 asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
                 yield cls(memory, is_recording=bool(asks and asks()))
@@ -75,18 +76,3 @@ class MemoryHistory(Companion):
         with open_private(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
             pickle.dump(snapshot, file)
         return ()
-
-
-class NoHistory(Companion):
-    """Says why a device has none.
-
-    Args:
-        why: In words.
-    """
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Say it."""
-        return (f"memory_snapshot: {self._why}",)

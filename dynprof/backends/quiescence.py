@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import threading
 import time
 from pathlib import Path
 
-PAUSE_S = 0.05
+PAUSES_S = (0.005, 0.01, 0.02, 0.05)
+"""Between looks, the last again and again: mostly everybody sleeps, and a step is kept waiting."""
 PATIENCE_S = 60.0
 """Longer than any thread that wants to run has to wait for a processor."""
 FALL_ASLEEP_S = 1.0
@@ -41,12 +43,13 @@ class _Thread:
         return now is None or now.ticks >= self.ticks + TICKS or (self.asleep and now.asleep)
 
 
-def let_others_leave() -> None:
+def let_others_leave(patience_s: float = PATIENCE_S) -> None:
     """Wait until every other thread has left what it was in, if that takes only microseconds."""
-    me, deadline_s = threading.get_native_id(), time.monotonic() + PATIENCE_S
+    me, deadline_s = threading.get_native_id(), time.monotonic() + patience_s
     inside = {task: seen for task in tasks() if task != me and (seen := _look_at(task))}
-    while inside and time.monotonic() < deadline_s:
-        time.sleep(PAUSE_S)
+    pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+    while inside and (left_s := deadline_s - time.monotonic()) > 0:
+        time.sleep(min(next(pauses), left_s))
         now = {task: _look_at(task) for task in inside}
         inside = {
             task: dataclasses.replace(seen, asleep=last.asleep)

@@ -11,12 +11,14 @@ import json
 import platform
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
 from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
 from dynprof.backends.cuda_streams import CUDA_STREAMS
 from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.devices import device_activities, used
 from dynprof.backends.forks import end_settings_thread, guard_forks, undisturbed
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
@@ -27,7 +29,7 @@ from dynprof.backends.torch_features import experimental_config, has, has_on, la
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import follow_graph_captures, in_backward, why_not_now
-from dynprof.companions import Companions, companions_for
+from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
 from dynprof.requests.capabilities import Capabilities
 
@@ -115,6 +117,8 @@ class TorchBackend:
         if plan.config.with_stack and (sys.getprofile() or threading.getprofile()):
             text = "with_stack would take the place of the job's own sys.setprofile()"
             raise BackendError(f"{text}; ask without it")
+        asked = plan.activities
+        plan = plan if plan.script else replace(plan, activities=used(torch, asked))
         session = ScriptSession() if plan.script else KINETO
         facts = _rank_facts(rank)
         functions, closing = choose_close(
@@ -126,7 +130,8 @@ class TorchBackend:
         profiler = _profiler(plan, all_threads=all_threads)
         if not (plan.script or all_threads) and (reason := _why_one_thread()):
             closing += f"; only the thread that opened the window is recorded: {reason}"
-        companions = Companions(_companions(plan, scratch))
+        unused = [_not_used(name) for name in asked if name not in plan.activities]
+        companions = Companions([*_companions(plan, scratch), *unused])
         recording = TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
         )
@@ -154,16 +159,8 @@ def _is_on_here(torch: Any) -> bool:
     return bool(torch.autograd._profiler_enabled()) and not in_backward()
 
 
-def device_activities(torch: Any) -> tuple[str, ...]:
-    """Return what torch can watch here, without creating a device context."""
-    supported = {activity.name for activity in torch.profiler.supported_activities()}
-    found = ["CPU"]
-    # device_count() asks NVML; is_available() would start CUDA and so break a later fork.
-    if "CUDA" in supported and torch.cuda.device_count() > 0:
-        found.append("CUDA")
-    if "XPU" in supported and torch.xpu.device_count() > 0:
-        found.append("XPU")
-    return tuple(found)
+def _not_used(activity: str) -> Lacking:
+    return Lacking(f"{activity} was not recorded: this process had not used it yet")
 
 
 def _profiler(plan: Plan, *, all_threads: bool) -> Any:

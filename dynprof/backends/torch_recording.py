@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.begin import begin
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, waited_for
+from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, ended_on
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.detached_close import find
 from dynprof.backends.end_in_place import end_in_place
@@ -138,7 +138,7 @@ class TorchRecording:
         self._step.end()
         ANNOTATIONS.end()
         if self._functions:
-            self.closing += waited_for(self._profiler.use_device)
+            self.closing += ended_on(self._profiler.use_device)
             self._take_off(self._functions)
         else:
             self._stop_in_place(self._profiler)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.companions.base import Companion, Companions, Event, Events
+from dynprof.companions.base import Companion, Companions, Event, Events, Lacking
 
 if TYPE_CHECKING:
     from dynprof.companions.stream_marks import Device
@@ -47,4 +47,4 @@ def companions_for(
     return found
 
 
-__all__ = ["Companion", "Companions", "Event", "Events", "companions_for"]
+__all__ = ["Companion", "Companions", "Event", "Events", "Lacking", "companions_for"]

@@ -49,6 +49,21 @@ class Companion:
         return ()
 
 
+class Lacking(Companion):
+    """Records nothing, and says what is missing.
+
+    Args:
+        what: In words.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Say it."""
+        return (self._what,)
+
+
 class Companions(Companion):
     """Several of them as one."""
 

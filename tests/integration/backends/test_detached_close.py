@@ -172,9 +172,11 @@ def test_without_a_passed_self_test_it_is_not_used(
 
 
 def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device has tried it yet; whoever wants to may."""
+    """One device has tried it; whoever wants to may."""
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
-    assert closing.choose_close(("CPU", "CUDA"))[0] is None
+    functions, how = closing.choose_close(("CPU", "CUDA"))
+    assert functions is None
+    assert "DYNPROF_CLOSE=detached asks for" in how
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:

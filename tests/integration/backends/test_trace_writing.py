@@ -104,11 +104,3 @@ def test_results_of_another_build_are_left_to_torch() -> None:
         writer_of(Profiler(), find())
     with pytest.raises(BackendError, match="not known here"):
         writer_of(object(), find())
-
-
-def test_on_a_device_torch_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device has tried the other way."""
-    monkeypatch.setenv("DYNPROF_CLOSE", "detached")
-    profiler = recorded(1)
-    profiler.use_device = "cuda"
-    assert choose_writer(profiler) is None

@@ -1,0 +1,32 @@
+"""Which devices ``torch.profiler`` can watch in this process, without starting any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HOST = "CPU"
+
+
+def device_activities(torch: Any) -> tuple[str, ...]:
+    """Return what torch can watch here.
+
+    Asked so that forks stay possible: ``supported_activities()`` and ``is_available()`` start the
+    driver of CUDA, after which no child that is forked can use it; ``device_count()`` asks NVML.
+    """
+    devices = {"CUDA": torch.cuda, "XPU": torch.xpu}
+    return (HOST, *(name for name, device in devices.items() if device.device_count() > 0))
+
+
+def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of some activities whose device this process has begun to use, or the host.
+
+    Kineto would begin to: half a GiB of an H100 for a process that runs nothing there, and no use
+    of the device by children that are forked from then on.
+    """
+    found = tuple(name for name in activities if name == HOST or _is_used(torch, name))
+    return found or (HOST,)
+
+
+def _is_used(torch: Any, activity: str) -> bool:
+    device = getattr(torch, activity.lower(), None)
+    return bool(getattr(device, "is_initialized", lambda: True)())
