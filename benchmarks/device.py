@@ -2,9 +2,10 @@
 
 ``device.py [cuda|xpu]`` records the same seeded steps with the ordinary and with the detached
 close, compares the events category by category and kernel by kernel, has graphs captured beside
-windows and marks set on streams, and then prints the tables of ``closing.py`` for the device. Exits
-with 1 if the captures differ, a graph breaks or a mark is not where it was set, and where there is
-no device.
+windows and marks set on streams, opens windows of all kinds beside whatever keeps a device busy,
+and then prints the tables of ``closing.py`` for the device, in about ten minutes. Exits with 1 if
+the captures differ, a graph breaks, a mark is not where it was set or a window is missing, and
+where there is no device.
 ``device.py cpu`` tries the script itself.
 """
 
@@ -96,10 +97,13 @@ def main() -> int:
     print("Both ways recorded the same.\n")
     if DEVICE == "cpu":
         return 0
-    if subprocess.run([sys.executable, "-m", "pytest", "-q", *TESTS], check=False).returncode:
-        return 1
-    command = [sys.executable, "-m", "benchmarks.closing", "10", DEVICE]
-    return subprocess.run(command, check=False).returncode
+    checks = (
+        ["-m", "pytest", "-q", *TESTS],
+        ["-m", "tests.soak.device", "60", DEVICE],
+        ["-m", "benchmarks.closing", "3", DEVICE, "encoder"],
+    )
+    failed = [c for c in checks if subprocess.run([sys.executable, *c], check=False).returncode]
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Marks on the streams of a CUDA device, where Kineto draws them; no GPU has run this yet."""
+"""Marks on the streams of a CUDA device, where Kineto draws them."""
 
 from __future__ import annotations
 

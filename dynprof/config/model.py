@@ -56,7 +56,7 @@ class ProfilerConfig(Section):
             min_length=1,
             max_length=16,
             description="What to watch: CPU (the host), CUDA, XPU, NPU (that device). Left out: "
-            "all that the machine has.",
+            "all that the machine has and the process uses.",
         ),
         SAME,
     ] = ["CPU", "NPU"]

@@ -1,7 +1,6 @@
 """Marks on a stream, drawn by Kineto: on a GPU where there is one, and their host's side anywhere.
 
-No GPU has run the first of these tests yet; ``python -m benchmarks.device cuda`` does on a machine
-that has one.
+``python -m benchmarks.device cuda`` runs them on a machine that has one.
 """
 
 from __future__ import annotations
