@@ -40,15 +40,13 @@ class MemoryStore:
             self.values[key] = b"%d" % number
         return number
 
-    def get(self, key: str) -> bytes:
-        """Return a value; where there is none, torch's would wait, and whoever asks be stuck."""
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value where it is what is expected; return what it is, else what is expected."""
         with self._change():
-            return self.values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all are there."""
-        with self._change():
-            return self.values.keys() >= set(keys)
+            found = self.values.get(key, expected.encode())
+            if key in self.values and found == expected.encode():
+                found = self.values[key] = desired.encode()
+        return found
 
     def delete_key(self, key: str) -> bool:
         """Remove one."""

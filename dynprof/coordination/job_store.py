@@ -16,6 +16,8 @@ NAME = f"{PREFIX}/name"
 """Of what this leader says, unlike that of all others."""
 DIGITS = 15
 """No leader says more messages than a number of so many counts."""
+_NOTHING = "?"
+"""No value of dynprof's."""
 KEPT = 4
 """Newest messages that stay, whoever has replied to them."""
 
@@ -26,17 +28,14 @@ class Store(Protocol):
     def set(self, key: str, value: str) -> None:
         """Set a value."""
 
-    def get(self, key: str) -> bytes:
-        """Return a value; asked for only where it is there."""
-
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first, and return it."""
 
     def append(self, key: str, value: str) -> None:
         """Append to a value, empty at first."""
 
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all are there."""
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value where it is what is expected; return what it is, else what is expected."""
 
     def delete_key(self, key: str) -> bool:
         """Remove one; return whether it was there."""
@@ -49,9 +48,18 @@ def beneath(store: Any) -> Any:
     return store
 
 
+def value_of(store: Store, key: str) -> bytes | None:
+    """Return a value; None where there is none.
+
+    In one call, after which nobody waits for what was removed between two. ``get`` would.
+    """
+    found = store.compare_set(key, _NOTHING, _NOTHING)
+    return None if found == _NOTHING.encode() else found
+
+
 def next_place(store: Store) -> int:
     """Return that of the next message; 0 where that was not said, or not by dynprof."""
-    text = store.get(NEXT)[: DIGITS + 1] if store.check([NEXT]) else b""
+    text = (value_of(store, NEXT) or b"")[: DIGITS + 1]
     return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place, said_at
+from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place, said_at, value_of
 from dynprof.coordination.messages import Farewell, Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
 from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
@@ -76,9 +76,10 @@ class Listener:
         return who
 
     def _who_leads(self) -> str:
-        if not self._store.check([LEADER]) or next_place(self._store) == self._dead_since:
+        who = value_of(self._store, LEADER)
+        if not who or next_place(self._store) == self._dead_since:
             return ""
-        return self._store.get(LEADER).decode(errors="replace")
+        return who.decode(errors="replace")
 
     def hear(self) -> Message:
         """Wait for the next message, and return it; at the end that is a farewell.
@@ -147,7 +148,7 @@ class Listener:
         """Begin with the next message that will be said."""
         if self._relay:
             self._line.end()
-            name = self._store.get(NAME).decode(errors="replace")
+            name = (value_of(self._store, NAME) or b"").decode(errors="replace")
             self._line = self._relay(self._store, self._pace, name)
         while True:
             self._place = next_place(self._store)

@@ -12,7 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at
+from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at, value_of
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
 from dynprof.coordination.wire import MOST_BYTES
 from dynprof.files.layout import write_atomic
@@ -69,8 +69,7 @@ class Direct:
 
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""
-        key = said_at(place)
-        return self._store.get(key) if self._store.check([key]) else None
+        return value_of(self._store, said_at(place))
 
     def reply(self, place: int, *texts: str) -> None:
         """Reply to it, for one rank or several."""

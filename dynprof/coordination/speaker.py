@@ -20,6 +20,7 @@ from dynprof.coordination.job_store import (
     next_place,
     replies_at,
     said_at,
+    value_of,
 )
 from dynprof.coordination.messages import Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
@@ -71,7 +72,7 @@ class Speaker:
         A store that outlives its ranks, as torchrun's does, still names the leader before; who has
         joined that one is told to join anew.
         """
-        led_before = self._store.check([LEADER])
+        led_before = value_of(self._store, LEADER) is not None
         self._store.set(NEXT, str(self._place))
         self._store.delete_key(JOINED)
         self._store.set(NAME, secrets.token_hex(8))
@@ -90,8 +91,7 @@ class Speaker:
 
     def listeners(self) -> set[int]:
         """Return the ranks that listen and are not away."""
-        if self._store.check([JOINED]):
-            joined = self._store.get(JOINED)
+        if joined := value_of(self._store, JOINED):
             news = joined.removeprefix(self._joined)  # it only grows, while this leads
             self._joined = joined
             for one in coming_and_going(news):
@@ -172,9 +172,8 @@ class Speaker:
             self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
 
     def _read(self, place: int) -> dict[int, Reply]:
-        if not self._store.check([replies_at(place)]):
-            return {}
-        return {one.rank: one for one in lines_of(Reply, self._store.get(replies_at(place)))}
+        replies = value_of(self._store, replies_at(place)) or b""
+        return {one.rank: one for one in lines_of(Reply, replies)}
 
     def _tidy(self) -> None:
         """Remove what is old; who still waits for it is told to join anew."""

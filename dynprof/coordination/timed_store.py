@@ -85,11 +85,6 @@ class TimedStore:
         """Set a value."""
         self._call("set", key, value)
 
-    def get(self, key: str) -> bytes:
-        """Return a value; asked for only where it is there."""
-        found: bytes = self._call("get", key)
-        return found
-
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first, and return it."""
         found: int = self._call("add", key, amount)
@@ -99,9 +94,9 @@ class TimedStore:
         """Append to a value, empty at first."""
         self._call("append", key, value)
 
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all are there."""
-        found: bool = self._call("check", keys)
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value where it is what is expected; return what it is, else what is expected."""
+        found: bytes = self._call("compare_set", key, expected, desired)
         return found
 
     def delete_key(self, key: str) -> bool:

@@ -221,7 +221,7 @@ def falls_silent(rank: Rank, after: int) -> None:
 def come_back(running: Job, rank: Rank) -> None:
     """Have a silent rank go on, and wait until it has replied to all, or joined anew."""
     rank.go_on.set()
-    values, place = running.store.values, int(running.store.get(NEXT))
+    values, place = running.store.values, int(running.store.values[NEXT])
     joined = f'{{"rank":{rank.number},"place":{place}}}'.encode()
     replied = f'"rank":{rank.number},'.encode()
     while replied not in values.get(f"dynprof/{place - 1}/replies", b""):
@@ -534,7 +534,7 @@ def test_what_a_rank_said_as_it_parted_stands_where_it_has_joined_again() -> Non
         running.leader.agree(PROPOSAL, ALL)
         listener = Listener(running.store, 1, 2, 1, running.ended.wait)
         listener.part(ranks[1].parting())
-        place = int(running.store.get(NEXT))
+        place = int(running.store.values[NEXT])
         running.store.append(JOINED, to_text(Joined(1, place)) + "\n")
         replies = running.leader.roll_call(PROPOSAL.number)
         assert (replies[1].outcome, replies[1].capture) == ("saved", "of 1")
@@ -553,7 +553,7 @@ def test_who_joins_anew_is_not_waited_for_where_it_was_not_there() -> None:
     with job(*ranks) as running:
         running.leader.agree(PROPOSAL, ALL)
         falls_silent(ranks[1], after=0)
-        answers, place = ranks[1].where, int(running.store.get(NEXT))
+        answers, place = ranks[1].where, int(running.store.values[NEXT])
         left, joins = Parted(1, Reply(1)), Joined(1, place + 1)
 
         def where(number: int) -> Reply:
@@ -900,13 +900,13 @@ def test_what_others_write_into_the_store_counts_as_nothing(
     with job(*ranks) as running:
         store, leader = running.store, running.leader
         for text in OTHERS:
-            place = int(store.get(NEXT))
+            place = int(store.values[NEXT])
             store.set(said_at(place), text)
             store.append(JOINED, f"{text}\n")
             threading.Event().wait(0.05)
             made = leader.agree(PROPOSAL, ALL)
             assert (made.ranks, made.reasons) == ((0, 1, 2), ())
-            lost = said_at(int(store.get(NEXT)))
+            lost = said_at(int(store.values[NEXT]))
 
             def put(key: str, value: str, lost: str = lost, text: str = text) -> None:
                 MemoryStore.set(running.store, key, text if key == lost else value)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynprof.coordination.job_store import value_of
 from dynprof.coordination.timed_store import TimedStore
 from tests.memory_store import MemoryStore
 from tests.pace import patience_s
@@ -21,11 +22,11 @@ class Stopped(MemoryStore):
         super().__init__()
         self.asked, self.go_on = threading.Event(), threading.Event()
 
-    def check(self, keys: list[str]) -> bool:
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         """Answer once it goes on."""
         self.asked.set()
         assert self.go_on.wait(patience_s())
-        return super().check(keys)
+        return super().compare_set(key, expected, desired)
 
 
 def test_a_call_that_does_not_come_back_is_seen() -> None:
@@ -39,7 +40,7 @@ def test_a_call_that_does_not_come_back_is_seen() -> None:
 
     def ask() -> None:
         try:
-            store.check(["a"])
+            value_of(store, "a")
         except RuntimeError as error:
             errors.append(str(error))
 
@@ -59,7 +60,7 @@ def test_a_call_that_does_not_come_back_is_seen() -> None:
     assert errors == ["the store answers too late"]
     assert store.look() == 0.0
     with pytest.raises(RuntimeError, match="too late"):
-        store.get("a")
+        value_of(store, "a")
 
 
 class Remote(MemoryStore):
@@ -91,8 +92,8 @@ def test_a_store_whose_server_has_gone_is_called_no_more() -> None:
         for one in there.sockets:
             ends.enter_context(one)
         other.accept()[0].close()
-        assert store.get("a") == b"1"
+        assert value_of(store, "a") == b"1"
         server.accept()[0].close()
         with pytest.raises(RuntimeError, match="the job's store is gone"):
-            store.get("a")
+            value_of(store, "a")
     assert there.calls == 2

@@ -163,7 +163,7 @@ def test_the_end_of_a_group_holds_up_the_next_one_not_the_status(
     parts.look()
     before = parts._coordinator
     assert before
-    while not stores[0].check([LEADER]):
+    while LEADER not in stores[0].values:
         threading.Event().wait(0.001)
     del groups[0]
     parts.look()
