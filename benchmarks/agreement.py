@@ -88,7 +88,7 @@ def measure(job: Job, shm: str) -> dict[str, float]:
         pipes.append(here)
         running.append(process)
     store = TCPStore("127.0.0.1", server.port, None, False)
-    speaker = Speaker(store)
+    speaker = Speaker(store, job.like or job.ranks)
     leader = Leader(speaker, Walker(0), job.ranks)
     speaker.lead("the benchmark")
     while len(speaker.listeners()) < job.ranks - 1:

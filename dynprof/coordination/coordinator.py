@@ -206,7 +206,7 @@ class Coordinator:
             self.failed = self.failed or self._ended.is_set()
 
     def _lead(self) -> None:
-        speaker = Speaker(self._store, sleep=self._sleep)
+        speaker = Speaker(self._store, self.group.world_size, sleep=self._sleep)
         leader = Leader(speaker, self._me, self.group.world_size, sleep=self._sleep)
         speaker.lead(self._who)
         self._on_part()

@@ -16,6 +16,8 @@ NAME = f"{PREFIX}/name"
 """Of what this leader says, unlike that of all others."""
 DIGITS = 15
 """No leader says more messages than a number of so many counts."""
+DIRECT_RANKS = 1000
+"""Each of so many asks the store itself; of more, one of each machine for all that are there."""
 _NOTHING = "?"
 """No value of dynprof's."""
 KEPT = 4
@@ -74,5 +76,5 @@ def replies_at(place: int) -> str:
 
 
 def count_at(place: int) -> str:
-    """Return where it is counted how many there are."""
+    """Return where it is counted in large jobs how many there are: to read all takes long."""
     return f"{PREFIX}/{place}/count"

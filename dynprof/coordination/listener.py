@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.coordination.job_store import JOINED, KEPT, LEADER, NAME, next_place, said_at, value_of
+from dynprof.coordination.job_store import (
+    DIRECT_RANKS,
+    JOINED,
+    KEPT,
+    LEADER,
+    NAME,
+    next_place,
+    said_at,
+    value_of,
+)
 from dynprof.coordination.messages import Farewell, Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
 from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
@@ -28,8 +37,6 @@ LOST_S = 30.0
 """After so long without a message it is looked whether the one that is waited for is gone."""
 DEAD_S = 300.0
 """A leader that lives calls the roll much more often: the store may outlive who leads."""
-DIRECT_RANKS = 1000
-"""Of more than so many, one of each machine asks the store for all that are there."""
 
 
 class Listener:

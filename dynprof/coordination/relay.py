@@ -61,10 +61,11 @@ class Direct:
     Args:
         store: The job's, on a connection of this thread.
         pace: Of looks into it.
+        counts: Whether it is counted how many replies there are.
     """
 
-    def __init__(self, store: Store, pace: Pace) -> None:
-        self._store = store
+    def __init__(self, store: Store, pace: Pace, *, counts: bool = False) -> None:
+        self._store, self._counts = store, counts
         self.begin, self.pause_s = pace.begin, pace.pause_s
 
     def said(self, place: int) -> bytes | None:
@@ -74,7 +75,8 @@ class Direct:
     def reply(self, place: int, *texts: str) -> None:
         """Reply to it, for one rank or several."""
         self._store.append(replies_at(place), "".join(f"{text}\n" for text in texts))
-        self._store.add(count_at(place), len(texts))
+        if self._counts:
+            self._store.add(count_at(place), len(texts))
 
     def end(self) -> None:
         """Nothing is left behind."""
@@ -144,7 +146,7 @@ class Relay:
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store, self._direct = store, Direct(store, pace)
+        self._store, self._direct = store, Direct(store, pace, counts=True)
         self._pace, self._clock = pace, clock
         self._local = Pace(FIRST_PAUSE_S, LOCAL_IDLE_S, SLOW_GROWTH)
         self._asks_at_s = clock()

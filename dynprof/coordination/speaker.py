@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.job_store import (
+    DIRECT_RANKS,
     JOINED,
     KEPT,
     LEADER,
@@ -43,6 +44,7 @@ class Speaker:
 
     Args:
         store: The job's, on a connection of this thread.
+        world_size: How many ranks the job has.
         clock: Returns monotonic seconds.
         sleep: Waits so many.
 
@@ -53,10 +55,12 @@ class Speaker:
     def __init__(
         self,
         store: Store,
+        world_size: int,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
+        self._is_large = world_size > DIRECT_RANKS
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
@@ -147,7 +151,7 @@ class Speaker:
         found: dict[int, Reply] = {}
         needed = len(expected)
         while not expected <= found.keys():
-            there = self._store.add(count_at(place), 0)
+            there = self._count(place)
             late = self._clock() >= until_s
             if there >= needed or late:
                 found = self._read(place)
@@ -162,6 +166,12 @@ class Speaker:
         self._note(place, found.keys())
         self.away |= expected - found.keys()
         return found
+
+    def _count(self, place: int) -> int:
+        """Return how many replies there are."""
+        if self._is_large:
+            return self._store.add(count_at(place), 0)
+        return (value_of(self._store, replies_at(place)) or b"").count(b"\n")
 
     def _hearers(self, place: int) -> set[int]:
         """Return the ranks that listen, but for who has joined since that was said."""

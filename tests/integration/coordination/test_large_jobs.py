@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.coordination.listener import DIRECT_RANKS, IDLE_S, Listener
+from dynprof.coordination.job_store import DIRECT_RANKS
+from dynprof.coordination.listener import IDLE_S, Listener
 from dynprof.coordination.messages import Question, Reply
 from dynprof.coordination.relay import Relay
 from dynprof.coordination.speaker import Speaker
@@ -31,7 +32,7 @@ class Machines:
     def __init__(self, folder: Path, world_size: int) -> None:
         self.store, self.ended = MemoryStore(), threading.Event()
         self.heard = [0] * RANKS
-        self.speaker = Speaker(self.store)
+        self.speaker = Speaker(self.store, LARGE)
         self.speaker.lead("a test")
         self._folder, self._world_size = folder, world_size
         self.threads = [threading.Thread(target=self._listen, args=(n,)) for n in range(RANKS)]

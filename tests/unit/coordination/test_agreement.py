@@ -159,7 +159,7 @@ class Job:
     ) -> None:
         self.ranks, self.time = ranks, Time(self._all_have_replied)
         self.store = store or MemoryStore()
-        self.speaker = Speaker(self.store, self.time, self.time.sleep)
+        self.speaker = Speaker(self.store, len(ranks), self.time, self.time.sleep)
         size = world_size or len(ranks)
         self.leader = Leader(self.speaker, ranks[0], size, self.time, self.time.pass_by)
         self.ended = threading.Event()
@@ -175,7 +175,7 @@ class Job:
 
     def _all_have_replied(self) -> bool:
         place = int(self.store.values.get("dynprof/next", b"0")) - 1
-        replies = int(self.store.values.get(f"dynprof/{place}/count", b"0"))
+        replies = self.store.values.get(f"dynprof/{place}/replies", b"").count(b"\n")
         return replies >= sum(rank.go_on.is_set() for rank in self.ranks[1:])
 
     def _follow(self, rank: Rank) -> None:
@@ -742,7 +742,7 @@ def test_a_rank_that_was_away_as_the_leader_changed_finds_the_new_one(
         running.leader.agree(PROPOSAL, ALL)
         if farewell:
             running.speaker.resign(Farewell())
-        speaker = Speaker(running.store, running.time, running.time.sleep)
+        speaker = Speaker(running.store, len(ranks), running.time, running.time.sleep)
         leader = Leader(speaker, ranks[0], 3, running.time, running.time.pass_by)
         speaker.lead("host:2")
         for _ in range(2 * KEPT):

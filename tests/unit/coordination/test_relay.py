@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.coordination.job_store import KEPT, count_at, replies_at, said_at
+from dynprof.coordination.job_store import DIRECT_RANKS, KEPT, count_at, replies_at, said_at
 from dynprof.coordination.messages import Question, Reply
 from dynprof.coordination.pace import Pace
 from dynprof.coordination.relay import COLLECT_S, Relay
@@ -31,7 +31,7 @@ class Machine:
         self.now_s = 1000.0
         monkeypatch.setattr(shared_looks, "_now_s", lambda: self.now_s)
         self.store = MemoryStore()
-        self.speaker = Speaker(self.store)
+        self.speaker = Speaker(self.store, DIRECT_RANKS + 1)
         self.speaker.lead("a test")
         self.relays = [
             Relay(self.store, Pace(0, 0), "a log", folder, lambda: self.now_s) for _ in range(RANKS)
