@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 DYNPROF, TORCH = "dynprof", "torch.profiler"
-_MODULES = "|".join(name.removesuffix(".py") for name in working_files())
+_MODULES = "|".join(name.removesuffix(".py").replace("/", r"[/\\]") for name in working_files())
 _START = r"(?:^|[/\\ (])"
 _OWN = {
     DYNPROF: re.compile(rf"{_START}{PACKAGE.name}[/\\](?:{_MODULES})(?:[/\\]\w+)*\.py\b"),

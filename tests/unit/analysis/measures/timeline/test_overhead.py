@@ -22,6 +22,7 @@ Event = dict[str, Any]
 OWN = [
     ("dynprof/wall.py(48): attempt", DYNPROF),
     ("dynprof/windows/loop.py(98): <lambda>", DYNPROF),
+    ("dynprof/marks/record_functions.py(71): begin", DYNPROF),
     ("/venv/lib/python3.11/site-packages/dynprof/dynamic_profile.py(42): step", DYNPROF),
     ("step (/venv/lib/site-packages/dynprof/dynamic_profile.py:42)", DYNPROF),
     ("torch/profiler/profiler.py(800): step", TORCH),
@@ -37,6 +38,7 @@ JOBS = [
     "/home/me/dynprof/experiment/train.py(8): step",
     "dynprof/steps/functions.py(80): counted",
     "dynprof/plugin/patches.py(60): marked",
+    "dynprof/marks/annotation.py(41): call",
     "/venv/site-packages/dynprof/phases.py(40): iterate",
     "aten::dynprof",
 ]
