@@ -1,4 +1,21 @@
-"""Real GPU traces, as far as a folder has them: they are no part of the project."""
+"""Traces of real GPUs: those in ``h100/`` always, and those of a folder beside the project.
+
+``h100/`` was recorded on one NVIDIA H100 80GB (driver for CUDA 13.0, torch 2.11.0+cu130, Python
+3.12), all but ``profile`` by dynprof in a running loop:
+
+- ``train``: a transformer under bfloat16 autocast, AdamW with ``foreach``; a copy on a side stream
+  from pinned memory and one from pageable memory, ``torch.cuda._sleep``, ``.item()`` and a device
+  mark in each step. Level1, shapes, memory, FLOPs; 2 steps.
+- ``graph``: a CUDA graph of a network, forward and backward, replayed; its input copied from
+  pageable memory. Level1; 4 steps.
+- ``ddp_rank0``, ``ddp_rank1``: four linear layers under DistributedDataParallel with gloo, both
+  ranks on the one device. Level1, shapes; 3 steps.
+- ``compiled``: ``torch.compile`` of a small network, with stacks; 3 steps.
+- ``profile``: a transformer layer and AdamW under ``torch.profiler.profile`` itself, with shapes
+  and FLOPs, no step marked. ``profile.averages.json.gz`` is what ``key_averages()`` said of it.
+
+``train.times.json`` has the ms that CUDA events measured around each pass of the training loop.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +27,79 @@ from typing import Any
 
 import pytest
 
+H100 = Path(__file__).parent / "h100"
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
 TRACES = sorted(REAL.glob("*.gz"))
 needs_real = pytest.mark.skipif(
     not TRACES, reason="DYNPROF_TRACES names no folder of real GPU traces"
 )
+OURS = [H100 / f"{name}.json.gz" for name in ("train", "graph", "ddp_rank0", "compiled", "profile")]
+"""Not the other rank of one window, which has the same events."""
 on_each = pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=pytest.mark.slow) for path in TRACES],
-    ids=[path.name.split(".")[0] for path in TRACES],
+    "path", [*OURS, *(pytest.param(path, marks=pytest.mark.slow) for path in TRACES)],
+    ids=[*(f"h100/{path.name.split('.')[0]}" for path in OURS),
+         *(path.name.split(".")[0] for path in TRACES)],
 )  # fmt: skip
+ON_STREAM = "dynprof: device mark"
+"""The range in which dynprof sets a mark on a stream, which is nobody's work."""
 
 
-def raw_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a trace that have a duration, as Python's own reader finds them."""
+def read(path: Path, parse_float: Any = float) -> Any:
+    """Return what a JSON file holds, zipped or not."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as file:
-        found = json.load(file)["traceEvents"]
-    return [event for event in found if event.get("ph") == "X"]
+        return json.load(file, parse_float=parse_float)
+
+
+def raw_events(path: Path, parse_float: Any = float) -> list[dict[str, Any]]:
+    """Return the events of a trace that have a duration, as Python's own reader finds them."""
+    found = read(path, parse_float)["traceEvents"]
+    return without_device_marks([event for event in found if event.get("ph") == "X"])
 
 
 def everything(path: Path) -> list[dict[str, Any]]:
     """Return all events, with ``begin`` and ``end`` in whole ns, ``kind`` and ``thread``."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as file:
-        events: list[dict[str, Any]] = json.load(file, parse_float=str)["traceEvents"]
+    events: list[dict[str, Any]] = without_device_marks(read(path, str)["traceEvents"])
     for event in events:
         event["begin"] = nanoseconds(event.get("ts", 0))
         event["end"] = event["begin"] + nanoseconds(event.get("dur", 0))
         event["kind"] = str(event.get("cat")).lower()
         event["thread"] = (event.get("pid"), event.get("tid"))
     return events
+
+
+def without_device_marks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what sets marks on streams: in a range of its own, and what was launched there."""
+    host = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
+    ranges = [e for e in events if e.get("name") == ON_STREAM and e.get("cat") == host[0]]
+    if not ranges:
+        return events
+    inside = [
+        event
+        for event in events
+        if event.get("cat") in host and any(lies_in(event, outer) for outer in ranges)
+    ]
+    numbers = {event["args"]["correlation"] for event in inside if event["cat"] in host[2:]}
+    places = {id(event) for event in inside}
+    return [
+        event
+        for event in events
+        if id(event) not in places
+        and not (
+            event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+            and event["args"].get("correlation") in numbers
+        )
+    ]
+
+
+def lies_in(event: dict[str, Any], outer: dict[str, Any]) -> bool:
+    """Return whether an event lies in another one, on its thread."""
+    if (event["pid"], event["tid"]) != (outer["pid"], outer["tid"]):
+        return False
+    begin, around = nanoseconds(event["ts"]), nanoseconds(outer["ts"])
+    return around <= begin and begin + nanoseconds(event["dur"]) <= around + nanoseconds(
+        outer["dur"]
+    )
 
 
 def nanoseconds(text: Any) -> int:

@@ -6,15 +6,9 @@ nanoseconds. Nothing of the package is used.
 
 from __future__ import annotations
 
-import gzip
-import json
 from bisect import bisect_right
 from collections import defaultdict
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Any, NamedTuple
 
 Event = dict[str, Any]
 Work = dict[str, Any]
@@ -35,14 +29,6 @@ class Point(NamedTuple):
     end: int
     begin: int
     number: int
-
-
-def exact_events(path: Path) -> list[Event]:
-    """Return the events of a trace that have a duration, with all digits of their times."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as file:
-        found = json.load(file, parse_float=Decimal)["traceEvents"]
-    return [event for event in found if event.get("ph") == "X"]
 
 
 def kind_of(event: Event) -> str:

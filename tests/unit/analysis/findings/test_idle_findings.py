@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.analysis.findings import host, idle
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.breakdown import IDLE
+from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
 from dynprof.analysis.measures.waiting.host_waits import PAGEABLE
 from dynprof.analysis.measures.waiting.idle import NOTHING
 from tests.real_traces import on_each
@@ -128,14 +128,14 @@ RULES = (
 
 @on_each
 def test_findings_charge_all_idle_time_once(path: Path) -> None:
-    """Charged, and what there was nothing to do in, is the idle time there is."""
+    """Charged, what recording takes, and what there was nothing to do in, is all idle time."""
     measured = MeasuredTrace(path)
     steps = measured.breakdown
     if measured.idle is None:
         return
     found = [finding for rule in RULES if (finding := rule(measured, steps))]
     causes = measured.idle.by_cause()
-    left = (causes[PAGEABLE] + causes[NOTHING]) / steps.count / steps.length
+    left = (causes[PAGEABLE] + causes[NOTHING] + causes[RECORDING]) / steps.count / steps.length
     charged = sum(finding.share for finding in found)
     assert charged + left == pytest.approx(steps.share(steps.parts[IDLE]), abs=1e-9)
 

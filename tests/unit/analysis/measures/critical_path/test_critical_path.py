@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 
 from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import on_each
+from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.plain_path import PlainPath
-from tests.unit.analysis.plain_trace import exact_events, what
+from tests.unit.analysis.plain_trace import what
 from tests.unit.analysis.random_paths import random_waits
 from tests.unit.analysis.random_traces import random_trace
 
@@ -40,7 +41,7 @@ def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
 def check(path: Path) -> None:
     """Compare a trace's path, and what it would be without this or that, with plain loops."""
     _, found = found_in(path)
-    plain = PlainPath(exact_events(path))
+    plain = PlainPath(raw_events(path, Decimal))
     assert found.begin == plain.t0
     assert found.ends[-1] == plain.t0 + plain.length()
     expected: dict[str, int] = defaultdict(int)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+from tests.real_traces import raw_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,10 +21,12 @@ Thread = tuple[Any, Any]
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 CALLS = ("cuda_runtime", "cuda_driver", "runtime")
 WORKING = (*CALLS, "cpu_op", "operator", "python_function")
-ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree")
+ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "hipMalloc", "hipFree")
 FAST = 100_000
-OWN = "dynprof/wall.py"
-"""In the names of frames that are the profiler's own."""
+OWN = re.compile(
+    r"(dynprof/(?!demo/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
+)
+"""How frames of profilers are named, without those in which dynprof calls what is the job's."""
 
 
 def category(event: Event) -> str:
@@ -66,10 +69,7 @@ class Oracle:
     """What is known of a trace's events, each asked by its name alone."""
 
     def __init__(self, path: Path) -> None:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rb") as file:
-            found = json.loads(file.read(), parse_float=Decimal)["traceEvents"]
-        events = [event for event in found if event.get("ph") == "X"]
+        events = raw_events(path, Decimal)
         self.events = sorted(events, key=lambda e: (self.begin(e), -self.length(e)))
         self.work = [e for e in self.events if category(e) in ON_DEVICE]
         self.calls: dict[Any, Event] = {}
@@ -160,7 +160,7 @@ class Oracle:
             return category(event) in label and (plain == "dataloader" or inner)
 
         return {
-            "recording": lambda e: OWN in e["name"],
+            "recording": lambda e: bool(OWN.match(e["name"])),
             "checkpoint": lambda e: labelled(e, "checkpoint"),
             "data loading": loads,
             "allocating device memory": lambda e: category(e) in CALLS and e["name"] in ALLOCATES,
