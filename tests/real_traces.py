@@ -13,8 +13,6 @@
 - ``compiled``: ``torch.compile`` of a small network, with stacks; 3 steps.
 - ``profile``: a transformer layer and AdamW under ``torch.profiler.profile`` itself, with shapes
   and FLOPs, no step marked. ``profile.averages.json.gz`` is what ``key_averages()`` said of it.
-
-``train.times.json`` has the ms that CUDA events measured around each pass of the training loop.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""Real GPU traces beside what torch said: ``key_averages()`` of one, CUDA events of the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.real_traces import H100, raw_events, read
+
+AVERAGES = read(H100 / "profile.averages.json.gz")
+HOST = {row["key"]: row for row in AVERAGES if row["type"] == "DeviceType.CPU"}
+DEVICE = {row["key"]: row for row in AVERAGES if row["type"] == "DeviceType.CUDA"}
+BUFFER = "Activity Buffer Request"
+"""A wait of CUPTI's, which torch takes for an operator inside of the one that was open.
+
+The kernel that was launched meanwhile it counts twice, as that operator's and as the wait's.
+"""
+
+EVENTS_MS = {33: 12.540224, 34: 11.931008}
+"""Between the first and the last CUDA event of a pass of ``train``'s loop, by its number."""
+
+
+@pytest.fixture(scope="module")
+def measured() -> MeasuredTrace:
+    """Read the trace."""
+    return MeasuredTrace(H100 / "profile.json.gz")
+
+
+def test_operators_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+    """Count, total time, and the device's, own and in all; only torch has rows of calls."""
+    ours = {row.name: row for row in measured.averages}
+    assert {name for name in HOST if not name.startswith("cu")} - set(ours) == {BUFFER}
+    twice = HOST[BUFFER]["self_device_time_total"]
+    for name, row in ours.items():
+        torchs = HOST[name]
+        assert row.count == torchs["count"], name
+        assert row.total / 1000 == pytest.approx(torchs["cpu_time_total"], abs=0.01), name
+        own = torchs["self_device_time_total"]
+        assert row.device_own / 1000 == pytest.approx(own, abs=0.01), name
+        more = torchs["device_time_total"] - row.device_total / 1000
+        assert more == pytest.approx(0, abs=0.01) or more == pytest.approx(twice, abs=0.01), name
+    assert measured.operators.device_unknown == 0
+
+
+def test_own_times_have_the_calls_in_them(measured: MeasuredTrace) -> None:
+    """Torch takes the time of calls of CUDA, and CUPTI's wait, from the operator they lie in."""
+    events = raw_events(measured.path)
+    operators = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
+    taken = defaultdict[str, float](float)
+    for call in events:
+        if call["cat"] in ("cuda_runtime", "cuda_driver", "overhead"):
+            around = [one for one in operators
+                      if one["ts"] < call["ts"] < one["ts"] + one["dur"]
+                      and (one["tid"] == call["tid"] or call["cat"] == "overhead")]  # fmt: skip
+            if around:
+                taken[min(around, key=lambda one: one["dur"])["name"]] += call["dur"]
+    for row in measured.averages:
+        torchs = HOST[row.name]["self_cpu_time_total"] + taken[row.name]
+        assert row.own / 1000 == pytest.approx(torchs, abs=0.01), row.name
+
+
+def test_kernels_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+    """Kernels, copies and memsets by name; the label of the optimizer is a row of torch's only."""
+    found = defaultdict[str, list[int]](list)
+    for work in measured.launches.work.tolist():
+        found[measured.trace.name(work)].append(int(measured.trace.spans["length"][work]))
+    assert set(DEVICE) - set(found) == {"Optimizer.step#AdamW.step"}
+    for name, times in found.items():
+        assert len(times) == DEVICE[name]["count"], name
+        torchs = DEVICE[name]["self_device_time_total"]
+        assert sum(times) / 1000 == pytest.approx(torchs, abs=0.01), name
+
+
+def test_flops_are_torchs(measured: MeasuredTrace) -> None:
+    """Where torch counts any; a ``mul`` inside of an operator that is counted is a part of that."""
+    ours = defaultdict[str, int](int)
+    for work in measured.works:
+        ours[work.name] += work.count * (work.flops or 0)
+    torchs = {name: row["flops"] for name, row in HOST.items() if row["flops"]}
+    inner = 3 * 32 * 128 * 256
+    assert torchs.pop("aten::mul") == ours["aten::mul"] + inner
+    assert torchs == {name: ours[name] for name in torchs}
+    assert set(torchs) == {"aten::addmm", "aten::mm", "aten::add"}
+
+
+def test_steps_are_what_cuda_events_measured() -> None:
+    """By number; what a step computes lies between its events, from the first kernel to the last.
+
+    Before it the host comes to launch, after it are a copy of four bytes and the host's ``item()``.
+    """
+    measured = MeasuredTrace(H100 / "train.json.gz")
+    trace = measured.trace
+    records = trace.spans["start"][trace.named(lambda name: name == "cudaEventRecordWithFlags")]
+    assert [step.number for step in measured.steps] == list(EVENTS_MS)
+    for step in measured.steps:
+        inside = records[(records >= step.begin) & (records < step.begin + step.length)]
+        first, last = int(inside.min()), int(inside.max())
+        assert (last - first) / 1e6 == pytest.approx(EVENTS_MS[step.number or 0], abs=0.02)
+        begin = step.begin + step.preparing
+        assert first < begin < begin + step.stage < last
+        assert step.stage / 1e6 == pytest.approx(EVENTS_MS[step.number or 0], abs=0.5)
