@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import REAL
+from tests.real_traces import H100, REAL, needs_real
 
-TRACES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
+NAMES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
 """Not v100_test: HTA leaves out 614 of its kernels, whose launch is not in the trace."""
+TRACES = [
+    H100 / "profile.json.gz",
+    *(pytest.param(REAL / f"{name}.json.gz", id=name, marks=needs_real) for name in NAMES),
+]
+"""Of ours one: HTA leaves out what ``cuLaunchKernel`` and graphs launched, and takes CUPTI's
+synchronisations for work.
+"""
 
 
 @pytest.fixture(scope="module", params=TRACES)
@@ -22,7 +29,7 @@ def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
     """Read a trace with both."""
     from hta.trace_analysis import TraceAnalysis
 
-    path = REAL / f"{request.param}.json.gz"
+    path = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
         analysis = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)

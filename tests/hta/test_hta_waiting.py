@@ -13,7 +13,6 @@ pytest.importorskip(
 
 from dynprof.analysis.measures.waiting.gaps import EDGE, gaps, streams
 from dynprof.analysis.measures.waiting.queue import queue
-from tests.real_traces import needs_real
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.hta,
     pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
-    needs_real,
 ]
 
 
