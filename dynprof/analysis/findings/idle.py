@@ -16,11 +16,12 @@ from dynprof.analysis.findings.culprits import (
 from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first
 from dynprof.analysis.measures.waiting.gaps import EDGE
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
-from dynprof.analysis.reading.categories import COPIES, FRAMES
+from dynprof.analysis.reading.categories import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
 from dynprof.plural import counted
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
+    from dynprof.analysis.reading.intervals import Cover
 
 PAGEABLE_MEMORY = "Pageable"
 """Stands in the names of copies from or to memory that is not pinned."""
@@ -103,8 +105,8 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
-        f"Calls to allocate or free device memory leave the device idle for {ms(time)} of "
-        f"{steps.a_step}{_lines(measured, steps, pieces)}.",
+        f"Calls to allocate or free device or pinned memory leave the device idle for {ms(time)} "
+        f"of {steps.a_step}{_lines(measured, steps, pieces)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     )
@@ -156,6 +158,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if slow >= _LONG * time:
         does = f"does something else than launch, or is long in a call to ({ms(slow)})"
         within += " A first launch loads the kernel: record later steps, to see whether it stays."
+    within += _beside_collectives(measured, steps, pieces)
     return Finding(
         "The device waits for the host",
         steps.share(time),
@@ -173,7 +176,22 @@ def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
     """Return for how long the host was in the calls that launched what ran next."""
     spans, asked = measured.trace.spans, measured.gaps.asked[distinct(pieces.gap)]
     calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
-    start, end, of, first = by_first(pieces.start, pieces.end, [calls])
+    return _time_in(steps, pieces, calls)
+
+
+def _beside_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
+    """Say for how long collectives ran on the host, if that is long: it may wait for them."""
+    trace, sent = measured.trace, np.zeros(len(measured.trace.spans["start"]), bool)
+    sent[collectives(trace)] = True
+    time = _time_in(steps, pieces, trace.when(sent & trace.category(LABELS)))
+    if time < _LONG * mean(steps, pieces):
+        return ""
+    return f" During {ms(time)} of it collectives run on the host, which it may wait for."
+
+
+def _time_in(steps: Breakdown, pieces: Idle, where: Cover) -> float:
+    """Return for how long a cover lasts in the idle time of the mean step."""
+    start, end, of, first = by_first(pieces.start, pieces.end, [where])
     return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
 
 

@@ -194,17 +194,17 @@ def kind_of(name: str) -> str:
 
 def _labels(trace: Trace, started: Launches, chosen: Numbers) -> Numbers:
     """Return the label of each collective: itself on the host, else what is around its launch."""
-    is_label = trace.category(LABELS)
-    if not len(chosen) or is_label[chosen].all():
-        return chosen
+    is_label, spans = trace.category(LABELS), trace.spans
+    result = np.where(is_label[chosen], chosen, UNKNOWN)
     mine = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
-    spans = trace.spans
-    call = started.call[np.searchsorted(started.work, chosen)]
-    result = np.full(len(chosen), UNKNOWN, np.int64)
-    if len(mine):
-        outer = parents(*(spans[name][mine] for name in ("start", "length", "thread")))
-        around = innermost(trace, mine, outer, call[call != UNKNOWN])
-        result[call != UNKNOWN] = np.where(around == UNKNOWN, UNKNOWN, mine[around])
+    on_device = np.flatnonzero(result == UNKNOWN)
+    if not len(mine) or not len(on_device):
+        return result
+    call = started.call[np.searchsorted(started.work, chosen[on_device])]
+    on_device, call = on_device[call != UNKNOWN], call[call != UNKNOWN]
+    outer = parents(*(spans[name][mine] for name in ("start", "length", "thread")))
+    around = innermost(trace, mine, outer, call)
+    result[on_device] = np.where(around == UNKNOWN, UNKNOWN, mine[around])
     return result
 
 

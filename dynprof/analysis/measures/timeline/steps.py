@@ -39,6 +39,8 @@ _LONGEST = len(STEP) + 19
 """Of the name of a step: more digits may not fit into 64 bits."""
 _COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
 """Not within a word: a kernel that is called ``batchCompute`` has ``hcom`` in it."""
+_OF_THE_HOST = ("gloo:", "mpi:")
+"""How labels begin of what communicates on the host, also beside a device's kernels."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,15 @@ def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArra
 
 
 def collectives(trace: Trace) -> Numbers:
-    """Return the spans that are communication: kernels on a device, else labels on the host."""
-    on_device = trace.category(KERNELS)
-    wanted = on_device if on_device.any() else trace.category(LABELS)
-    return np.flatnonzero(wanted & trace.named(is_collective))
+    """Return the spans that are communication: kernels on devices, and labels on the host.
+
+    Of what has kernels the labels only name who launched them.
+    """
+    collective, kernels = trace.named(is_collective), trace.category(KERNELS)
+    labels = trace.category(LABELS) & collective
+    if kernels.any():
+        labels &= trace.named(lambda name: name.lower().startswith(_OF_THE_HOST))
+    return np.flatnonzero((kernels & collective) | labels)
 
 
 def step_times(

@@ -18,6 +18,7 @@ from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.errors import CaptureError
 from tests.rank_traces import MS, STEPS, events, write
+from tests.real_traces import H100
 
 
 def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
@@ -206,6 +207,17 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     assert outcome.problems == {}
     said, *_ = outcome.verdicts[tmp_path]
     assert said == "no collective was recorded, so nobody knows who waits for whom"
+
+
+def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:
+    """Two real ranks that share a GPU and talk through gloo: its spans on the host are compared."""
+    for rank in range(2):
+        path = tmp_path / f"rank{rank}.pt.trace.json.gz"
+        path.write_bytes((H100 / f"ddp_rank{rank}.json.gz").read_bytes())
+    outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    said, *_ = outcome.verdicts[tmp_path]
+    assert said.startswith("rank 1 comes last to 2 of 9 collectives, 1.2 ms after the median rank")
+    assert any(path.name == "links.csv" for path in outcome.made)
 
 
 def test_captures_without_anything(tmp_path: Path) -> None:

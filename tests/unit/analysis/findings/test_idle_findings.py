@@ -56,6 +56,24 @@ def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
     assert "10 ms at train.py:22 (evaluate); 9.99 ms outside of your own code" in said
 
 
+def test_collectives_of_the_host_run_meanwhile(tmp_path: Path) -> None:
+    """Those of gloo, for whose end a thread may wait without a trace of it; short ones do not."""
+    job = Planted(launched=LATE)
+    job.on_host("gloo:all_reduce", "user_annotation", FREE - 5, 75, OTHER)
+    assert "During 15 ms of it collectives run on the host" in only(job, tmp_path, HOST)
+    job = Planted(launched=LATE)
+    job.on_host("gloo:all_reduce", "user_annotation", FREE, FREE + 1, OTHER)
+    assert "collectives" not in only(job, tmp_path, HOST)
+
+
+def test_pinned_memory_is_taken_and_given_back_too(tmp_path: Path) -> None:
+    """It keeps the host as long as a device's."""
+    job = Planted(launched=LATE)
+    job.on_host("cudaFreeHost", "cuda_runtime", FREE, BUSY - 0.02)
+    said = only(job, tmp_path, "Memory is taken from the driver in the loop")
+    assert "Calls to allocate or free device or pinned memory" in said
+
+
 def test_a_queue_with_no_rest_has_none(tmp_path: Path) -> None:
     """Where times that are shown are the same, nothing is said of a rest."""
     job = Planted(launched=EARLY)

@@ -13,7 +13,7 @@ from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.steps import is_collective
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import on_each, raw_events, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,16 +26,20 @@ TRANSFERS = {"allreduce": 2, "_allgather_base": 1, "_reduce_scatter_base": 1, "a
 FACTORS = (*TRANSFERS, "broadcast", "reduce")
 
 
-def times_by_size(events: list[Event]) -> dict[tuple[int | None, float | None], int]:
-    """Return ns by the bytes of a collective, and by the factor of its bus bandwidth."""
+def times_by_size(
+    events: list[Event], members: int = 0
+) -> dict[tuple[int | None, float | None], int]:
+    """Return ns by the bytes of a collective, and by the factor of its bus bandwidth.
+
+    Members are those of the only group, where there is one.
+    """
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
     labels = [e for e in events if e.get("cat") == "user_annotation"
               and e["name"].startswith(("nccl:", "gloo:"))]  # fmt: skip
     kernels = [e for e in events if e.get("cat") == "kernel" and "nccl" in e["name"].lower()]
     calls = {e["args"]["correlation"]: e for e in events if e.get("cat") == "cuda_runtime"
              and "correlation" in e.get("args", {})}  # fmt: skip
-    on_device = any(str(e.get("cat")).lower() == "kernel" for e in events)
-    for event in kernels if on_device else [e for e in labels if e["name"].startswith("gloo:")]:
+    for event in [*kernels, *(e for e in labels if e["name"].startswith("gloo:"))]:
         args, size, factor = event["args"], None, None
         if name := args.get("Collective name"):
             size = max(args["In msg nelems"], args["Out msg nelems"]) * BYTES[args["dtype"]]
@@ -44,13 +48,16 @@ def times_by_size(events: list[Event]) -> dict[tuple[int | None, float | None], 
                 factor = TRANSFERS[name] * (args["Group size"] - 1) / args["Group size"]
         else:
             around = [event]
-            if on_device:
+            if event in kernels:
                 call = calls.get(args["correlation"])
                 around = [one for one in labels if call
                           and (one["pid"], one["tid"]) == (call["pid"], call["tid"])
                           and one["ts"] <= call["ts"] < one["ts"] + one["dur"]]  # fmt: skip
             if around and "all_gather" not in around[-1]["name"]:
-                size = label_bytes(max(around, key=lambda one: one["ts"])["args"])
+                label = max(around, key=lambda one: one["ts"])
+                size = label_bytes(label["args"])
+                if members and "all_reduce" in label["name"]:
+                    factor = 2 * (members - 1) / members
         found[size, factor] += round(event["dur"] * 1000)
     return dict(found)
 
@@ -76,7 +83,9 @@ def check(path: Path) -> MeasuredTrace:
         if size and row.message.factor and row.total:
             bus = row.bus(row.total)
             assert bus == pytest.approx(size / row.total * row.message.factor)
-    assert dict(found) == times_by_size(events)
+    said = read(path).get("distributedInfo", {})
+    members = said["world_size"] if said.get("pg_count") == 1 else 0
+    assert dict(found) == times_by_size(events, members)
     check_copies(events, measured)
     return measured
 
