@@ -20,6 +20,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ on_each = pytest.mark.parametrize(
     ids=[*(f"h100/{path.name.split('.')[0]}" for path in OURS),
          *(path.name.split(".")[0] for path in TRACES)],
 )  # fmt: skip
+OWN = re.compile(
+    r"(dynprof/(?!demo/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
+)
+"""How frames of profilers are named, without those in which dynprof calls what is the job's."""
 ON_STREAM = "dynprof: device mark"
 """The range in which dynprof sets a mark on a stream, which is nobody's work."""
 
@@ -88,6 +93,22 @@ def without_device_marks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             and event["args"].get("correlation") in numbers
         )
     ]
+
+
+def whole_span(events: list[dict[str, Any]]) -> tuple[int, int]:
+    """Return when the job began and ended, in ns, without how the recording was ended."""
+    jobs = [(nanoseconds(e["ts"]), nanoseconds(e["ts"]) + nanoseconds(e.get("dur", 0)), e)
+            for e in events if str(e.get("cat")).lower() != "trace"]  # fmt: skip
+    first, last = min(begin for begin, _, _ in jobs), max(end for _, end, _ in jobs)
+    ending = [begin for begin, end, event in jobs
+              if OWN.match(event["name"]) and end == last and begin > first]  # fmt: skip
+    if not ending:
+        return first, last
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    ends = [end for begin, end, event in jobs
+            if event["cat"] in device
+            or (event["cat"] != "python_function" and begin < min(ending))]  # fmt: skip
+    return first, max(min(ending), *ends)
 
 
 def lies_in(event: dict[str, Any], outer: dict[str, Any]) -> bool:

@@ -23,6 +23,8 @@ CALLS: Names = frozenset({"fee"})
 """VizTracer's calls of Python."""
 STEP_LABELS: Names = frozenset({"step"}) | LABELS | OPERATORS
 """Where the labels of steps are found; ``step`` are dynprof's own."""
+RECORDINGS: Names = frozenset({"trace"})
+"""Kineto's own span around all that it recorded, from before the first to after the last."""
 COLLECTIONS: Names = frozenset({"gc"})
 """Python's garbage collections, as dynprof records them."""
 

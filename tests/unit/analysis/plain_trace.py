@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+from tests.real_traces import whole_span
+
 Event = dict[str, Any]
 Work = dict[str, Any]
 
@@ -95,8 +97,9 @@ class PlainTrace:
         calls = [e for e in self.events if kind_of(e) in CALLS]
         does = (e for some in (labels, operators, calls) for e in some)
         self.main = next(map(thread_of, does), None)
-        self.t0 = min(map(start, labels or self.events))
-        self.done = max(map(end, labels or self.events))
+        self.t0, self.done = whole_span(self.events)
+        if labels:
+            self.t0, self.done = min(map(start, labels)), max(map(end, labels))
         self.calls = [call for call in calls if self.t0 < end(call) <= self.done]
         self.inside = {id(call) for call in self.calls}
         self.launches: dict[int, Event] = {}

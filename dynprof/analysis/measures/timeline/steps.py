@@ -10,11 +10,15 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.categories import (
     CALLS,
+    FRAMES,
     KERNELS,
     LABELS,
+    ON_DEVICE,
     OPERATORS,
+    RECORDINGS,
     STEP_LABELS,
 )
 from dynprof.analysis.reading.intervals import both, clipped, cover, covered, distinct, united
@@ -127,12 +131,21 @@ def _whole_since(trace: Trace) -> int:
 
 
 def whole_span(trace: Trace) -> list[Marked]:
-    """Return the whole trace as one step without a number; nothing where it has no span."""
-    spans = trace.spans
-    if not len(spans["start"]):
+    """Return all that the job did as one step without a number; nothing where that is nothing.
+
+    How the recording itself ended is not the job's: that is a call that was open to the last.
+    """
+    start, end = trace.spans["start"], trace.spans["start"] + trace.spans["length"]
+    jobs = ~trace.category(RECORDINGS)
+    if not jobs.any():
         return []
-    begin = int(spans["start"].min())
-    return [(None, begin, int((spans["start"] + spans["length"]).max()) - begin)]
+    begin, last = int(start[jobs].min()), int(end[jobs].max())
+    ending = overhead(trace) & (end == last) & (start > begin)
+    if ending.any():
+        stopped = int(start[ending].min())
+        jobs &= (~trace.category(FRAMES) & (start < stopped)) | trace.category(ON_DEVICE)
+        last = max(stopped, int(end[jobs].max(initial=stopped)))
+    return [(None, begin, last - begin)]
 
 
 def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArray[np.bool_]:

@@ -125,3 +125,23 @@ def test_the_flame_graph_has_one_node(tmp_path: Path, name: str, owner: str) -> 
     assert flame["all"] == 4 * 800
     other = dict(folded(measured(tmp_path, JOBS[0], device=False)))
     assert other[f"{JOBS[0].replace(' ', '_')};time.py(1):_now"] == 4 * 100
+
+
+def test_the_end_of_a_recording_is_none_of_the_job(tmp_path: Path) -> None:
+    """Where no step is marked: neither Kineto's own span nor a call that was open to the last."""
+    stops, late = {"cat": "python_function", "ts": 400, "dur": 4600}, {"ts": 0, "dur": 5000}
+    events: list[Event] = [
+        {"name": "PyTorch Profiler (0)", "cat": "Trace", "pid": "Spans", "ts": -90, "dur": 6000},
+        {"name": "train.py(3): <module>", "cat": "python_function", **late},
+        {"name": "aten::mm", "cat": "cpu_op", "ts": 5, "dur": 300},
+        {"name": "dynprof/profiler/kineto_profile.py(105): __exit__", **stops},
+        {"name": "<built-in function setattr>", **stops},
+        {"name": "cudaDeviceSynchronize", "cat": "cuda_runtime", "ts": 4900, "dur": 50},
+    ]
+    kernel = {"name": "gemm", "cat": "kernel", "pid": 0, "ts": 350, "dur": 250,
+              "args": {"device": 0, "stream": 7, "correlation": 1}}  # fmt: skip
+    path = tmp_path / "a.trace.json"
+    for more, length in (([], 400_000), ([kernel], 600_000)):
+        found = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in [*events, *more]]
+        path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": found}))
+        assert MeasuredTrace(path).marked == [(None, 0, length)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tests.real_traces import raw_events
+from tests.real_traces import OWN, raw_events, whole_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +22,6 @@ CALLS = ("cuda_runtime", "cuda_driver", "runtime")
 WORKING = (*CALLS, "cpu_op", "operator", "python_function")
 ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "hipMalloc", "hipFree")
 FAST = 100_000
-OWN = re.compile(
-    r"(dynprof/(?!demo/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
-)
-"""How frames of profilers are named, without those in which dynprof calls what is the job's."""
 
 
 def category(event: Event) -> str:
@@ -86,8 +81,7 @@ class Oracle:
         self.main = max(counted, key=lambda thread: counted[thread], default=None)
         self.steps = sorted({(self.begin(e), self.end(e)) for e in labels})
         self.recorded = self.steps
-        everything = [(min(map(self.begin, self.events)), max(map(self.end, self.events)))]
-        self.steps = self.steps or everything
+        self.steps = self.steps or [whole_span(self.events)]
         self.known = {name: self.by_thread(test) for name, test in self.tests().items()}
         self.everywhere = {
             "compiling": Spans(
