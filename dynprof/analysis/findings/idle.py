@@ -200,8 +200,8 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not (pieces := of_cause(measured, WAITING, STARTING)):
         return None
     time = mean(steps, pieces)
-    sizes = np.bincount(pieces.gap, weights=pieces.time)
-    short = float(np.median(sizes[sizes > 0]))
+    sizes = np.sort(np.bincount(pieces.gap, weights=pieces.time))
+    usual = float(sizes[np.searchsorted(np.cumsum(sizes), sizes.sum() / 2)])
     count = counted(len(distinct(pieces.gap)) / max(1, steps.count), "time")
     queued = of_cause(measured, WAITING)
     ahead = mean(steps, queued) if queued else 0.0
@@ -209,10 +209,11 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "Work in the queue does not start",
         steps.share(time),
         f"The device is idle for {ms(time)} of {steps.a_step} although the next work was launched, "
-        f"{count}, half of them below {short / 1e3:.1f} us. {_when_launched(ahead, time)}",
+        f"{count}, half of that time in gaps of {usual / 1e3:,.1f} us or more. "
+        f"{_when_launched(ahead, time)}",
         "That is a device's own time from one kernel to the next: fewer and longer kernels have "
         "less of it, as torch.compile and CUDA graphs make them."
-        if short < _SHORT_NS
+        if usual < _SHORT_NS
         else "Look with dynprof view for what it waits for: an event of another stream, a function "
         "on the host in the stream, another process on the same device.",
         on_path=DELAYS,

@@ -81,6 +81,16 @@ def test_a_queue_with_no_rest_has_none(tmp_path: Path) -> None:
     assert "All of it was launched before the device was free" in only(job, tmp_path, QUEUE)
 
 
+def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> None:
+    """Many gaps of a device's own between kernels say nothing of the few that are long."""
+    job = Planted(launched=EARLY)
+    for number in range(40):
+        job.kernel("short", FREE + number / 100, 0.008, launched=EARLY - 1)
+    found = job.found(tmp_path)[QUEUE]
+    assert "half of that time in gaps of 19,602.0 us or more" in found.detail
+    assert "another process on the same device" in found.advice
+
+
 def test_no_launch_no_cause(tmp_path: Path) -> None:
     """Where the launch was not recorded nobody is blamed, whatever the host did meanwhile."""
     job = Planted(launched=None)
