@@ -27,6 +27,8 @@ _FRAME = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
 """What Kineto writes: the file, the line at which the function was entered, its name."""
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
 _INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]")
+_GENERATED = re.compile(r"[\\/](\w\w)[\\/]c\1[a-z2-7]{40,}\.py$")
+"""What torch.compile writes, in whichever folder: each file lies in one named as itself begins."""
 _INSTALLED_PACKAGES = """
 dynprof torch torchvision torchaudio torchdata torchtext torchao torch_npu torch_xla triton
 functorch torchgen numpy scipy pandas sklearn matplotlib PIL cv2 tqdm einops psutil yaml
@@ -66,7 +68,7 @@ class Where:
 def is_users(name: str) -> bool:
     """Return whether a frame is of the user's own code, as far as its name tells."""
     found = _FRAME.fullmatch(name)
-    if not found or _INSTALLED.search(found["file"]):
+    if not found or _INSTALLED.search(found["file"]) or _GENERATED.search(found["file"]):
         return False
     first, *inner = re.split(r"[\\/]", found["file"])
     if inner:

@@ -91,6 +91,15 @@ def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> N
     assert "another process on the same device" in found.advice
 
 
+def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
+    """The line is where the script calls it."""
+    job = Planted(launched=LATE)
+    job.on_host("train.py(22): evaluate", "python_function", 59, 79.9)
+    written = f"/cache/v7/cv7y5a4{'n' * 45}.py(148): call"
+    job.on_host(written, "python_function", FREE, 78)
+    assert "19.9 ms at train.py:22 (evaluate)" in only(job, tmp_path, HOST)
+
+
 def test_no_launch_no_cause(tmp_path: Path) -> None:
     """Where the launch was not recorded nobody is blamed, whatever the host did meanwhile."""
     job = Planted(launched=None)
