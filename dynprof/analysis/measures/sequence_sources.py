@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.code.user_code import place_of, stood, where
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, makers
+from dynprof.analysis.measures.timeline.operators import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,8 @@ class Source:
     """Where a sequence comes from, mostly.
 
     Attributes:
-        operators: The operator that launched each of its kernels; empty where it is not known.
+        operators: The operator that launched each of its kernels, or the call outside of any, as
+            of a graph; empty where it is not known.
         line: The place in the user's own code; empty where it is not known.
     """
 
@@ -45,7 +47,9 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
     kernels = np.concatenate([one.kernels.ravel() for one in chosen])
     call = measured.launches.call[np.searchsorted(measured.launches.work, kernels)]
     by = makers(trace, Launches(kernels, call), found.span, found.parent)
-    operator = np.where(by == UNKNOWN, UNKNOWN, np.append(found.span, UNKNOWN)[by])
+    operator = np.append(found.span, UNKNOWN)[by]
+    step = np.append(trace.named(lambda name: name.startswith(STEP)), [False])
+    operator = np.where(step[operator], call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
     frame = where(trace, measured.calls, thread, trace.spans["start"][call]).frame
     result, place = [], 0

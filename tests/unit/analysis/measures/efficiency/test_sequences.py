@@ -20,7 +20,7 @@ from dynprof.analysis.measures.sequence_sources import in_a_row, sources
 from dynprof.analysis.output.sequence_tables import sequence_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import H100, on_each, raw_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +129,13 @@ def test_on_real_traces(path: Path) -> None:
     found = sources(measured, measured.sequences)
     for one, source in zip(measured.sequences, found, strict=True):
         assert len(source.operators) == len(one.names)
+
+
+def test_of_a_graph_the_call_is_named() -> None:
+    """Outside of operators; what lies around it is the label of a step, of each another one."""
+    measured = MeasuredTrace(H100 / "graph.json.gz")
+    found = sources(measured, measured.sequences)
+    assert {name for source in found for name in source.operators} == {"cudaGraphLaunch"}
 
 
 KERNELS = ("elementwise<Add>", "elementwise<Mul>", "vectorized_elementwise<Relu>", "gemm")
