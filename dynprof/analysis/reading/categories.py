@@ -25,6 +25,8 @@ STEP_LABELS: Names = frozenset({"step"}) | LABELS | OPERATORS
 """Where the labels of steps are found; ``step`` are dynprof's own."""
 RECORDINGS: Names = frozenset({"trace"})
 """Kineto's own span around all that it recorded, from before the first to after the last."""
+OVERHEADS: Names = frozenset({"overhead"})
+"""What CUPTI and the driver did for themselves; on which thread they do not say."""
 COLLECTIONS: Names = frozenset({"gc"})
 """Python's garbage collections, as dynprof records them."""
 

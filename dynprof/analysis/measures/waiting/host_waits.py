@@ -21,9 +21,10 @@ from dynprof.analysis.reading.categories import (
     FRAMES,
     LAUNCHES,
     OPERATORS,
+    OVERHEADS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.intervals import distinct, united
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +50,8 @@ _WAITS = re.compile(
 _ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "MallocHost", "FreeHost",
               "MemAlloc", "MemAlloc_v2", "MemFree", "MemFree_v2", "MemCreate", "MemRelease",
               "HostRegister", "HostUnregister")  # fmt: skip
+_REQUEST = "Activity Buffer Request"
+"""Memory for what is recorded: milliseconds in which a thread stands before a call."""
 _WITHIN_A_DEVICE = "Device -> Device"
 
 
@@ -172,6 +175,19 @@ class Host:
         """What the profiler itself does."""
         return overhead(self._trace)
 
+    def _requests(self, thread: int) -> Cover:
+        """Return when CUPTI took memory, as far as the thread made no call meanwhile.
+
+        Which thread stands still for it is not told; one that begins a call does not.
+        """
+        trace, spans = self._trace, self._trace.spans
+        requests = trace.category(OVERHEADS) & trace.named(lambda name: name == _REQUEST)
+        start, end = spans["start"], spans["start"] + spans["length"]
+        calls = start[trace.category(LAUNCHES) & (spans["thread"] == thread)]
+        began = np.searchsorted(calls, end[requests]) - np.searchsorted(calls, start[requests])
+        requests[requests] = began == 0
+        return trace.when(requests)
+
     def _doing(self, thread: int) -> dict[str, Cover]:
         """Return why a thread launches nothing, causes before symptoms, and when."""
         calls, stops = self.blocking(thread), self._everywhere
@@ -179,7 +195,7 @@ class Host:
             lambda name: name.endswith(_ALLOCATES)
         )
         return {
-            RECORDING: self._on(thread, self._recording),
+            RECORDING: united(self._on(thread, self._recording), self._requests(thread)),
             COMPILING: stops[COMPILING],
             CHECKPOINT: self._on(thread, self._phase(CHECKPOINT)),
             LOADING: self._on(thread, self._phase(LOADING)),

@@ -91,6 +91,15 @@ def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> N
     assert "another process on the same device" in found.advice
 
 
+def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
+    """While CUPTI takes some, the thread that is to launch stands; not if it makes calls."""
+    for call, left in ((FREE - 1, 0.1), (FREE + 5, 0.2)):
+        job = Planted(launched=LATE)
+        job.on_host("Activity Buffer Request", "overhead", FREE, FREE + 10, OTHER)
+        job.on_host("cudaEventQuery", "cuda_runtime", call, call + 0.01)
+        only(job, tmp_path, HOST, share=left)
+
+
 def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
     """The line is where the script calls it."""
     job = Planted(launched=LATE)

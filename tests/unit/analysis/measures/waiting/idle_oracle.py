@@ -89,6 +89,8 @@ class Oracle:
             ),
             "collecting garbage": Spans([self.span(e) for e in self.events if category(e) == "gc"]),
         }
+        requests = [e for e in self.events if e["name"] == "Activity Buffer Request"]
+        self.requests = Spans([self.span(e, self.span(e)) for e in requests])
         self.launchers = defaultdict[Thread, list[int]](list)
         for call in {id(c): c for w in self.work if (c := self.launch(w))}.values():
             self.launchers[self.thread(call)].append(self.begin(call))
@@ -222,7 +224,7 @@ class Oracle:
         for thread in threads:
             for known in self.known.values():
                 times |= known[thread].edges(begin, end) if thread in known else set()
-        for spans in self.everywhere.values():
+        for spans in (*self.everywhere.values(), self.requests):
             times |= spans.edges(begin, end)
         waited, until = self.drained(begin, before, threads)
         bounds = sorted({t for t in (*times, min(until, launched)) if begin <= t <= end})
@@ -264,6 +266,8 @@ class Oracle:
         """Return why a thread of the host launched nothing at a moment."""
         for name in ("recording", "compiling", "checkpoint", "data loading", "collecting garbage"):
             spans = self.everywhere.get(name)
+            if name == "recording" and self.held(thread, moment):
+                return name
             if spans.at(moment) if spans else self.at(name, thread, moment):
                 return name
         ways = [self.blocks(one[0]) for one in (blocked, waited) if one]
@@ -274,6 +278,18 @@ class Oracle:
             if self.at(name, thread, moment):
                 return name
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
+
+    def held(self, thread: Thread | None, moment: int) -> bool:
+        """Return whether CUPTI takes memory, while the thread begins no call, at a moment."""
+        if not (request := self.requests.at(moment)):
+            return False
+        begin, end, _ = request
+        return not any(
+            category(event) in CALLS
+            and self.thread(event) == thread
+            and begin <= self.begin(event) < end
+            for event in self.events
+        )
 
     def pace(self, call: Event) -> float:
         """Return from the launch before, on its thread, to the end of a launch."""
