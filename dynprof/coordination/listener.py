@@ -19,8 +19,8 @@ from dynprof.coordination.job_store import (
     value_of,
 )
 from dynprof.coordination.messages import Farewell, Joined, Message, Parted, Rejoin, Reply
-from dynprof.coordination.pace import FIRST_PAUSE_S, GROWTH, Pace
-from dynprof.coordination.relay import SLOW_GROWTH, Direct, Relay
+from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
+from dynprof.coordination.relay import Direct, Relay
 from dynprof.coordination.wire import message_of, to_text
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Listener:
         self._relay = relay if world_size > DIRECT_RANKS else None
         asking = machines if self._relay else world_size
         self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
-        growth = SLOW_GROWTH if self._relay else GROWTH
-        self._pace = Pace(max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND), self._idle_s, growth)
+        first_s = max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND)
+        self._pace = Pace(first_s, self._idle_s, SLOW_GROWTH)
         self._place = 0
         self._dead_since = -1  # the place of the next message, as the leader was taken for dead
         self._line: Line = Direct(store, self._pace)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 FIRST_PAUSE_S = 0.001
 """Between two looks where something has just happened."""
-GROWTH = 1.5
+GROWTH, SLOW_GROWTH = 1.5, 1.1
+"""Of pauses; who listens for the next message of an agreement, which comes soon, goes slowly."""
 
 
 class Pace:

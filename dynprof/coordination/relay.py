@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at, value_of
-from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
+from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
 from dynprof.coordination.wire import MOST_BYTES
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 LOCAL_IDLE_S = 0.1
 """Between two looks into the machine's memory where nothing happens."""
-SLOW_GROWTH = 1.1
-"""Of pauses: the next message of an agreement comes soon, and a machine's looks cost little."""
 COLLECT_S = LOCAL_IDLE_S
 """For so long replies are held for those that are to come: who is free has looked by then."""
 
