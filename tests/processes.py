@@ -142,14 +142,20 @@ def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> 
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """Return the other processes that bear a mark, or one below it."""
+    """Return the other processes that bear a mark, or one below it; all that bear any, for ""."""
     found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has just ended, or is another user's
-            borne = process.environ().get(MARK, "")
-            if f"{borne}/".startswith(f"{mark}/") and process.pid != os.getpid():
-                found.append(process)
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):  # it has just ended, or is another user's
+            borne = _borne_by(pid)
+            if borne and f"{borne}/".startswith(f"{mark}/") and pid != os.getpid():
+                found.append(psutil.Process(pid))
     return found
+
+
+def _borne_by(pid: int) -> str:
+    """Return the mark of a process: for all of them psutil takes three times as long."""
+    env = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return env.partition(f"\0{MARK}=".encode())[2].partition(b"\0")[0].decode()
 
 
 def end_family(mark: str) -> None:
