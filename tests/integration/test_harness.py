@@ -36,6 +36,15 @@ note()
 """
 """A process, a child of it in a session of its own, and a grandchild whose parent has ended."""
 
+FORKED = """
+import os, time
+os.fork()
+os.fork()
+open(f"{os.getpid()}.pid", "w").close()
+time.sleep(1e6)
+"""
+"""A script, and what it and its child fork."""
+
 TESTS = f"""
 import os, pathlib, signal, sys, time
 from tests.processes import start
@@ -54,6 +63,12 @@ def test_that_fails():
 def test_that_hangs():
     begin()
     time.sleep(1e6)
+
+def test_that_waits_for_a_fork():
+    from tests import warm_interpreter
+    pathlib.Path("tester").write_text(str(os.getpid()))
+    text = {FORKED!r}
+    warm_interpreter.run(text, pathlib.Path.cwd(), os.environ, needs=warm_interpreter.WITHOUT_TORCH)
 
 def test_that_is_interrupted():
     begin()
@@ -111,11 +126,16 @@ def test_what_a_test_starts_ends_with_it(
     assert not any(map(_runs, pids(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("name", "count"), [("test_that_hangs", 3), ("test_that_waits_for_a_fork", 4)]
+)
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["pytest", "a worker of xdist"])
-def test_what_a_killed_test_has_started_ends(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_what_a_killed_test_has_started_ends(
+    tmp_path: Path, options: tuple[str, ...], name: str, count: int
+) -> None:
     """Kill -9 of the process that runs the test: nobody can tidy up after that but another."""
-    with start(pytest_with(tmp_path, "test_that_hangs", *options), cwd=tmp_path):
-        wait_for("three processes", lambda: True if len(pids(tmp_path)) == 3 else None)
+    with start(pytest_with(tmp_path, name, *options), cwd=tmp_path):
+        wait_for("its processes", lambda: True if len(pids(tmp_path)) == count else None)
         os.kill(int((tmp_path / "tester").read_text()), signal.SIGKILL)
         wait_for_their_end(pids(tmp_path))
 

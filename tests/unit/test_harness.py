@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "processes.py": "is the place",
     "pace.py": "measures for it how long to wait",
-    "warm_interpreter.py": "forks scripts; all that processes.py started for it dies with pytest",
+    "forkserver.py": "forks scripts; it is started by processes.py, and dies with pytest",
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/children.py": "forks for a job that is a process of the test",
     "storm/job.py": "is a job that forks, and a process of the test",
