@@ -24,8 +24,13 @@ settings.load_profile("dynprof")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the self-test's cache of this run away from that of the user; measure the machine."""
+    """Keep the self-test's cache of this run away from that of the user; measure the machine.
+
+    The garbage collector looks seldom through torch and thousands of tests: it takes a tenth of a
+    quick run. They are not frozen: Hypothesis asks it who holds its source of random numbers.
+    """
     watch_over_this_process()
+    gc.set_threshold(700, 10, 1000)
     os.environ["PYTHONFAULTHANDLER"] = "1"  # whoever crashes says where
     resource_tracker.ensure_running()  # one for the process: a test that began it would end it
     slowness()
@@ -43,14 +48,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         own = item.get_closest_marker("timeout")
         limit_s = own.args[0] * slowness() if own else usual_s
         item.add_marker(pytest.mark.timeout(limit_s), append=False)
-
-
-def pytest_collection_finish() -> None:
-    """Look through thousands of tests seldom: the collector takes a tenth of a quick run.
-
-    Not frozen: Hypothesis asks the collector who holds its source of random numbers.
-    """
-    gc.set_threshold(700, 10, 1000)
 
 
 @pytest.fixture(autouse=True)
