@@ -124,10 +124,11 @@ class RunningJob:
             path.write_text(text)
         clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         for_its_start = any(name.startswith(AT_START) for name in env)
-        imports_torch = re.search(r"^ *import .*\btorch\b", script, re.MULTILINE)
-        if through is PYTHON and imports_torch and not for_its_start:
+        imports_torch = re.search(r"^ *(import|from) .*\btorch\b", script, re.MULTILINE)
+        needs = warm_interpreter.WITH_TORCH if imports_torch else warm_interpreter.WITHOUT_TORCH
+        if through is PYTHON and not for_its_start:
             self.process: Process = warm_interpreter.start(
-                path, {**clean, **env}, PYTHON[-1], unloads=self.unloads
+                path, {**clean, **env}, PYTHON[-1], needs=needs, unloads=self.unloads
             )
         else:
             self.process = start([*through, str(path)], cwd=folder, env={**clean, **env})
