@@ -5,12 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import load_manifest
-from tests import processes, warm_interpreter
+from tests import warm_interpreter
 from tests.integration.running import below
 
 if TYPE_CHECKING:
@@ -88,14 +87,10 @@ def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str
         folder: Where it works.
         script: What follows the beginning of all of them.
         closing: How windows close.
-        env: What an interpreter of its own is started with; without it, the warm one serves.
+        env: What to add to its environment, which may say how memory is allocated.
     """
     text = JOB + HELPERS + textwrap.dedent(script)
-    all_env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
-    if env:
-        done = processes.run([sys.executable, "-c", text], cwd=folder, env=all_env)
-    else:
-        done = warm_interpreter.run(text, folder, all_env)
+    done = warm_interpreter.run(text, folder, {**os.environ, "DYNPROF_CLOSE": closing, **env})
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
@@ -116,6 +111,6 @@ def events(folder: Path, manifest: Any) -> list[dict[str, Any]]:
 def run_without_torch(folder: Path, script: str) -> str:
     """Run a script that loads no torch and must end well; return what it printed."""
     text = PYTHON_JOB + textwrap.dedent(script)
-    done = processes.run([sys.executable, "-c", text], cwd=folder)
+    done = warm_interpreter.run(text, folder, os.environ, needs=warm_interpreter.WITHOUT_TORCH)
     assert done.returncode == 0, done.stderr
     return done.stdout

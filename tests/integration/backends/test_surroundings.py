@@ -60,13 +60,14 @@ def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> No
     """Libkineto does not notice; no torn trace is taken for a whole one."""
     log = run(
         tmp_path,
-        """
-        import resource
+        f"""
+        import resource, sys
         steps(3)
         window(active=3)
         steps(4)
         idle()
         dp.shutdown()
+        sys.path.append({str(processes.ROOT)!r})
         from tests.integration.scripts import manifests
         size = manifests(Path.cwd())[0].trace_bytes_raw
         dp.init("prof_config")
@@ -76,7 +77,6 @@ def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> No
         idle()
         """,
         closing,
-        PYTHONPATH=str(processes.ROOT),
     )
     assert "libkineto could not write the whole trace" in log
     assert len(list(tmp_path.rglob("*.gz"))) == 1
