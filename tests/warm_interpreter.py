@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WITHOUT_TORCH = ("dynprof.session.startup",)
-WITH_TORCH = "torch", "torch._dynamo", *WITHOUT_TORCH
+WITH_TORCH = "torch", "torch._dynamo", "torch.distributed.run", *WITHOUT_TORCH
 COMMAND = "dynprof.cli", "dynprof.analysis.runs.newest", "dynprof.analysis.runs.window_report"
 """What an interpreter loads for scripts of the two kinds, and for a command.
 
-The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one.
+The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And
+what torchrun is; its workers are interpreters of their own.
 """
 OF_THE_ALLOCATOR = "GLIBC_TUNABLES", "MALLOC_", "PYTHONMALLOC"
 """The beginnings of variables that an interpreter is started with, where a script has them."""
@@ -132,6 +133,7 @@ def start(
     path: Path,
     env: Mapping[str, str],
     *warned: str,
+    arguments: Sequence[str] = (),
     needs: tuple[str, ...] = WITH_TORCH,
     unloads: bool = False,
 ) -> ForkedScript:
@@ -141,11 +143,12 @@ def start(
         path: Of the script.
         env: Its environment.
         warned: What is to be done with warnings, each as ``-W`` takes it.
+        arguments: As :func:`run` takes them.
         needs: As :func:`run` takes it.
         unloads: As :func:`run` takes it.
     """
-    asked: dict[str, Any] = {"text": path.read_text(), "path": str(path), "arguments": []}
-    asked |= {"folder": str(path.parent), "unloads": unloads}
+    asked: dict[str, Any] = {"text": path.read_text(), "path": str(path), "unloads": unloads}
+    asked |= {"folder": str(path.parent), "arguments": list(arguments)}
     read, written = zip(*(os.pipe() for _ in range(2)), strict=True)
     pipes = [os.fdopen(end) for end in read]
     files = [os.fdopen(end, "w") for end in written]

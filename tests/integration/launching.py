@@ -6,8 +6,6 @@ import contextlib
 import os
 import random
 import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
@@ -15,11 +13,12 @@ from dynprof.journal.status import Status, load_status
 from tests import warm_interpreter
 from tests.integration.running import wait_for
 from tests.pace import patience_s
-from tests.processes import Process, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from tests.processes import Process
 
 _random = random.SystemRandom()  # not as the other processes of pytest
 
@@ -58,16 +57,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def launched(folder: Path, script: str, *launcher: str) -> Iterator[Process]:
-    """Run a script through a launcher, and end the whole tree."""
-    (folder / "job.py").write_text(script)
+def launched(folder: Path, script: str, *torchrun: str) -> Iterator[Process]:
+    """Run a script by itself, or through torchrun with these options; end the whole tree."""
+    path = folder / "job.py"
+    path.write_text(script)
+    arguments: list[str] = []
+    if torchrun:
+        arguments = [*torchrun, path.name]
+        path = folder / "torchrun.py"
+        path.write_text("from torch.distributed.run import main\nmain()\n")
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    with start(
-        [sys.executable, *launcher, "job.py"],
-        cwd=folder,
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-    ) as process:
+    env = {**clean, "OMP_NUM_THREADS": "1"}
+    with warm_interpreter.start(path, env, arguments=arguments) as process:
         yield process
 
 

@@ -159,7 +159,7 @@ def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -
 def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
     """The ranks of the second try take over; a request meets them, and only them."""
     pytest.importorskip("torch", reason="torch is not installed")
-    torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1"
+    torchrun = "--standalone --nproc-per-node=2 --max-restarts=1"
     with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
         there = lambda now: len(now) == 2 == len(logs(tmp_path))  # noqa: E731
         before = when(tmp_path, "two ranks", there)

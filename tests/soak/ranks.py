@@ -63,7 +63,7 @@ with open(f"losses_{{rank}}", "w") as file:
 dist.destroy_process_group()
 """
 """Of so many steps, one after the other and without dynprof, where it is alone."""
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+TORCHRUN = ("--standalone",)
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         for rank in range(4):
             ready.enter_context(RunningJob(folder, LOOP, RANK=str(rank), WORLD_SIZE="4"))
     elif kind == "torchrun":
-        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+        torchrun = ("--standalone", "--nproc-per-node=2")
         script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
         ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
     elif kind in ("unprepared", "unknown"):

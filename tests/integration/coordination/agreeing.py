@@ -60,16 +60,16 @@ def job(
     ms: float = 5.0,
     without: tuple[int, ...] = (),
     said: str = "agree on the steps",
-    *launcher: str,
+    *torchrun: str,
     late: int = 0,
     leaving: str = "dist.destroy_process_group()",
 ) -> Iterator[None]:
-    """Run a job whose ranks agree, and see it end well; begun by a launcher, if any."""
+    """Run a job whose ranks agree, and see it end well; begun by torchrun, if it has options."""
     script = JOB.format(directory=directory, ms=ms, without=without, late=late, leaving=leaving)
     with contextlib.ExitStack() as stack:
-        if launcher:
-            command = [*launcher, f"--nproc-per-node={count}"]
-            running = [stack.enter_context(launched(folder, script, *command))]
+        if torchrun:
+            options = [*torchrun, f"--nproc-per-node={count}"]
+            running = [stack.enter_context(launched(folder, script, *options))]
         else:
             running = stack.enter_context(ranks(folder, script, count))
         watching = count - len(without)

@@ -355,7 +355,7 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     twice = ("--standalone", "--nproc-per-node=2", "--max-restarts=2")
     paths = [tmp_path / f"desk_{rank}" / "status" / f"rank_{rank}.json" for rank in (0, 1)]
-    with launched(tmp_path, RESTARTED, "-m", "torch.distributed.run", *twice) as process:
+    with launched(tmp_path, RESTARTED, *twice) as process:
         for said, asked in CUT_OFF.items():
             follows(tmp_path, 0, "leads")
             follows(tmp_path, 1, "follows rank 0")
@@ -383,7 +383,7 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
 
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     """Its host stands still: training does not, and each rank serves what it reads itself."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    torchrun = ("--standalone", "--nproc-per-node=2")
     with launched(tmp_path, JOB, *torchrun) as process:
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")

@@ -29,15 +29,15 @@ from tests.integration.running import wait_for
 pytest.importorskip("torch", reason="torch is not installed")
 
 
-TORCHRUN = "-m", "torch.distributed.run", "--standalone"
+TORCHRUN = ("--standalone",)
 
 
-@pytest.mark.parametrize(("ms", "launcher"), [(1.0, ()), (30.0, TORCHRUN)])
+@pytest.mark.parametrize(("ms", "torchrun"), [(1.0, ()), (30.0, TORCHRUN)])
 def test_every_window_has_the_same_steps_on_all_ranks(
-    tmp_path: Path, ms: float, launcher: tuple[str, ...]
+    tmp_path: Path, ms: float, torchrun: tuple[str, ...]
 ) -> None:
     """Seen in the traces, however the ranks come to know of the edit."""
-    with job(tmp_path, 3, SHARED, ms, (), "agree on the steps", *launcher):
+    with job(tmp_path, 3, SHARED, ms, (), "agree on the steps", *torchrun):
         for _ in range(3):
             code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
             assert code == 0, errors

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from pathlib import Path
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")  # the store lives beside the ranks
+TORCHRUN = ("--standalone",)  # the store lives beside the ranks
 SILENT = "which leads, has said nothing since this file was saved: it is waited for"
 
 
