@@ -105,7 +105,8 @@ class RunningJob:
     Args:
         folder: Where it works; its config lies in ``prof_config`` there.
         script: Its text.
-        through: The beginning of its command line, to run it through another program.
+        through: The beginning of its command line, to run it through another program, or by an
+            interpreter of its own; else it is forked from one that has loaded what it needs.
         env: Environment variables to add.
 
     Attributes:
