@@ -126,6 +126,7 @@ class FakeRecording:
         steps: The step numbers begun.
         running: Whether it was neither stopped nor discarded.
         closing: What it says of its closing.
+        without: Activities that it does not watch.
         bound_to_thread: As for a real one.
         results: As for a real one.
         saves_beside: As for a real one.
@@ -138,6 +139,7 @@ class FakeRecording:
     steps: list[int] = field(default_factory=list)
     running: bool = True
     closing: str = "fake"
+    without: tuple[str, ...] = ()
     bound_to_thread: bool = True
     results: object = None
     saves_beside: bool = True

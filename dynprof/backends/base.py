@@ -49,6 +49,10 @@ class Recording(Protocol):
         """How ``stop`` goes about it, in a few words for the log and the manifest."""
 
     @property
+    def without(self) -> tuple[str, ...]:
+        """Activities of the plan that it does not watch."""
+
+    @property
     def companions(self) -> Companion:
         """What records beside it; the window starts and stops it, the exporter saves it."""
 

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.quiescence import let_others_leave
+from dynprof.backends.quiescence import let_operators_end, let_others_leave
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ class DetachedClose:
     def settle_all(self) -> None:
         """End the recording of all threads, so that it can be collected.
 
-        Waits a tenth of a second for operators of others at most, where they sleep a tenth of it.
+        Waits for operators of others, a tenth of a second at most.
 
         Raises:
             BackendError: There is none.
         """
-        state = self.take_off_all().off(under_way=let_others_leave)
+        state = self.take_off_all().off(under_way=let_operators_end)
         if state is not None:
             self._put_on(state)
 

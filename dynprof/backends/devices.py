@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-HOST = "CPU"
+HOST, DEVICES = "CPU", ("CUDA", "XPU")
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:
     """Return what torch can watch here.
 
     Asked so that forks stay possible: ``supported_activities()`` and ``is_available()`` start the
-    driver of CUDA, after which no child that is forked can use it; ``device_count()`` asks NVML.
+    driver of CUDA, after which no child that is forked can use it. ``device_count()`` asks NVML,
+    where that answers.
     """
-    devices = {"CUDA": torch.cuda, "XPU": torch.xpu}
-    return (HOST, *(name for name, device in devices.items() if device.device_count() > 0))
+    return (HOST, *(name for name in DEVICES if _is_offered(torch, name)))
 
 
 def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
@@ -27,6 +27,17 @@ def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
     return found or (HOST,)
 
 
-def _is_used(torch: Any, activity: str) -> bool:
-    device = getattr(torch, activity.lower(), None)
+def _is_offered(torch: Any, name: str) -> bool:
+    if getattr(torch, name.lower()).device_count() == 0:
+        return False
+    return not _is_used(torch, name) or _is_supported(torch, name)
+
+
+def _is_used(torch: Any, name: str) -> bool:
+    device = getattr(torch, name.lower(), None)
     return bool(getattr(device, "is_initialized", lambda: True)())
+
+
+def _is_supported(torch: Any, name: str) -> bool:
+    """Return whether Kineto was built for it; asked where the driver runs already."""
+    return name in {activity.name for activity in torch.profiler.supported_activities()}

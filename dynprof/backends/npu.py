@@ -113,6 +113,7 @@ class NpuRecording:
     saves_beside = True
     note_step = None
     closing = "inline: torch_npu collects on the training thread"
+    without = ()
 
     def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
         config = plan.config

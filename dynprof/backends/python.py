@@ -146,6 +146,7 @@ class PythonRecording:
     """A recording of VizTracer."""
 
     closing = "detached"
+    without = ()
     results = None
     saves_beside = True
     note_step = None

@@ -33,28 +33,46 @@ class _Thread:
     Attributes:
         ticks: How long it has computed.
         asleep: Whether it waits for something.
+        blocked: Whether that is the system, for memory, say, amid whatever it is in.
     """
 
     ticks: int
     asleep: bool
+    blocked: bool = False
 
-    def has_left(self, now: _Thread | None) -> bool:
+    def has_left(self, now: _Thread | None, pause_s: float) -> bool:
         """Return whether it has left any short function since: ended, computed, or only slept."""
-        return now is None or now.ticks >= self.ticks + TICKS or (self.asleep and now.asleep)
+        if now is None or now.ticks >= self.ticks + TICKS:
+            return True
+        is_sure = pause_s >= PAUSES_S[-1] or not (self.blocked or now.blocked)
+        return self.asleep and now.asleep and is_sure
 
 
-def let_others_leave(patience_s: float = PATIENCE_S) -> None:
+def let_operators_end(patience_s: float) -> None:
+    """Wait until every other thread sleeps at two looks in a row; who computes gets all the time.
+
+    Who sleeps that long is in no operator, or in one that may last as long as it likes.
+    """
+    deadline_s, slept = time.monotonic() + patience_s, False
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        sleep = all(seen.asleep for seen in _others().values())
+        if slept and sleep:
+            return
+        slept = sleep
+        time.sleep(min(PAUSES_S[0], left_s))
+
+
+def let_others_leave() -> None:
     """Wait until every other thread has left what it was in, if that takes only microseconds."""
-    me, deadline_s = threading.get_native_id(), time.monotonic() + patience_s
-    inside = {task: seen for task in tasks() if task != me and (seen := _look_at(task))}
+    deadline_s, inside = time.monotonic() + PATIENCE_S, _others()
     pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
-    while inside and (left_s := deadline_s - time.monotonic()) > 0:
-        time.sleep(min(next(pauses), left_s))
+    while inside and time.monotonic() < deadline_s:
+        time.sleep(pause_s := next(pauses))
         now = {task: _look_at(task) for task in inside}
         inside = {
-            task: dataclasses.replace(seen, asleep=last.asleep)
+            task: dataclasses.replace(last, ticks=seen.ticks)
             for task, seen in inside.items()
-            if (last := now[task]) and not seen.has_left(last)
+            if (last := now[task]) and not seen.has_left(last, pause_s)
         }
 
 
@@ -74,6 +92,12 @@ def tasks() -> set[int]:
     return set()
 
 
+def _others() -> dict[int, _Thread]:
+    """Return where every other thread is."""
+    me = threading.get_native_id()
+    return {task: seen for task in tasks() if task != me and (seen := _look_at(task))}
+
+
 def _look_at(task: int) -> _Thread | None:
     """Return where a thread is; None where it has ended."""
     try:
@@ -81,4 +105,5 @@ def _look_at(task: int) -> _Thread | None:
     except OSError:
         return None
     state, *fields = facts.rpartition(")")[2].split()
-    return _Thread(ticks=int(fields[10]) + int(fields[11]), asleep=state != "R")
+    ticks = int(fields[10]) + int(fields[11])
+    return _Thread(ticks, asleep=state != "R", blocked=state == "D")

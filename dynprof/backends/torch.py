@@ -96,7 +96,8 @@ class TorchBackend:
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Wait for the self-test, which takes seconds once for each build of torch."""
-        return why_close_is_unknown(activities)
+        watched = activities if self._for_script else used(sys.modules["torch"], activities)
+        return why_close_is_unknown(watched)
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""
@@ -130,11 +131,12 @@ class TorchBackend:
         profiler = _profiler(plan, all_threads=all_threads)
         if not (plan.script or all_threads) and (reason := _why_one_thread()):
             closing += f"; only the thread that opened the window is recorded: {reason}"
-        unused = [_not_used(name) for name in asked if name not in plan.activities]
-        companions = Companions([*_companions(plan, scratch), *unused])
+        unused = tuple(name for name in asked if name not in plan.activities)
+        companions = Companions([*_companions(plan, scratch), *map(_not_used, unused)])
         recording = TorchRecording(
             profiler, session, facts, functions, closing, companions, all_threads=all_threads
         )
+        recording.without = unused
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
             self._made = None if plan.script else recording

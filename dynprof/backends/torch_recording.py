@@ -54,7 +54,7 @@ class TorchRecording:
         arrived: Whether a window has it, which sees to its end.
     """
 
-    note_step = None
+    note_step, without = None, tuple[str, ...]()
 
     def __init__(
         self,

@@ -178,7 +178,7 @@ class ScriptWindows:
             recording = current.window.close()
             if recording is None:
                 return None
-            current.closing = recording.closing
+            current.note_end(recording)
             close_ms = (time.perf_counter() - began_s) * 1e3
             manifest = window_manifest(
                 current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()

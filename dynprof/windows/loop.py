@@ -277,7 +277,7 @@ class Loop:
         began_s = self._clock.now_s()
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3
-        current.closing = recording.closing if recording else "nothing was kept"
+        current.note_end(recording)
         text = current.how_closed(close_ms, reason)
         self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
         self._handover.submit(current, recording, reason=reason, close_ms=close_ms)

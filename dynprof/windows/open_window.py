@@ -39,6 +39,7 @@ class OpenWindow:
         steps_from: Who ends its steps.
         open_ms: Time that opening took.
         closing: How the recording is closed.
+        without: Activities of the plan that it does not watch.
         remarks: What was odd about its steps.
     """
 
@@ -56,11 +57,23 @@ class OpenWindow:
     moved_s: float = 0.0
     open_ms: float = 0.0
     closing: str = ""
+    without: tuple[str, ...] = ()
     step: int = 0
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.step, self.moved_s = self.opened_step, self.opened_s
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """What was watched."""
+        asked = self.request.plan.activities
+        return tuple(name for name in asked if name not in self.without) or ("CPU",)
+
+    def note_end(self, recording: Recording | None) -> None:
+        """Note of a recording that was stopped, if there is any, what is to be said of it."""
+        self.closing = recording.closing if recording else "nothing was kept"
+        self.without = recording.without if recording else ()
 
     @property
     def movable(self) -> bool:

@@ -54,7 +54,7 @@ def window_manifest(
             warmup=window.warmup,
             source=current.steps_from,
         ),
-        activities=request.plan.activities,
+        activities=current.activities,
         opened_at=iso(current.opened_wall_s),
         closed_at=iso(closed_wall_s),
         complete=not reason,

@@ -49,7 +49,7 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
     by = makers(trace, Launches(kernels, call), found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     step = np.append(trace.named(lambda name: name.startswith(STEP)), [False])
-    operator = np.where(step[operator], call, operator)
+    operator = np.where(step[operator] | (operator == UNKNOWN), call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
     frame = where(trace, measured.calls, thread, trace.spans["start"][call]).frame
     result, place = [], 0

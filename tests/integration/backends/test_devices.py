@@ -14,9 +14,12 @@ import pytest
 
 from dynprof.backends.base import discard
 from dynprof.backends.closing import choose_close, ended_on
+from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.devices import device_activities, used
 from dynprof.backends.torch import TorchBackend
+from dynprof.captures.analysis_start import arguments_for
 from tests.integration.backends.plans import RANK, a_plan
+from tests.integration.scripts import manifests, run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -40,6 +43,16 @@ def test_nobody_starts_a_driver_to_ask_for_devices(monkeypatch: pytest.MonkeyPat
     assert TorchBackend(detaches=False).capabilities().activities == BOTH
 
 
+def test_a_device_that_kineto_was_not_built_for_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch may be asked for that once the process uses the device: its driver runs already."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.profiler, "supported_activities", set)
+    assert device_activities(torch) == ("CPU",)
+
+
 @pytest.mark.parametrize(("begun", "watched"), [(False, ("CPU",)), (True, BOTH)])
 def test_a_device_that_the_process_has_not_begun_to_use_is_left_out(
     monkeypatch: pytest.MonkeyPatch, begun: bool, watched: tuple[str, ...]
@@ -59,10 +72,36 @@ def test_the_manifest_names_what_was_left_out(
     plan = replace(a_plan(backend), activities=BOTH)
     recording = backend.prepare(plan, RANK, lambda: tmp_path)
     assert not recording._profiler.use_device
+    assert recording.without == ("CUDA",)
     assert recording.companions.save(tmp_path / "rank_0") == (
         "CUDA was not recorded: this process had not used it yet",
     )
     discard(recording)
+
+
+def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is that of the host alone, where no device is used yet."""
+    monkeypatch.setattr(SELF_TEST, "answer", None)
+    monkeypatch.setattr(SELF_TEST, "running_s", lambda: 1.0)
+    monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
+    for begun in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda begun=begun: begun)
+        assert bool(TorchBackend().hesitation(BOTH)) is not begun
+
+
+def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
+    """Not in the manifest; and the timeline of memory is drawn, as without a device."""
+    script = """
+    torch.cuda.device_count = lambda: 1
+    window(active=2, memory_snapshot=True, activities=["CPU", "CUDA"])
+    steps(4)
+    idle()
+    """
+    run(tmp_path, script)
+    (manifest,) = manifests(tmp_path)
+    assert manifest.activities == ("CPU",)
+    assert "CUDA was not recorded: this process had not used it yet" in manifest.lost
+    assert arguments_for(manifest, analyse=False) == ("--only", "memory")
 
 
 class Library:
