@@ -335,8 +335,10 @@ def test_saving_lets_the_training_go_on(tmp_path: Path, closing: str) -> None:
     def train(size):
         with profile():
             work(size)
-    train(2); train(3)
     from dynprof.profiler import unclaimed
+    train(2)
+    until(lambda: unclaimed._SAVER._last or len(traces()) == 1)
+    train(3)
     until(lambda: unclaimed._SAVER._last or len(traces()) == 2)
     print(len(traces()))
     """
