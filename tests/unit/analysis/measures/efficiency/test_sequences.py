@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import json
 import random
@@ -131,9 +132,16 @@ def test_on_real_traces(path: Path) -> None:
         assert len(source.operators) == len(one.names)
 
 
-def test_of_a_graph_the_call_is_named() -> None:
-    """Outside of operators; what lies around it is the label of a step, of each another one."""
-    measured = MeasuredTrace(H100 / "graph.json.gz")
+@pytest.mark.parametrize("marked", [True, False])
+def test_of_a_graph_the_call_is_named(tmp_path: Path, *, marked: bool) -> None:
+    """Outside of operators; what lies around it, if anything, is the label of a step."""
+    with gzip.open(H100 / "graph.json.gz") as file:
+        trace = json.load(file)
+    events = trace["traceEvents"]
+    kept = [e for e in events if marked or not str(e.get("name")).startswith("ProfilerStep#")]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({**trace, "traceEvents": kept}))
+    measured = MeasuredTrace(path)
     found = sources(measured, measured.sequences)
     assert {name for source in found for name in source.operators} == {"cudaGraphLaunch"}
 
