@@ -338,8 +338,9 @@ def test_saving_lets_the_training_go_on(tmp_path: Path, closing: str) -> None:
     from dynprof.profiler import unclaimed
     train(2)
     until(lambda: unclaimed._SAVER._last or len(traces()) == 1)
+    first = unclaimed._SAVER._last
     train(3)
-    until(lambda: unclaimed._SAVER._last or len(traces()) == 2)
+    until(lambda: unclaimed._SAVER._last is not first or len(traces()) == 2)
     print(len(traces()))
     """
     done = run(tmp_path, script, DYNPROF_CLOSE=closing)
