@@ -23,17 +23,18 @@ def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
     Kineto would begin to: half a GiB of an H100 for a process that runs nothing there, and no use
     of the device by children that are forked from then on.
     """
-    found = tuple(name for name in activities if name == HOST or _is_used(torch, name))
+    found = tuple(name for name in activities if name == HOST or is_used(torch, name))
     return found or (HOST,)
 
 
 def _is_offered(torch: Any, name: str) -> bool:
     if getattr(torch, name.lower()).device_count() == 0:
         return False
-    return not _is_used(torch, name) or _is_supported(torch, name)
+    return not is_used(torch, name) or _is_supported(torch, name)
 
 
-def _is_used(torch: Any, name: str) -> bool:
+def is_used(torch: Any, name: str) -> bool:
+    """Return whether this process has begun to use a device, by the name of its activity."""
     device = getattr(torch, name.lower(), None)
     return bool(getattr(device, "is_initialized", lambda: True)())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.devices import is_used
 from dynprof.companions import Companion, Lacking
 from dynprof.files.layout import open_private
 
@@ -36,11 +37,10 @@ class MemoryHistory(Companion):
 
         for activity in (one for one in activities if one != "CPU"):
             name = activity.lower()
-            device = getattr(torch, name, None)
-            memory = getattr(device, "memory", None)
+            memory = getattr(getattr(torch, name, None), "memory", None)
             if not hasattr(memory, "_record_memory_history"):
                 yield Lacking(f"memory_snapshot: {activity} keeps no history of its memory here")
-            elif not getattr(device, "is_initialized", lambda: True)():
+            elif not is_used(torch, activity):
                 # torch 2.11 crashes where its allocator, which is not there yet, is asked
                 yield Lacking(f"memory_snapshot: this process has not used {activity} yet")
             else:

@@ -78,8 +78,8 @@ def elsewhere(ended: threading.Event) -> None:
             (square @ square).sum()
 
 
-def windows(step: Callable[[], None]) -> tuple[int, list[float]]:
-    """Open one window after the other; return how many, and the memory in MB after each."""
+def windows(step: Callable[[], None]) -> list[float]:
+    """Open one window after the other; return the memory in MB after each."""
     asked, process = Path("asked.json"), psutil.Process()
     memory_mb: list[float] = []
     ends_s = time.monotonic() + SECONDS
@@ -91,7 +91,7 @@ def windows(step: Callable[[], None]) -> tuple[int, list[float]]:
             step()
             dp.step()
         memory_mb.append(process.memory_info().rss / 1e6)
-    return len(memory_mb), memory_mb
+    return memory_mb
 
 
 def job() -> int:
@@ -104,16 +104,17 @@ def job() -> int:
     dp.init("prof_config")
     while SELF_TEST.answer is None:
         time.sleep(0.01)
-    count, memory_mb = windows(step)
+    memory_mb = windows(step)
     ended.set()
     other.join()
     dp.shutdown()
     manifests = [json.loads(path.read_text()) for path in Path().rglob("*.info.json")]
     complete = sum(manifest["complete"] for manifest in manifests)
     grown_mb = memory_mb[-1] - max(memory_mb[: WARM + 1])
-    print(f"{count} windows, {complete} complete; memory {memory_mb[-1]:,.0f} MB, {grown_mb:+,.1f}")
+    print(f"{len(memory_mb)} windows, {complete} complete")
+    print(f"memory {memory_mb[-1]:,.0f} MB, {grown_mb:+,.1f}")
     print(*sorted({manifest["closing"] for manifest in manifests}), sep="\n")
-    return int(complete < count or grown_mb > MOST_MB)
+    return int(complete < len(memory_mb) or grown_mb > MOST_MB)
 
 
 def main() -> int:
