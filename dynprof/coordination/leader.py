@@ -59,6 +59,7 @@ class Leader:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._world_size = world_size
+        self._apart_s = max(0.0, APART_S - speaker.unheard_s)
         self._clock, self._sleep = clock, sleep
         self._roll = Roll(speaker, me, clock, sleep)
         self._unmarked: set[int] = set()  # has been waited for in vain
@@ -262,7 +263,7 @@ class Leader:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break
-            self._sleep(APART_S)
+            self._sleep(self._apart_s)
             later = self._roll.where(number)
         return later
 
@@ -270,7 +271,7 @@ class Leader:
         self, number: int, before: Mapping[int, Reply], ready: set[int]
     ) -> tuple[list[Place], float]:
         """Ask once more where ranks are; return that, and how long it takes to tell all of them."""
-        self._sleep(APART_S)
+        self._sleep(self._apart_s)
         for _ in range(3):  # who just falls silent makes that last, and need not be told
             away, again_s = set(self._roll.away), self._clock()
             now = self._roll.where(number)

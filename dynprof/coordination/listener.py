@@ -19,7 +19,7 @@ from dynprof.coordination.job_store import (
     value_of,
 )
 from dynprof.coordination.messages import Farewell, Joined, Message, Parted, Rejoin, Reply
-from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
+from dynprof.coordination.pace import SLOW_GROWTH, Pace, first_pause_s
 from dynprof.coordination.relay import Direct, Relay
 from dynprof.coordination.wire import message_of, to_text
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from dynprof.coordination.job_store import Store
     from dynprof.coordination.relay import Line
 
-BUSY_LOOKS_A_SECOND = 20_000
-"""There are so many at most, in all, where something has just happened."""
 IDLE_S, LOOKS_A_SECOND, LONGEST_IDLE_S = 0.25, 4000, 1.5
 """Between two looks where nothing happens, and how many there are at most in all each second."""
 LOST_S = 30.0
@@ -68,8 +66,7 @@ class Listener:
         self._relay = relay if world_size > DIRECT_RANKS else None
         asking = machines if self._relay else world_size
         self._idle_s = min(LONGEST_IDLE_S, max(IDLE_S, asking / LOOKS_A_SECOND))
-        first_s = max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND)
-        self._pace = Pace(first_s, self._idle_s, SLOW_GROWTH)
+        self._pace = Pace(first_pause_s(asking), self._idle_s, SLOW_GROWTH)
         self._place = 0
         self._dead_since = -1  # the place of the next message, as the leader was taken for dead
         self._line: Line = Direct(store, self._pace)
@@ -91,14 +88,17 @@ class Listener:
     def hear(self) -> Message:
         """Wait for the next message, and return it; at the end that is a farewell.
 
-        One that asks to join anew has been followed, and needs no reply.
+        It comes once all have replied to the one before, so that this does not look at once. One
+        that asks to join anew has been followed, and needs no reply.
         """
         self._line.begin()
         silent_s = 0.0
-        while (message := self._look()) is None:
+        while True:
             pause_s = self._line.pause_s()
             if self._rest(pause_s):
                 return Farewell()
+            if (message := self._look()) is not None:
+                break
             before_s, silent_s = silent_s, silent_s + pause_s
             if silent_s >= DEAD_S:
                 self._dead_since = next_place(self._store)

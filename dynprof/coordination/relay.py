@@ -159,7 +159,7 @@ class Relay:
         """Begin to wait for a message."""
         self._local.begin()
         self._pace.begin()
-        self._asks_at_s = self._clock()
+        self._asks_at_s = self._clock() + self._pace.pause_s()
 
     def said(self, place: int) -> bytes | None:
         """Return the message of a place, if there is one yet."""

@@ -24,7 +24,7 @@ from dynprof.coordination.job_store import (
     value_of,
 )
 from dynprof.coordination.messages import Joined, Message, Parted, Rejoin, Reply
-from dynprof.coordination.pace import FIRST_PAUSE_S, Pace
+from dynprof.coordination.pace import FIRST_PAUSE_S, Pace, first_pause_s
 from dynprof.coordination.wire import coming_and_going, lines_of, to_text
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Speaker:
 
     Attributes:
         away: Ranks that did not reply in time, and are not waited for until they have caught up.
+        unheard_s: For so long after a reply none looks for the next message.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Speaker:
     ) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
         self._is_large = world_size > DIRECT_RANKS
+        self.unheard_s = 0.0 if self._is_large else first_pause_s(world_size)
         self._place = next_place(store)
         self._joined = b""
         self._awaits: dict[int, int] = {}  # the place that each rank waits for
@@ -95,16 +97,21 @@ class Speaker:
 
     def listeners(self) -> set[int]:
         """Return the ranks that listen and are not away."""
-        if joined := value_of(self._store, JOINED):
-            news = joined.removeprefix(self._joined)  # it only grows, while this leads
-            self._joined = joined
-            for one in coming_and_going(news):
-                self._hear_of(one)
+        self._hears_news()
         for place in sorted(self._there) if self.away else ():
-            self._note(place, self._read(place).keys())
+            self._note(place, _by_rank(self._replied(place, 0) or b"").keys())
         late = {rank for rank, place in self._awaits.items() if place < self._place}
         self.away &= late
         return self._awaits.keys() - self.away
+
+    def _hears_news(self) -> bool:
+        """Hear who has joined and who has parted since; return whether anybody has."""
+        joined = value_of(self._store, JOINED) or self._joined
+        news = joined.removeprefix(self._joined)  # it only grows, while this leads
+        self._joined = joined
+        for one in coming_and_going(news):
+            self._hear_of(one)
+        return bool(news)
 
     def _hear_of(self, one: Joined | Parted) -> None:
         if isinstance(one, Parted):
@@ -151,27 +158,28 @@ class Speaker:
         found: dict[int, Reply] = {}
         needed = len(expected)
         while not expected <= found.keys():
-            there = self._count(place)
             late = self._clock() >= until_s
-            if there >= needed or late:
-                found = self._read(place)
-                needed = there + 1
+            raw = self._replied(place, 0 if late else needed)
+            if raw is not None:
+                found = _by_rank(raw)
+                needed = raw.count(b"\n") + 1
             if late:
                 break
             if not expected <= found.keys():
                 self._sleep(pace.pause_s())
-            if pace.is_longest:  # somebody may have parted, and joined anew
+            if pace.is_longest and self._hears_news():  # somebody has parted, or joined anew
                 expected &= self._hearers(place)
                 needed = min(needed, len(expected))
         self._note(place, found.keys())
         self.away |= expected - found.keys()
         return found
 
-    def _count(self, place: int) -> int:
-        """Return how many replies there are."""
-        if self._is_large:
-            return self._store.add(count_at(place), 0)
-        return (value_of(self._store, replies_at(place)) or b"").count(b"\n")
+    def _replied(self, place: int, needed: int) -> bytes | None:
+        """Return the replies, if there are so many."""
+        if self._is_large and self._store.add(count_at(place), 0) < needed:
+            return None
+        raw = value_of(self._store, replies_at(place)) or b""
+        return raw if raw.count(b"\n") >= needed else None
 
     def _hearers(self, place: int) -> set[int]:
         """Return the ranks that listen, but for who has joined since that was said."""
@@ -180,10 +188,6 @@ class Speaker:
     def _note(self, place: int, ranks: AbstractSet[int]) -> None:
         for rank in ranks - self._parted:
             self._awaits[rank] = max(place + 1, self._awaits.get(rank, 0))
-
-    def _read(self, place: int) -> dict[int, Reply]:
-        replies = value_of(self._store, replies_at(place)) or b""
-        return {one.rank: one for one in lines_of(Reply, replies)}
 
     def _tidy(self) -> None:
         """Remove what is old; who still waits for it is told to join anew."""
@@ -199,3 +203,7 @@ class Speaker:
         self._there.discard(place)
         for key in (said_at(place), count_at(place), replies_at(place)):
             self._store.delete_key(key)
+
+
+def _by_rank(replies: bytes) -> dict[int, Reply]:
+    return {one.rank: one for one in lines_of(Reply, replies)}

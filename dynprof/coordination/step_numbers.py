@@ -45,6 +45,20 @@ class Witness(NamedTuple):
     by: int
 
 
+class Agreeing(NamedTuple):
+    """What the newest witnesses say that say the same.
+
+    Attributes:
+        by: By how much the other is ahead.
+        since: The leader's step of the oldest of them.
+        collectives: How many each had begun at the newest.
+    """
+
+    by: int
+    since: int
+    collectives: int
+
+
 class StepNumbers:
     """What the leader hears of how ranks count.
 
@@ -57,7 +71,7 @@ class StepNumbers:
         self._marks: dict[int, tuple[Mark, ...]] = {}
         self._seen: deque[dict[int, int]] = deque(maxlen=KEPT)  # the steps of a question, by rank
         self._old = 0  # so many collectives had begun before it was asked anew
-        self._agreeing: dict[int, list[Witness]] = {}  # what was worked out from what was heard
+        self._agreeing: dict[int, Agreeing | None] = {}  # what was worked out from what was heard
 
     def hear(self, replies: Mapping[int, Reply]) -> None:
         """Take the marks of ranks; where one counts from a lower number, those from then on."""
@@ -93,18 +107,18 @@ class StepNumbers:
 
     def knows(self, rank: int, *, anew: bool = False) -> bool:
         """Return whether it is known how a rank counts; if asked so, by what is not old."""
-        found = self._witnesses(rank)
-        return bool(found) and not (anew and found[-1].collectives <= self._old)
+        found = self._newest(rank)
+        return found is not None and not (anew and found.collectives <= self._old)
 
     def ahead(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return by how many steps a rank's numbers are ahead: for sure, and perhaps."""
         sure: dict[int, int] = {}
         perhaps: dict[int, int] = {}
         for rank, marks in self._marks.items():
-            if not (found := self._witnesses(rank)):
+            if not (found := self._newest(rank)):
                 continue
-            by = found[0].by
-            least, most = self._between(rank, found[0].step)
+            by = found.by
+            least, most = self._between(rank, found.since)
             if marks[-1].is_exact:
                 sure[rank] = by
             elif least <= by <= most:
@@ -112,7 +126,7 @@ class StepNumbers:
                 (perhaps if by and may_be_the_same else sure)[rank] = by
         return sure, perhaps
 
-    def _witnesses(self, rank: int) -> list[Witness]:
+    def _newest(self, rank: int) -> Agreeing | None:
         if rank not in self._agreeing:
             leaders, others = self._marks.get(self._leader, ()), self._marks.get(rank, ())
             self._agreeing[rank] = agreeing(leaders, others)
@@ -133,8 +147,8 @@ class StepNumbers:
         return found
 
 
-def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> list[Witness]:
-    """Return the newest witnesses that say the same, if they are enough; pure.
+def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> Agreeing | None:
+    """Return what the newest witnesses say that say the same, if they are enough; pure.
 
     The others before them may have said one other thing: a script has changed its number since. If
     it was more, the counts are no measure.
@@ -151,9 +165,12 @@ def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> list[Witness]:
     return _alike(witnesses(leaders, others), EXACT_WITNESSES if is_exact else WITNESSES)
 
 
-def _alike(found: Iterable[Witness], enough: int) -> list[Witness]:
+def _alike(found: Iterable[Witness], enough: int) -> Agreeing | None:
     runs = [list(run) for _, run in itertools.groupby(sorted(found), attrgetter("by"))]
-    return runs[-1] if 1 <= len(runs) <= 2 and len(runs[-1]) >= enough else []
+    if not 1 <= len(runs) <= 2 or len(runs[-1]) < enough:
+        return None
+    first, last = runs[-1][0], runs[-1][-1]
+    return Agreeing(first.by, first.step, last.collectives)
 
 
 def witnesses(leaders: Sequence[Mark], others: Sequence[Mark]) -> Iterator[Witness]:

@@ -20,7 +20,7 @@ def exact(step: int, collectives: int, of_step: int | None = None) -> Mark:
 def by(leaders: list[Mark], others: list[Mark]) -> int | None:
     """Return by how much the others are ahead, if that is told."""
     found = agreeing(leaders, others)
-    return found[0].by if found else None
+    return found.by if found else None
 
 
 class March:
