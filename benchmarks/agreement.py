@@ -1,8 +1,8 @@
 """How long ranks take to agree on a step: the real protocol over a real TCPStore on loopback.
 
 Each rank but the first is a thread with a connection of its own, of a few processes; it walks on
-by itself, a step every ten milliseconds, and eight are taken for a machine. The roll is called as in
-the first ten seconds of a job. Then it is measured how long it takes from the proposal until all
+by itself, a step every ten milliseconds, and eight are taken for a machine. The roll is called as
+in the first seconds of a job. Then it is measured how long it takes from the proposal until all
 have been told, and the processor time of the process that has the leader and the store. What a
 round trip of the store takes is measured beside it, on the same connection.
 

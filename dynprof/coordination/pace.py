@@ -4,15 +4,15 @@ from __future__ import annotations
 
 FIRST_PAUSE_S = 0.001
 """Between two looks where something has just happened."""
-BUSY_LOOKS_A_SECOND = 10_000
-"""There are so many at most then, in all."""
+BUSY_LOOKS_A_SECOND, BUSY_S = 10_000, 0.5
+"""There are so many then, in all, but each looks after so long at the latest."""
 GROWTH, SLOW_GROWTH = 1.5, 1.1
 """Of pauses; who listens for the next message of an agreement, which comes soon, goes slowly."""
 
 
 def first_pause_s(asking: float) -> float:
-    """Return that of so many who look at the same."""
-    return max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND)
+    """Return that of so many who look for the same thing."""
+    return min(BUSY_S, max(FIRST_PAUSE_S, asking / BUSY_LOOKS_A_SECOND))
 
 
 class Pace:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,20 +29,9 @@ EXACT_WITNESSES, WITNESSES = 4, 6
 """So many, the newest, have to say the same: half as many marks of each rank, and one more."""
 KEPT = 16
 """The newest marks of a rank, and answers, that are kept."""
-
-
-class Witness(NamedTuple):
-    """A place of the training to which both ranks have a number.
-
-    Attributes:
-        collectives: How many each had begun there.
-        step: The leader's number of the next step.
-        by: By how much the other's is ahead.
-    """
-
-    collectives: int
-    step: int
-    by: int
+Witness = tuple[int, int, int]
+"""A place of the training to which both ranks have a number: how many collectives each had begun,
+the leader's number of the next step, and by how much the other's is ahead."""
 
 
 class Agreeing(NamedTuple):
@@ -166,11 +155,11 @@ def agreeing(leaders: Sequence[Mark], others: Sequence[Mark]) -> Agreeing | None
 
 
 def _alike(found: Iterable[Witness], enough: int) -> Agreeing | None:
-    runs = [list(run) for _, run in itertools.groupby(sorted(found), attrgetter("by"))]
+    runs = [list(run) for _, run in itertools.groupby(sorted(found), itemgetter(2))]
     if not 1 <= len(runs) <= 2 or len(runs[-1]) < enough:
         return None
-    first, last = runs[-1][0], runs[-1][-1]
-    return Agreeing(first.by, first.step, last.collectives)
+    (_, since, by), (collectives, *_) = runs[-1][0], runs[-1][-1]
+    return Agreeing(by, since, collectives)
 
 
 def witnesses(leaders: Sequence[Mark], others: Sequence[Mark]) -> Iterator[Witness]:
@@ -178,11 +167,11 @@ def witnesses(leaders: Sequence[Mark], others: Sequence[Mark]) -> Iterator[Witne
     stretches = _stretches(leaders)
     for mark in others:
         if (step := _step_at(mark, stretches)) is not None:
-            yield Witness(mark.collectives, step, mark.step - step)
+            yield mark.collectives, step, mark.step - step
     stretches = _stretches(others)
     for mark in leaders:
         if (step := _step_at(mark, stretches)) is not None:
-            yield Witness(mark.collectives, mark.step, step - mark.step)
+            yield mark.collectives, mark.step, step - mark.step
 
 
 def _stretches(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
