@@ -263,7 +263,7 @@ class Leader:
             if self._clock() > until_s or unknown <= self._unmarked:
                 self._unmarked |= unknown
                 break
-            self._sleep(self._apart_s)
+            self._sleep(APART_S)
             later = self._roll.where(number)
         return later
 

@@ -1093,3 +1093,55 @@ def test_the_leader_says_where_it_is_before_it_asks_the_others() -> None:
         before = running.store.values[NEXT]
         running.leader.roll_call(1)
         assert (seen, int(running.store.values[NEXT])) == ([before], int(before) + 1)
+
+
+@pytest.mark.parametrize(("ranks", "pause_s"), [(2, 0.001), (64, 0.0064), (1000, 0.1)])
+def test_who_has_replied_looks_for_the_next_message_after_a_pause(
+    ranks: int, pause_s: float
+) -> None:
+    """It comes once all have replied; the more there are, the longer that takes."""
+    store, done = MemoryStore(), list[object]()
+    store.set(said_at(0), to_text(Farewell()))
+    looks = store.compare_set
+
+    def look(key: str, expected: str, desired: str) -> bytes:
+        done.append(key)
+        return looks(key, expected, desired)
+
+    store.compare_set = look  # type: ignore[method-assign]
+    heard = Listener(store, 1, ranks, 1, lambda seconds: bool(done.append(seconds))).hear()
+    assert (heard, done) == (Farewell(), [pause_s, said_at(0)])
+
+
+@pytest.mark.parametrize(("ranks", "slept_s"), [(2, 0.099), (500, 0.05), (1000, 0.0), (1001, 0.1)])
+def test_the_leader_waits_between_two_questions_where_ranks_do_not(
+    ranks: int, slept_s: float
+) -> None:
+    """Their answers lie a tenth of a second apart, by which their pace is told."""
+    slept = list[float]()
+    speaker = Speaker(MemoryStore(), ranks)
+    leader = Leader(speaker, Rank(0), 1, sleep=slept.append)
+    assert leader.agree(PROPOSAL, ALL).ranks == (0,)
+    assert sum(slept) == pytest.approx(slept_s)
+
+
+def test_what_all_have_replied_is_read_in_one_call() -> None:
+    """And before that nothing: of a thousand ranks it is much."""
+    store, read = MemoryStore(), list[bytes]()
+    speaker = Speaker(store, 3, sleep=lambda _: store.append(at, text))
+    place = speaker.say(Farewell())
+    at, text = f"dynprof/{place}/replies", to_text(Reply(2)) + "\n"
+    joined = [to_text(Joined(rank, place)) + "\n" for rank in (1, 2)]
+    store.append(JOINED, "".join(joined))
+    store.append(at, to_text(Reply(1)) + "\n")
+    looks = store.compare_set
+
+    def look(key: str, expected: str, desired: str) -> bytes:
+        found = looks(key, expected, desired)
+        if key == at:
+            read.append(found)
+        return found
+
+    store.compare_set = look  # type: ignore[method-assign]
+    assert speaker.replies(place, 5.0) == {1: Reply(1), 2: Reply(2)}
+    assert [found.count(b"\n") for found in read] == [1, 2]
