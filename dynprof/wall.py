@@ -55,7 +55,7 @@ class Wall:
         try:
             action()
         except Exception as error:
-            # The one broad except of the package: whatever fails behind this wall costs a
+            # The broad except of the package: whatever fails behind this wall costs a
             # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
             # a training loop's own exceptions are none of our business and pass.
             if came_from_a_signal(error):
