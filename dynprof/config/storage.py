@@ -30,8 +30,8 @@ class StorageConfig(Section):
             ge=0,
             le=86_400,
             description="The ranks that record begin to write into prof_dir one after the other, "
-            "the last so many seconds after the first; null: 20 ms between one and the next, 60 s "
-            "in all at most, where prof_dir is a URL or on a network file system.",
+            "spread over so many seconds; null: 20 ms between one and the next, 60 s in all at "
+            "most, where prof_dir is a URL or on a network file system.",
         ),
         SAME,
     ] = None
