@@ -37,11 +37,12 @@ class Rank:
     source: str
 
     def asked_again(self) -> Rank:
-        """Return the rank as it is known now; a process group may have come up meanwhile.
+        """Return the rank as it is known now; a process group may have come up meanwhile, or anew.
 
-        What it says goes before what a launcher said, but not before the script.
+        What it says goes before what a launcher said, but not before the script. Where it is gone,
+        what it said last stands.
         """
-        if self.source in (GROUP, SCRIPT):
+        if self.source == SCRIPT:
             return self
         found = find_rank()
         return found if found.source == GROUP or self.source == UNKNOWN else self

@@ -7,11 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynprof.process.rank import SCRIPT, UNKNOWN, Rank, find_rank
+from dynprof.process.rank import GROUP, SCRIPT, UNKNOWN, Rank, find_rank
 
 
 def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch.distributed says goes before a variable, but not before the script."""
+    """What torch.distributed says goes before a variable, but not before the script.
+
+    A job that makes its group anew may give its ranks other numbers there; while it has none, they
+    keep those that they had.
+    """
     group = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -23,8 +27,12 @@ def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.Monkey
         (Rank(0, 1, UNKNOWN), 3),
         (Rank(1, 2, "SLURM_PROCID"), 3),
         (Rank(1, 2, SCRIPT), 1),
+        (Rank(1, 2, GROUP), 3),
     ):
         assert before.asked_again().number == after
+    group.is_initialized = lambda: False
+    monkeypatch.setenv("RANK", "2")
+    assert Rank(1, 2, GROUP).asked_again().number == 1
 
 
 @pytest.mark.parametrize(
