@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.backends.profiler_id import ProfilerId
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
+from dynprof.process.profile_functions import ProfileFunction
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -88,13 +90,12 @@ class PythonBackend:
         """Switch the tracing of calls on."""
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
-        tracer = _TRACERS.take()
-        tracer.process_name = f"rank {rank.number}"
-        tracer.start()
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
         beside = companions_for(plan.config.experimental, record_functions=True)
         companions = Companions(beside)
-        return PythonRecording(tracer, {"distributedInfo": place}, companions)
+        tracer = _TRACERS.take()
+        tracer.process_name = f"rank {rank.number}"
+        return PythonRecording(tracer, _start(tracer), {"distributedInfo": place}, companions)
 
 
 class _Tracers:
@@ -135,9 +136,32 @@ class _Tracers:
 _TRACERS = _Tracers()
 
 
-def _stop(tracer: Any) -> None:
-    """Switch tracing off, also for threads that begin later, which VizTracer leaves on."""
+def _start(tracer: Any) -> ProfileFunction | None:
+    """Switch tracing on, also for threads that begin later, which VizTracer does only once.
+
+    Returns:
+        What Python calls on each thread for it; None from Python 3.12 on, which knows better ways.
+    """
+    tracer.start()
+    here = ProfileFunction.here()
+    if here is None or here.given is not tracer:
+        return None
+    threading.setprofile(tracer.threadtracefunc)
+    return here
+
+
+def _stop(tracer: Any, function: ProfileFunction | None) -> None:
+    """Switch tracing off on all threads, and for those that begin later.
+
+    VizTracer takes the profile function off this thread alone, also one that the script has put
+    over its own; other threads would go on to call that for ever.
+    """
+    here = ProfileFunction.here()
     tracer.stop()
+    if function:
+        function.take_off_all()
+        if here and here != function:
+            here.put_here()
     if threading.getprofile() == tracer.threadtracefunc:
         threading.setprofile(None)
 
@@ -152,9 +176,16 @@ class PythonRecording:
     note_step = None
     bound_to_thread = False
 
-    def __init__(self, tracer: Any, facts: dict[str, Any], companions: Companion) -> None:
+    def __init__(
+        self,
+        tracer: Any,
+        function: ProfileFunction | None,
+        facts: dict[str, Any],
+        companions: Companion,
+    ) -> None:
         self.companions = companions
-        self._tracer = tracer
+        self._tracer, self._function = tracer, function
+        self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
 
@@ -175,7 +206,7 @@ class PythonRecording:
     def stop(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
-        _stop(self._tracer)
+        self._switch_off(self._tracer)
 
     def save(self, path: Path) -> Saved:
         """Write the events as a Chrome trace.
@@ -199,7 +230,15 @@ class PythonRecording:
         return Saved(facts=facts)
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
-        """Do nothing: it holds nothing that another one would need."""
+        """Have ``give_way`` called before another profiler gets the number that this one has."""
+
+        def give_back() -> None:
+            tracer = self._tracer
+            give_way()
+            if tracer is not None:  # the window may not have been closed
+                self._switch_off(tracer)
+
+        self._profiler_id.lend(give_back)
 
     def orphan(self) -> None:
         """Do as ``discard``: it is not bound to a thread."""
@@ -211,15 +250,19 @@ class PythonRecording:
     def leave_child(self) -> None:
         """Switch tracing off in a forked child."""
         if self._tracer is not None:
-            _stop(self._tracer)
+            self._switch_off(self._tracer)
             self._tracer.clear()
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
-            _stop(tracer)
+            self._switch_off(tracer)
             _TRACERS.give_back(tracer)
+
+    def _switch_off(self, tracer: Any) -> None:
+        self._profiler_id.end()
+        _stop(tracer, self._function)
 
     def _end_step(self) -> None:
         step, self._step = self._step, None

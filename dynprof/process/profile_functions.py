@@ -1,8 +1,87 @@
-"""Whether a thread is amid a profile function of Python's, as torch sets one on all threads."""
+"""Profile functions of Python's, one a thread: whose they are, and whether a thread is amid one.
+
+A profiler puts one of C on threads, and the script may put another one over it at any time. What
+Python itself returns is what the function is given; which one it is only the state of the thread
+tells, where Python 3.10 to 3.13 have the two next but one to each other.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import operator
 import sys
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from dynprof.process.garbage_collector import no_collection
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_WORDS = 32
+"""So many words of a thread's state are looked through; there are more."""
+_BEFORE = 2
+"""So many words before what a function is given stands where it is."""
+
+
+@dataclass(frozen=True)
+class ProfileFunction:
+    """A function of C that Python calls at each call on a thread.
+
+    Attributes:
+        address: Where it is.
+        at: Where states of threads have that, in bytes.
+        given: What it is given on this thread; on others perhaps something else.
+    """
+
+    address: int
+    at: int
+    given: Any = field(compare=False)
+
+    @classmethod
+    def here(cls) -> ProfileFunction | None:
+        """Return that of the calling thread; None where it has none, or that cannot be told."""
+        given = sys.getprofile()
+        if given is None:
+            return None
+        state = _function("PyThreadState_Get", 0)()
+        words = list((ctypes.c_void_p * _WORDS).from_address(state))
+        found = words.index(id(given)) - _BEFORE if id(given) in words else -1
+        return cls(words[found] or 0, found * _WORD, given) if found >= 0 else None
+
+    def put_here(self) -> None:
+        """Have this thread call it again."""
+        put = ctypes.pythonapi["PyEval_SetProfile"]
+        put.restype, put.argtypes = None, [ctypes.c_void_p, ctypes.py_object]
+        put(self.address, self.given)
+
+    def take_off_all(self) -> None:
+        """Have no thread call it any more, and leave alone who calls another one.
+
+        Between two bytecodes another thread may run, and end, whose state is freed; so the whole
+        walk over the list of states is one call into iterators of C.
+        """
+        head = _function("PyInterpreterState_ThreadHead", 1)
+        following = _function("PyThreadState_Next", 2)  # takes one: C lets the other be
+        end = _function("_PyEval_SetProfile", 3)
+        interpreter = ctypes.c_void_p(_function("PyInterpreterState_Get", 0)())
+        nothing = itertools.repeat(None)
+        first = map(head, (interpreter,))
+        found = itertools.takewhile(bool, itertools.accumulate(chain(first, nothing), following))
+        states, again = itertools.tee(found)
+        places = map(operator.add, states, itertools.repeat(self.at))
+        functions = map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
+        theirs = map(operator.eq, functions, itertools.repeat(self.address))
+        with no_collection():
+            deque(map(end, itertools.compress(again, theirs), nothing, nothing), maxlen=0)
+
+
+def _function(name: str, arguments: int) -> Any:
+    """Return a function of Python's that takes and returns pointers; it keeps the GIL."""
+    function = ctypes.pythonapi[name]
+    function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments
+    return function
 
 
 def is_noting_a_call() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import dynprof
 from tests import processes
 from tests.integration.running import RunningJob, steps_in
+from tests.integration.scripts import events, manifests, run_without_torch
 
 JOB = """
 import sys, time, dynprof as dp
@@ -132,3 +133,111 @@ def test_a_script_ends_in_silence(tmp_path: Path) -> None:
     done = processes.run([sys.executable, "-c", SCRIPT], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(tmp_path.glob("result/*.trace.json"))) == 1
+
+
+PROFILES = """
+import cProfile, pstats
+def called():
+    pass
+def calls(profile):
+    found = pstats.Stats(profile).stats.items()
+    return sum(counts[0] for (_, _, name), counts in found if name == "called")
+"""
+
+
+def test_a_profiler_that_the_script_starts_in_a_window(tmp_path: Path) -> None:
+    """It counts every call, also those after the window has closed, and raises nothing."""
+    run_without_torch(
+        tmp_path,
+        PROFILES + "mine = cProfile.Profile()\n"
+        """
+window(active=2)
+dp.step()
+mine.enable()
+called()
+dp.step()
+called()
+mine.disable()
+idle()
+assert calls(mine) == 2, calls(mine)
+window(active=1)
+dp.step()
+idle()
+assert not dp.status().problems, dp.status()
+""",
+    )
+
+
+def test_a_profile_function_that_the_script_sets_in_a_window(tmp_path: Path) -> None:
+    """It stays, on the thread that closes the window and on others."""
+    run_without_torch(
+        tmp_path,
+        """
+        begun, end = threading.Event(), threading.Event()
+        mine = lambda *_: None
+        def other():
+            sys.setprofile(mine)
+            begun.set()
+            end.wait()
+            found.append(sys.getprofile())
+        found = []
+        window(active=1)
+        thread = threading.Thread(target=other)
+        thread.start()
+        begun.wait()
+        sys.setprofile(mine)
+        dp.step()
+        idle()
+        assert sys.getprofile() is mine
+        end.set()
+        thread.join()
+        assert found == [mine]
+        """,
+    )
+
+
+def test_a_window_that_another_thread_closes(tmp_path: Path) -> None:
+    """No thread has its calls traced any more, and each may open the next window."""
+    run_without_torch(
+        tmp_path,
+        """
+        found = []
+        def other():
+            end.wait()
+            found.append(sys.getprofile())
+        for _ in range(2):
+            end = threading.Event()
+            window(active=1)
+            threads = [threading.Thread(target=other), threading.Thread(target=dp.step)]
+            for thread in threads:
+                thread.start()
+            threads[1].join()
+            idle()
+            assert sys.getprofile() is None
+            end.set()
+            threads[0].join()
+        assert found == [None, None]
+        assert not dp.status().problems, dp.status()
+        """,
+    )
+
+
+def test_threads_that_begin_in_a_window(tmp_path: Path) -> None:
+    """Their calls are recorded in each window, not in the first alone."""
+    run_without_torch(
+        tmp_path,
+        """
+        def called_there():
+            pass
+        for _ in range(2):
+            window(active=1)
+            thread = threading.Thread(target=called_there)
+            thread.start()
+            thread.join()
+            dp.step()
+            idle()
+        """,
+    )
+    for manifest in manifests(tmp_path):
+        names = [event["name"].split(" ")[0] for event in events(tmp_path, manifest)]
+        assert names.count("called_there") == 1
