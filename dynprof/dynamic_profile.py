@@ -6,7 +6,6 @@ global: what ``step()`` looks into, and the session behind it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import warnings
@@ -137,6 +136,7 @@ def init(
         text += " the first call; call dynprof.shutdown() in between to watch another directory"
         warnings.warn(text, stacklevel=2)
         return
+    from dynprof.process.process_end import call_at_end
     from dynprof.session.startup import Wishes, open_session
 
     if (reason := why_not_here(rank)) is not None:
@@ -146,8 +146,7 @@ def init(
         return
     wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
     _session = open_session(Path(path), wishes)
-    atexit.unregister(_end_at_exit)  # anew, so that it runs before what was imported meanwhile
-    atexit.register(_end_at_exit)
+    call_at_end(_end_at_exit)
     _inbox = _session.inbox
     if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
         from dynprof.plugin import install

@@ -5,6 +5,6 @@ of the script that a warning is about. Decides nothing, and keeps no state of a 
 ``rank``, ``process_group``, ``clock``, ``threads``, ``queues``, ``thread_switching``,
 ``fresh_interpreter``, ``side_process``, ``package_files``, ``greenlets``, ``interruptions``,
 ``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
-``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections`` and
-``profile_functions``.
+``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections``,
+``profile_functions`` and ``process_end``.
 """

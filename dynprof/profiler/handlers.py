@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import os
 import socket
@@ -14,6 +13,7 @@ from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_an
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout, make_dir
+from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.tidying import tidy
@@ -226,12 +226,13 @@ def _background() -> Exporter:
     if _exporter is None:
         _exporter = Exporter(Wall(StderrNotes()).attempt)
         _exporter.start()
-        atexit.register(_wait_at_exit, _exporter)
+        call_at_end(_wait_at_exit)
     return _exporter
 
 
-def _wait_at_exit(exporter: Exporter) -> None:
-    if exporter is not _exporter:
+def _wait_at_exit() -> None:
+    exporter = _exporter
+    if exporter is None:
         return  # a forked child has none: what is being saved is its parent's
     if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.give_up("the process ended")):
         say(manifest.reason)

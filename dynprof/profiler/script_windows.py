@@ -16,6 +16,7 @@ from dynprof.backends.base import discard
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
 from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.process.process_end import call_at_forked_end
 from dynprof.process.rank import find_rank
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -135,6 +136,7 @@ class ScriptWindows:
         current.open_ms = (time.perf_counter() - began_s) * 1e3
         self._current = current
         _open_now.add(self)
+        call_at_forked_end(_end_all)
 
     def _obstacle(self, backend: Backend) -> str | None:
         """Return why it cannot open now, once captures of other threads have ended."""

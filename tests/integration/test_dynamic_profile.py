@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.captures.manifest import load_manifest
 from tests import processes
 
 if TYPE_CHECKING:
@@ -211,3 +212,43 @@ def test_a_wait_that_is_no_number_of_seconds_is_named(tmp_path: Path, value: str
     assert "ValueError" in done.stderr
     done = run(tmp_path, 'dp.init("prof_config")', DYNPROF_EXIT_WAIT_S=value)
     assert f"DYNPROF_EXIT_WAIT_S='{value}' is not a number of seconds, 0 or more" in done.stderr
+
+
+CHILDREN = """
+import json, multiprocessing, sys, time
+from pathlib import Path
+import dynprof as dp
+from dynprof import profiler
+
+def of_an_operator():
+    dp.init("prof_config")
+    Path("asked.json").write_text(json.dumps({"backend": "python", "active": 10**6}))
+    dp.start("asked.json")
+    for _ in range(5):
+        dp.step()
+
+def of_the_script():
+    profiler.profile(
+        backend="python", on_trace_ready=profiler.tensorboard_trace_handler("own", async_mode=True)
+    ).start()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for work in of_an_operator, of_the_script:
+        child = context.Process(target=work)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_that_ends_in_a_window(tmp_path: Path, way: str) -> None:
+    """What there is is saved, though Python calls nothing of ``atexit``'s in it."""
+    (tmp_path / "job.py").write_text(CHILDREN)
+    done = processes.run([sys.executable, "job.py", way], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    manifest = load_manifest(next((tmp_path / "prof_config").rglob("*.info.json")))
+    assert manifest.reason == "the process ended"
+    traces = [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*.trace.json*")]
+    assert sorted(traces) == ["own", "prof_config"]
