@@ -293,7 +293,7 @@ def _end_at_exit() -> None:
         from dynprof.process.graph_captures import GRAPH_CAPTURES
 
         GRAPH_CAPTURES.process_ends()
-    with contextlib.suppress(KeyboardInterrupt):  # has done its work; what ends, ends
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # has done its work; it ends anyway
         _end("the process ended")
 
 

@@ -138,9 +138,12 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
 def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
     tmp_path: Path, room: str, name: str, function: str
 ) -> None:
-    """As torchrun sends it to the ranks that end because another one died; whenever it comes."""
+    """As torchrun sends it to the ranks that end because another one died; whenever it comes.
+
+    Nothing is said of it: whoever reads the end of that log looks for what failed.
+    """
     script = f"""
-import signal; signal.signal(15, lambda *_: sys.exit(7))
+import signal; signal.signal(15, lambda *_: sys.exit(print("terminated", file=sys.stderr)))
 from dynprof.{room} import {name}
 original = {name}.{function}
 def terminated(*args):
@@ -152,7 +155,8 @@ sys.exit(3)
 """
     with RunningJob(tmp_path, SAVING + script) as job:
         _, errors = job.process.communicate()
-        assert "SystemExit: 7" in errors
+        assert "terminated" in errors
+        assert "Traceback" not in errors
         assert below(job.root / "to", "*.gz")
         assert the_manifest(job).complete
 
