@@ -97,7 +97,8 @@ def _save(
         saved = "the request"
         _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
     except KeyboardInterrupt:
-        fail(f"not waiting any more; {saved} stays, dynprof cancel calls it off", 130)
+        more = "" if ("cancel",) in asked else "; dynprof cancel ends it until it is being saved"
+        fail(f"not waiting any more; {saved} stays{more}", 130)
 
 
 def _after_saving(

@@ -228,7 +228,7 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate()
     assert waiting.returncode == 130
-    assert "stays, dynprof cancel calls it off" in errors  # it may come as it is being saved
+    assert "stays; dynprof cancel ends it" in errors  # it may come as it is being saved
     assert (status := job.status())
     assert status.state == "waiting"
 
