@@ -7,9 +7,9 @@ least; where it does call that, what is done then comes twice.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,8 @@ def call_at_end(function: Callable[[], object]) -> None:
 def call_at_forked_end(function: Callable[[], object]) -> None:
     """Have a function, which atexit knows as well, called at the end of such a child."""
     this = os.getpid(), function
-    if multiprocessing.parent_process() is not None and this not in _known:
+    processes: Any = sys.modules.get("multiprocessing.process")  # each such child has it
+    if processes and processes.parent_process() is not None and this not in _known:
         from multiprocessing.util import Finalize
 
         _known.add(this)

@@ -13,10 +13,12 @@ import operator
 import sys
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynprof.process.garbage_collector import no_collection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _WORDS = 32
@@ -57,24 +59,36 @@ class ProfileFunction:
         put(self.address, self.given)
 
     def take_off_all(self) -> None:
-        """Have no thread call it any more, and leave alone who calls another one.
-
-        Between two bytecodes another thread may run, and end, whose state is freed; so the whole
-        walk over the list of states is one call into iterators of C.
-        """
-        head = _function("PyInterpreterState_ThreadHead", 1)
-        following = _function("PyThreadState_Next", 2)  # takes one: C lets the other be
-        end = _function("_PyEval_SetProfile", 3)
-        interpreter = ctypes.c_void_p(_function("PyInterpreterState_Get", 0)())
-        nothing = itertools.repeat(None)
-        first = map(head, (interpreter,))
-        found = itertools.takewhile(bool, itertools.accumulate(chain(first, nothing), following))
-        states, again = itertools.tee(found)
+        """Have no thread call it any more, and leave alone who calls another one."""
+        states, again = itertools.tee(_states())
         places = map(operator.add, states, itertools.repeat(self.at))
         functions = map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
         theirs = map(operator.eq, functions, itertools.repeat(self.address))
-        with no_collection():
-            deque(map(end, itertools.compress(again, theirs), nothing, nothing), maxlen=0)
+        _take_off(itertools.compress(again, theirs))
+
+
+def take_off_each() -> None:
+    """Have no thread call any profile function: what Python 3.12 has a function for."""
+    _take_off(_states())
+
+
+def _states() -> Iterator[int]:
+    """Return where the states of all threads are, found one after the other as they are asked for.
+
+    Between two bytecodes another thread may run, and end, whose state is freed; so this, and all
+    that is made of it, are iterators of C, which one call walks through.
+    """
+    head = _function("PyInterpreterState_ThreadHead", 1)
+    following = _function("PyThreadState_Next", 2)  # takes one: C lets the other be
+    interpreter = ctypes.c_void_p(_function("PyInterpreterState_Get", 0)())
+    found = itertools.chain(map(head, (interpreter,)), itertools.repeat(None))
+    return itertools.takewhile(bool, itertools.accumulate(found, following))
+
+
+def _take_off(states: Iterator[int]) -> None:
+    end, nothing = _function("_PyEval_SetProfile", 3), itertools.repeat(None)
+    with no_collection():
+        deque(map(end, states, nothing, nothing), maxlen=0)
 
 
 def _function(name: str, arguments: int) -> Any:
