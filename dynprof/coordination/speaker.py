@@ -176,7 +176,7 @@ class Speaker:
 
     def _replied(self, place: int, needed: int) -> bytes | None:
         """Return the replies, if there are so many."""
-        if self._is_large and self._store.add(count_at(place), 0) < needed:
+        if needed and self._is_large and self._store.add(count_at(place), 0) < needed:
             return None
         raw = value_of(self._store, replies_at(place)) or b""
         return raw if raw.count(b"\n") >= needed else None
