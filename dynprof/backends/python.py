@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import platform
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.profiler_id import ProfilerId
+from dynprof.backends.viztracer_stacks import ViztracerStacks
+from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import ProfileFunction
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
     from dynprof.companions import Companion
     from dynprof.process.rank import Rank
     from dynprof.requests.plan import Plan
-
-MAX_EVENTS = 500_000
-"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
-
-_PACKAGE = Path(__file__).parent.parent
-_OWN_FILES = (
-    "backends",
-    "captures",
-    "companions",
-    "config",
-    "files",
-    "journal",
-    "marks/open_ranges.py",
-    "marks/sinks.py",
-    "mstx.py",
-    "process",
-    "profiler",
-    "requests",
-    "session",
-    "wall.py",
-    "windows",
-)
-"""What runs inside ``step()`` or beside it while a window is open and is not the job's.
-
-VizTracer leaves out all that is called there as well: nothing may be named that has calls of the
-job's in it, as what lies around an annotated function has. Each costs every call most of a
-nanosecond.
-"""
 
 
 class PythonBackend:
@@ -93,47 +65,11 @@ class PythonBackend:
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
         beside = companions_for(plan.config.experimental, record_functions=True)
         companions = Companions(beside)
-        tracer = _TRACERS.take()
+        tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
-        return PythonRecording(tracer, _start(tracer), {"distributedInfo": place}, companions)
-
-
-class _Tracers:
-    """VizTracers that nobody uses: each window takes one and gives it back.
-
-    Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
-    process, and VizTracer ends the process that has no more of them.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[Any] = []
-
-    def take(self) -> Any:
-        """Return one that records nothing yet."""
-        from viztracer import VizTracer
-
-        with contextlib.suppress(IndexError):
-            return self._free.pop()
-        tracer = VizTracer(
-            tracer_entries=MAX_EVENTS,
-            verbose=0,
-            ignore_frozen=True,
-            exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
-            file_info=False,  # leaves the source code of the job out of the trace
-            register_global=False,
-        )
-        # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
-        # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
-        return tracer
-
-    def give_back(self, tracer: Any) -> None:
-        """Forget what one has recorded, for the next window."""
-        tracer.clear()
-        self._free.append(tracer)
-
-
-_TRACERS = _Tracers()
+        stacks, function = ViztracerStacks(tracer.reset_stack), _start(tracer)
+        stacks.keep()
+        return PythonRecording(tracer, function, stacks, {"distributedInfo": place}, companions)
 
 
 def _start(tracer: Any) -> ProfileFunction | None:
@@ -180,14 +116,16 @@ class PythonRecording:
         self,
         tracer: Any,
         function: ProfileFunction | None,
+        stacks: ViztracerStacks,
         facts: dict[str, Any],
         companions: Companion,
     ) -> None:
         self.companions = companions
-        self._tracer, self._function = tracer, function
+        self._tracer, self._function, self._stacks = tracer, function, stacks
         self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
+        self._stopped_itself = False
 
     def obstacle(self) -> str | None:
         """Say None: it can stop at any step."""
@@ -206,6 +144,7 @@ class PythonRecording:
     def stop(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
+        self._stopped_itself = not _records(self._tracer)
         self._switch_off(self._tracer)
 
     def save(self, path: Path) -> Saved:
@@ -220,14 +159,18 @@ class PythonRecording:
         try:
             tracer.dump(str(path), sanitize_function_name=True)
         finally:
-            _TRACERS.give_back(tracer)
+            VIZTRACERS.give_back(tracer)
         end = _end_of(path)
         if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
             raise BackendError("VizTracer could not write the whole trace")
-        if b'"overflow":true' in end:
-            lost = f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
-            return Saved(lost=(lost,), facts=facts)
-        return Saved(facts=facts)
+        return Saved(lost=tuple(self._lost(overflow=b'"overflow":true' in end)), facts=facts)
+
+    def _lost(self, *, overflow: bool) -> Iterator[str]:
+        if overflow:
+            yield f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
+        yield from self._stacks.remarks()
+        if self._stopped_itself:
+            yield "VizTracer stopped before the end, at a return from a call it had not seen begin"
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before another profiler gets the number that this one has."""
@@ -258,11 +201,12 @@ class PythonRecording:
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self._switch_off(tracer)
-            _TRACERS.give_back(tracer)
+            VIZTRACERS.give_back(tracer)
 
     def _switch_off(self, tracer: Any) -> None:
         self._profiler_id.end()
         _stop(tracer, self._function)
+        self._stacks.let_go()
 
     def _end_step(self) -> None:
         step, self._step = self._step, None
@@ -289,3 +233,12 @@ def _end_of(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 100))
         return file.read()
+
+
+def _records(tracer: Any) -> bool:
+    """Return whether VizTracer has not stopped by itself: then it does not look at arguments."""
+    try:
+        tracer.add_instant()
+    except TypeError:
+        return True
+    return False

@@ -1,0 +1,74 @@
+"""VizTracers for windows of plain Python: what they leave out, and which of them is free."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from pathlib import Path
+from typing import Any
+
+MAX_EVENTS = 500_000
+"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
+
+_PACKAGE = Path(__file__).parent.parent
+_OWN_FILES = (
+    "backends",
+    "captures",
+    "companions",
+    "config",
+    "files",
+    "journal",
+    "marks/open_ranges.py",
+    "marks/sinks.py",
+    "mstx.py",
+    "process",
+    "profiler",
+    "requests",
+    "session",
+    "wall.py",
+    "windows",
+)
+"""What runs inside ``step()`` or beside it while a window is open and is not the job's.
+
+VizTracer leaves out all that is called there as well: nothing may be named that has calls of the
+job's in it, as what lies around an annotated function has. Each costs every call most of a
+nanosecond.
+"""
+
+
+class _Viztracers:
+    """VizTracers that nobody uses: each window takes one and gives it back.
+
+    Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
+    process, and VizTracer ends the process that has no more of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Any] = []
+
+    def take(self) -> Any:
+        """Return one that records nothing yet."""
+        from viztracer import VizTracer
+
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
+        tracer = VizTracer(
+            tracer_entries=MAX_EVENTS,
+            verbose=0,
+            ignore_frozen=True,
+            exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
+            file_info=False,  # leaves the source code of the job out of the trace
+            register_global=False,
+        )
+        # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
+        # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
+        return tracer
+
+    def give_back(self, tracer: Any) -> None:
+        """Forget what one has recorded, for the next window."""
+        tracer.clear()
+        self._free.append(tracer)
+
+
+VIZTRACERS = _Viztracers()
