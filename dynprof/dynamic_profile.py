@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -55,6 +56,8 @@ _inbox: Inbox | _NoInbox = _NoInbox(silent=False)
 _session: Session | None = None
 _from_outside: _Outside | None = None
 """Set where a session was begun for the script, not by it."""
+_beginning = threading.RLock()
+"""Held by the one thread that begins a session."""
 
 
 def step() -> None:
@@ -129,25 +132,28 @@ def init(
     if disabled():
         _inbox = _NoInbox(silent=True)
         return
-    if _session is not None and _from_outside is not None:
-        path, steps = _take_over(path, steps)
-    if _session is not None:
-        text = f"dynprof.init({str(path)!r}) changes nothing: {_session.directory} is watched since"
-        text += " the first call; call dynprof.shutdown() in between to watch another directory"
-        warnings.warn(text, stacklevel=2)
-        return
-    from dynprof.process.process_end import call_at_end
-    from dynprof.session.startup import Wishes, open_session
+    with _beginning:
+        if _session is not None and _from_outside is not None:
+            path, steps = _take_over(path, steps)
+        if _session is not None:
+            text = f"dynprof.init({str(path)!r}) changes nothing: {_session.directory} is watched"
+            text += " since the first call; call dynprof.shutdown() in between to watch another"
+            text += " directory"
+            warnings.warn(text, stacklevel=2)
+            return
+        from dynprof.process.process_end import call_at_end
+        from dynprof.process.unwatched import why_not_here
+        from dynprof.session.startup import Wishes, open_session
 
-    if (reason := why_not_here(rank)) is not None:
-        _inbox = _NoInbox(silent=True)
-        if reason:
-            warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
-        return
-    wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
-    _session = open_session(Path(path), wishes)
-    call_at_end(_end_at_exit)
-    _inbox = _session.inbox
+        if (reason := why_not_here(rank)) is not None:
+            _inbox = _NoInbox(silent=True)
+            if reason:
+                warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
+            return
+        wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
+        _session = open_session(Path(path), wishes)
+        call_at_end(_end_at_exit)
+        _inbox = _session.inbox
     if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
         from dynprof.plugin import install
 
@@ -156,17 +162,6 @@ def init(
         from dynprof.mstx import to_nvtx
 
         to_nvtx()
-
-
-def why_not_here(rank: int | None = None) -> str | None:
-    """Say why this process cannot, or shall not, be watched; None where it can."""
-    from dynprof.process.greenlets import why_no_threads
-    from dynprof.process.rank import why_no_rank
-
-    if text := why_no_threads():
-        return text
-    reason = why_no_rank() if rank is None else None
-    return f"{reason}; pass rank= if it trains" if reason else reason
 
 
 def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
@@ -185,10 +180,11 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
         ValueError: As :func:`init`.
     """
     global _from_outside
-    if _session is None:
-        init(directory, steps=steps or "auto")
-        if _session is not None:
-            _from_outside = _Outside(directory, steps, by)
+    with _beginning:
+        if _session is None:
+            init(directory, steps=steps or "auto")
+            if _session is not None:
+                _from_outside = _Outside(directory, steps, by)
 
 
 def watched() -> tuple[str | None, str | None]:
@@ -284,8 +280,9 @@ def _end(reason: str) -> None:
         try:
             session.end(reason)  # steps of other threads still count: they may close a window
         finally:
-            inbox, _inbox = _inbox, _NoInbox(silent=True)
-            _inbox.step = inbox.step
+            if _inbox is session.inbox:  # else another thread has begun a session meanwhile
+                _inbox = _NoInbox(silent=True)
+                _inbox.step = session.inbox.step
 
 
 def _end_at_exit() -> None:
@@ -299,7 +296,8 @@ def _end_at_exit() -> None:
 
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
-    global _inbox, _session, _from_outside
+    global _beginning, _inbox, _session, _from_outside
+    _beginning = threading.RLock()
     session, _inbox, _session, _from_outside = _session, _NoInbox(silent=True), None, None
     leave_to_parent()
     if session is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dynprof import dynamic_profile
 from dynprof.plural import counted
+from dynprof.process.unwatched import why_not_here
 
 BY = "dynprof attach"
 _STOPPED_WAIT_S = 2.0
@@ -31,7 +32,7 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
         return {"watched": already}
     if dynamic_profile.disabled():
         return {"failed": "DYNPROF_DISABLE is set in its environment"}
-    if reason := dynamic_profile.why_not_here():
+    if reason := why_not_here():
         return {"failed": reason}
     dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
     stood_ms = _stood_ms(Path(asked["folder"]))

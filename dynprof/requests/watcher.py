@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from watchdog.events import (
@@ -34,7 +35,6 @@ from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from watchdog.observers.api import BaseObserver
 
@@ -187,6 +187,7 @@ class Watcher:
                 self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
             return
         self._observer, self._observed = observer, directory
+        _leave_behind_at_exec(inode=directory[1])
 
     def _drop_observer(self) -> None:
         observer, self._observer, self._observed = self._observer, None, None
@@ -213,3 +214,18 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
+
+
+def _leave_behind_at_exec(inode: int) -> None:
+    """Have what the system sends events through closed where the job goes on as another program.
+
+    watchdog makes it so that it stays open, and each ``exec`` of a job that begins anew so adds one
+    of the 128 that a user may have.
+    """
+    with contextlib.suppress(OSError):  # no /proc: only Linux's are made so
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # it has been closed meanwhile
+                if str(descriptor.readlink()) == "anon_inode:inotify":
+                    watches = Path("/proc/self/fdinfo", descriptor.name).read_text()
+                    if f" ino:{inode:x} " in watches:
+                        os.set_inheritable(int(descriptor.name), False)
