@@ -134,6 +134,7 @@ class PythonRecording:
     def start(self) -> None:
         """Forget the warm-up."""
         self._tracer.clear()
+        self._stacks.count_anew()
 
     def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step."""

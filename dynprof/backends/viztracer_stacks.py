@@ -46,6 +46,10 @@ class ViztracerStacks:
             greenlet.settrace(self._switched)
             self._threads = _threads_with_greenlets()
 
+    def count_anew(self) -> None:
+        """Forget the switches so far."""
+        self._switches = 0
+
     def let_go(self) -> None:
         """Follow them no more, unless the script follows them itself by now."""
         with contextlib.suppress(ValueError):

@@ -63,8 +63,9 @@ def test_greenlets_that_are_switched_in_a_window(tmp_path: Path) -> None:
 workers = others()
 loop(workers, 20, dp.step)
 for _ in range(3):
+    window(active=10, warmup=2)
+    loop(workers, 2, dp.step)
     before = calls
-    window(active=10)
     loop(workers, 10, dp.step)
     print(calls - before)
     loop(workers, 20, lambda: None)
