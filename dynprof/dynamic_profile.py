@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dynprof.process.beginning import Beginning
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
 
@@ -56,8 +56,7 @@ _inbox: Inbox | _NoInbox = _NoInbox(silent=False)
 _session: Session | None = None
 _from_outside: _Outside | None = None
 """Set where a session was begun for the script, not by it."""
-_beginning = threading.RLock()
-"""Held by the one thread that begins a session."""
+_beginning = Beginning()
 
 
 def step() -> None:
@@ -132,14 +131,11 @@ def init(
     if disabled():
         _inbox = _NoInbox(silent=True)
         return
-    with _beginning:
-        if _session is not None and _from_outside is not None:
+    with _beginning.take() as mine:
+        if mine and _session is not None and _from_outside is not None:
             path, steps = _take_over(path, steps)
-        if _session is not None:
-            text = f"dynprof.init({str(path)!r}) changes nothing: {_session.directory} is watched"
-            text += " since the first call; call dynprof.shutdown() in between to watch another"
-            text += " directory"
-            warnings.warn(text, stacklevel=2)
+        if said := _why_nothing_changes(mine=mine):
+            warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
         from dynprof.process.process_end import call_at_end
         from dynprof.process.unwatched import why_not_here
@@ -164,6 +160,13 @@ def init(
         to_nvtx()
 
 
+def _why_nothing_changes(*, mine: bool) -> str:
+    if not mine:
+        return " amid another call of it"
+    text = "since the first call; call dynprof.shutdown() in between to watch another directory"
+    return f": {_session.directory} is watched {text}" if _session else ""
+
+
 def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
     """Watch a directory on behalf of whoever started the process; for :mod:`dynprof.launch`.
 
@@ -180,11 +183,10 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
         ValueError: As :func:`init`.
     """
     global _from_outside
-    with _beginning:
-        if _session is None:
-            init(directory, steps=steps or "auto")
-            if _session is not None:
-                _from_outside = _Outside(directory, steps, by)
+    if _session is None:
+        init(directory, steps=steps or "auto")
+        if _session is not None and _session.directory.resolve() == directory.resolve():
+            _from_outside = _Outside(directory, steps, by)
 
 
 def watched() -> tuple[str | None, str | None]:
@@ -297,7 +299,7 @@ def _end_at_exit() -> None:
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
     global _beginning, _inbox, _session, _from_outside
-    _beginning = threading.RLock()
+    _beginning = Beginning()
     session, _inbox, _session, _from_outside = _session, _NoInbox(silent=True), None, None
     leave_to_parent()
     if session is not None:

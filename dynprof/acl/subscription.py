@@ -55,7 +55,7 @@ class Subscription:
             )
         self.lost = 0
         self._callback, self._on_end = callback, on_end
-        self._pending: queue.Queue[Operator | None] = queue.Queue(MOST_PENDING)
+        self._pending: queue.SimpleQueue[Operator | None] = queue.SimpleQueue()
         self._wall = Wall(StderrNotes())
         self._thread = threading.get_ident()
         self._stream: OperatorStream | None = None
@@ -105,13 +105,10 @@ class Subscription:
             self._callback = _ignore  # one that fails is not called again
 
     def _put(self, operator: Operator | None) -> None:
-        try:
-            self._pending.put_nowait(operator)
-        except queue.Full:
+        if operator is None or self._pending.qsize() < MOST_PENDING:  # the end must arrive
+            self._pending.put(operator)
+        else:
             self.lost += 1
-            if operator is None:  # the end must arrive
-                self._pending.get_nowait()
-                self._pending.put_nowait(None)
 
 
 def _ignore(_: Operator) -> None:

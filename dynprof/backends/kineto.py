@@ -22,6 +22,7 @@ from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.collecting import Collecting
 from dynprof.backends.detached_close import records_everywhere
 from dynprof.errors import BackendError
+from dynprof.process.flags import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +69,7 @@ class KinetoSession:
         self._going_on.clear()
         self._owner: object = None
         self._open = self._started = False
-        self._closed, self._collecting = threading.Event(), Collecting()
-        self._closed.set()
+        self._closed, self._collecting = Flag(is_set=True), Collecting()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""

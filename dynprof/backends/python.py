@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 import threading
@@ -67,9 +68,15 @@ class PythonBackend:
         companions = Companions(beside)
         tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
-        stacks, function = ViztracerStacks(tracer.reset_stack), _start(tracer)
-        stacks.keep()
-        return PythonRecording(tracer, function, stacks, {"distributedInfo": place}, companions)
+        recording = PythonRecording(tracer, {"distributedInfo": place}, companions)
+        is_on = False
+        try:
+            recording.switch_on()
+            is_on = True
+        finally:
+            if not is_on:  # a signal handler may have raised: nothing may stay on
+                recording.discard()
+        return recording
 
 
 def _start(tracer: Any) -> ProfileFunction | None:
@@ -78,7 +85,7 @@ def _start(tracer: Any) -> ProfileFunction | None:
     Returns:
         What Python calls on each thread for it; None from Python 3.12 on, which knows better ways.
     """
-    tracer.start()
+    super(type(tracer), tracer).start()
     here = ProfileFunction.here()
     if here is None or here.given is not tracer:
         return None
@@ -90,10 +97,11 @@ def _stop(tracer: Any, function: ProfileFunction | None) -> None:
     """Switch tracing off on all threads, and for those that begin later.
 
     VizTracer takes the profile function off this thread alone, also one that the script has put
-    over its own; other threads would go on to call that for ever.
+    over its own; other threads would go on to call that for ever. Its own method, which notes first
+    that it has stopped, would do nothing where a signal handler has raised amid that one.
     """
     here = ProfileFunction.here()
-    tracer.stop()
+    super(type(tracer), tracer).stop(None)
     if function:
         function.take_off_all()
         if here and here != function:
@@ -115,17 +123,27 @@ class PythonRecording:
     def __init__(
         self,
         tracer: Any,
-        function: ProfileFunction | None,
-        stacks: ViztracerStacks,
         facts: dict[str, Any],
         companions: Companion,
     ) -> None:
         self.companions = companions
-        self._tracer, self._function, self._stacks = tracer, function, stacks
+        self._tracer, self._stacks = tracer, ViztracerStacks(tracer.reset_stack)
+        self._function: ProfileFunction | None = None
         self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
-        self._stopped_itself = False
+        self._stopped_itself = self._is_on = False
+
+    def __del__(self) -> None:
+        """Discard what a signal handler's exception has taken from whoever was to have it."""
+        with contextlib.suppress(Exception):  # the interpreter may be ending
+            self.discard()
+
+    def switch_on(self) -> None:
+        """Switch the tracing of calls on."""
+        self._is_on = True
+        self._function = _start(self._tracer)
+        self._stacks.keep()
 
     def obstacle(self) -> str | None:
         """Say None: it can stop at any step."""
@@ -206,8 +224,10 @@ class PythonRecording:
 
     def _switch_off(self, tracer: Any) -> None:
         self._profiler_id.end()
-        _stop(tracer, self._function)
-        self._stacks.let_go()
+        if self._is_on:
+            _stop(tracer, self._function)
+            self._stacks.let_go()
+            self._is_on = False
 
     def _end_step(self) -> None:
         step, self._step = self._step, None

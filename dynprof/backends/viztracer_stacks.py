@@ -39,7 +39,9 @@ class ViztracerStacks:
 
     def keep(self) -> None:
         """Follow the switches of the calling thread from now on."""
-        warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
+        filters: Any = warnings.filters
+        if isinstance(filters, list) and _FILTER not in filters:  # the script may have put others
+            filters.insert(0, _FILTER)
         greenlet: Any = sys.modules.get("greenlet")
         if hasattr(greenlet, "settrace"):
             self._greenlet, self._before = greenlet, _of_the_script(greenlet.gettrace())
@@ -52,8 +54,9 @@ class ViztracerStacks:
 
     def let_go(self) -> None:
         """Follow them no more, unless the script follows them itself by now."""
-        with contextlib.suppress(ValueError):
-            warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
+        filters: Any = warnings.filters
+        with contextlib.suppress(AttributeError, ValueError):
+            filters.remove(_FILTER)
         greenlet, self._greenlet = self._greenlet, None
         if greenlet and greenlet.gettrace() == self._switched:
             greenlet.settrace(self._before)

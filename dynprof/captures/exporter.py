@@ -18,6 +18,7 @@ from dynprof.captures.trace_packing import pack
 from dynprof.errors import describe
 from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
+from dynprof.process.flags import Flag
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 
@@ -89,9 +90,8 @@ class Exporter:
         self._attempt = attempt
         self._exports: queue.SimpleQueue[Export | None] = queue.SimpleQueue()
         self._newest: Export | None = None
-        self._idle = threading.Event()
-        self._idle.set()
-        self._hurry = threading.Event()
+        self._idle = Flag(is_set=True)
+        self._hurry = Flag()
         self._publishing = threading.Lock()
         self._given_up = False
         self._thread = own_thread(self._run, "dynprof-export")

@@ -20,6 +20,7 @@ from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 from dynprof.coordination.timed_store import TimedStore
+from dynprof.process.flags import Flag
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
@@ -83,7 +84,7 @@ class Coordinator:
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._not_begun: set[int] = set()  # of what is proposed
         self._instead: NoWindowError | None = None  # why what the ranks agree on is not wanted
-        self._stopped, self._ended = threading.Event(), threading.Event()
+        self._stopped, self._ended = Flag(), Flag()
         self._hears_the_last = False
         self._began_s = self._called_s = time.monotonic()
         self._follower: Follower | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.files.destination import OUTGOING
 from dynprof.files.leftovers import occupied
+from dynprof.process.flags import Flag
 from dynprof.process.side_process import SideProcess
 from dynprof.process.threads import own_thread
 
@@ -60,8 +61,7 @@ class Deliveries:
         self._left: list[Order] = []  # the first is being sent
         self._workshops: set[Path] = set()
         self._held: dict[Path, contextlib.ExitStack] = {}
-        self._idle, self._ending = threading.Event(), threading.Event()
-        self._idle.set()
+        self._idle, self._ending = Flag(is_set=True), Flag()
         self._thread = own_thread(self._run, "dynprof-delivery")
 
     @property

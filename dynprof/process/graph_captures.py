@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import threading
+import time
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ WAIT_S = 30.0
 """For so long a profiler that has to be opened or closed now waits for captures to end."""
 EXIT_WAIT_S = 3.0
 """For so long the end of the process does; after that they end with it."""
+_PAUSE_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class GraphCaptures:
     def forget(self) -> None:
         """Know of none, as in a child that was just forked."""
         self._process_ends = False
-        self._changed = threading.Condition(threading.RLock())
+        self._changing = threading.RLock()
         self._known: dict[int, _Capture] = {}
         self._put_off: list[tuple[threading.Thread, Callable[[], object]]] = []
 
@@ -80,17 +82,29 @@ class GraphCaptures:
         Raises:
             BackendError: This thread is in one itself, or another one did not end.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self.under_way() or self.mine(), WAIT_S)
+        with self._once_over(WAIT_S):
             if reason := self.under_way():
                 raise BackendError(reason)
             yield
 
     def process_ends(self) -> None:
         """Wait a little for captures of other threads; what goes on then counts no more."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.under_way() or self.mine(), EXIT_WAIT_S)
+        with self._once_over(EXIT_WAIT_S):
             self._process_ends = True
+
+    @contextlib.contextmanager
+    def _once_over(self, patience_s: float) -> Iterator[None]:
+        """Have none begin in the body; wait first, for a while, until no other thread's goes on.
+
+        Not by a condition: a signal handler that raises can leave its lock taken.
+        """
+        end_s = time.monotonic() + patience_s
+        while True:
+            with self._changing:
+                if not self.under_way() or self.mine() or time.monotonic() > end_s:
+                    yield
+                    return
+            time.sleep(_PAUSE_S)
 
     def begin(self, graph: object, what: str) -> None:
         """Note that a capture begins on this thread, once no profiler is being opened or closed.
@@ -99,14 +113,13 @@ class GraphCaptures:
             graph: Stands for it; where it is gone, so is the capture.
             what: Such as "a CUDA graph".
         """
-        with self._changed:
+        with self._changing:
             self._known[id(graph)] = _Capture(what, weakref.ref(graph))
 
     def end(self, graph: object) -> None:
         """Note its end, and do what was put off until then."""
-        with self._changed:
+        with self._changing:
             self._known.pop(id(graph), None)
-            self._changed.notify_all()
         if self.mine():
             return
         here = threading.current_thread()

@@ -28,6 +28,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 
 from dynprof.files.file_system import is_remote, kind_of
+from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
@@ -102,8 +103,8 @@ class Watcher:
         self._mode: WatchMode = mode
         self._observer: BaseObserver | None = None
         self._observed: tuple[int, int] | None = None
-        self._wake, self._stopping = threading.Event(), threading.Event()
-        self._begun = threading.Event()
+        self._wake, self._stopping = Flag(), Flag()
+        self._begun = Flag()
         self._thread = own_thread(self._run, "dynprof-watch")
 
     @property

@@ -15,7 +15,6 @@ the journal's thread calls ``Upkeep`` once a second.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
+from dynprof.process.flags import Flag
 from dynprof.requests.edits import GONE, Edit, Reading, read
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
@@ -76,7 +76,7 @@ class Session:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
         self._stopped = False
-        self._ended = threading.Event()
+        self._ended = Flag()
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)

@@ -14,11 +14,11 @@ from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
-    import threading
     from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
+    from dynprof.process.flags import Flag
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.step_sources import StepSources
     from dynprof.wall import Wall
@@ -74,7 +74,7 @@ class Upkeep:
             ).workshop
             self._inbox.free_disk_mb = free_disk_mb(place)
 
-    def clear_up(self, ended: threading.Event) -> None:
+    def clear_up(self, ended: Flag) -> None:
         """Remove what killed processes left, now and once more when the newest of it is old.
 
         Args:

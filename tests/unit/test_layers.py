@@ -296,6 +296,23 @@ def test_what_is_read_is_never_run() -> None:
     assert len(runs_text(ast.parse(planted))) == 5
 
 
+BREAKABLE = {"Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Queue", "LifoQueue"}
+"""Have a lock of Python code, which a signal handler's exception can leave taken for ever."""
+
+
+def test_nothing_waits_on_what_a_signal_can_break() -> None:
+    """In a job; the commands and the analysis are processes of their own."""
+    apart = ("cli", "attach", "analysis", "demo")
+    for module, path in modules().items():
+        used = {
+            f"{ast.unparse(node.value)}.{node.attr}"
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute) and node.attr in BREAKABLE
+        }
+        used = {name for name in used if name.split(".")[0] in ("threading", "queue")}
+        assert not used or module.startswith(apart), (module, used)
+
+
 def test_there_is_one_broad_except() -> None:
     """Failures are caught broadly by the wall alone, before it is there, and as one is said."""
     broad = []

@@ -241,3 +241,58 @@ def test_threads_that_begin_in_a_window(tmp_path: Path) -> None:
     for manifest in manifests(tmp_path):
         names = [event["name"].split(" ")[0] for event in events(tmp_path, manifest)]
         assert names.count("called_there") == 1
+
+
+def test_what_a_signal_handler_raises_while_a_window_opens_or_closes(tmp_path: Path) -> None:
+    """Nothing stays on, whichever call it comes after, and the next window is whole."""
+    run_without_torch(
+        tmp_path,
+        """
+        from dynprof.backends.python import PythonBackend, PythonRecording
+        from dynprof.backends.viztracer_stacks import ViztracerStacks
+        class Preempted(Exception):
+            pass
+        def handler(number, frame):
+            raise Preempted
+        signal.signal(signal.SIGUSR1, handler)
+        warnings = __import__("warnings")
+        filters = list(warnings.filters)
+        def is_on():
+            monitoring = getattr(sys, "monitoring", None)
+            tool = monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
+            return sys.getprofile() or threading.getprofile() or tool
+        for place, name in (
+            (ViztracerStacks, "keep"),
+            (PythonRecording, "switch_on"),
+            (PythonBackend, "prepare"),
+            (PythonRecording, "start"),
+            (PythonRecording, "begin_step"),
+            (ViztracerStacks, "let_go"),
+            (PythonRecording, "stop"),
+        ):
+            whole = getattr(place, name)
+            def interrupted(*args):
+                result = whole(*args)
+                signal.raise_signal(signal.SIGUSR1)
+                return result
+            setattr(place, name, interrupted)
+            try:
+                window(active=1, warmup=1)
+                for _ in range(3):
+                    dp.step()
+            except Preempted:
+                pass
+            else:
+                raise AssertionError(name)
+            setattr(place, name, whole)
+            idle()
+            assert not is_on(), name
+            window(active=1)
+            dp.step()
+            idle()
+            assert not dp.status().problems, (name, dp.status())
+            assert not is_on(), name
+        assert warnings.filters == filters
+        """,
+    )
+    assert sum(manifest.complete for manifest in manifests(tmp_path)) == 7

@@ -1,0 +1,105 @@
+"""``init()`` called again meanwhile: on another thread, in a signal handler, beside an end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import processes
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+
+def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder."""
+    text = "import dynprof as dp\n" + textwrap.dedent(script)
+    command = [sys.executable, "-W", "always", "-c", text]
+    return processes.run(command, cwd=folder, env={**os.environ, **env})
+
+
+TWO_THREADS = """
+    import threading
+    from dynprof import dynamic_profile
+    def at_once(*calls):
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads: thread.start()
+        return threads
+    """
+
+
+def test_two_threads_that_begin_at_once(tmp_path: Path) -> None:
+    """One session begins, and the other call is answered as any second one."""
+    script = """
+        begin = threading.Barrier(4)
+        def init(name):
+            begin.wait()
+            dp.init(name)
+        for thread in at_once(*(lambda name=name: init(name) for name in "abcd")): thread.join()
+        dp.step()
+        print(dp.status().step, sum(t.name == "dynprof-watch" for t in threading.enumerate()))
+        """
+    done = run(tmp_path, textwrap.dedent(TWO_THREADS) + textwrap.dedent(script))
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
+    assert done.stderr.count("changes nothing") == 3
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("moment", ["pydantic.dataclasses", "dynprof.session.session", "begin"])
+def test_a_signal_handler_that_begins_amid_init(tmp_path: Path, moment: str) -> None:
+    """While modules are imported, or later: one session begins, and the handler is told."""
+    script = f"""
+        import os, signal, sys, threading
+        signal.signal(signal.SIGUSR1, lambda *_: dp.init("prof_config"))
+        class Finder:
+            def find_spec(self, name, *_):
+                if name == {moment!r}:
+                    signal.raise_signal(signal.SIGUSR1)
+        sys.meta_path.insert(0, Finder())
+        if {moment!r} == "begin":
+            from dynprof.session.session import Session
+            begin = Session.begin
+            def amid(session):
+                begin(session)
+                signal.raise_signal(signal.SIGUSR1)
+            Session.begin = amid
+        dp.init("prof_config")
+        dp.step()
+        print(dp.status().step, sum(t.name == "dynprof-watch" for t in threading.enumerate()))
+        dp.shutdown()
+        names = set(t.name for t in threading.enumerate())
+        print(len(names & {{"dynprof-watch", "dynprof-journal", "dynprof-export"}}))
+        """
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "1 1\n0\n"), done.stderr
+    assert done.stderr.count("changes nothing amid another call of it") == 1
+
+
+def test_a_session_that_begins_while_another_ends(tmp_path: Path) -> None:
+    """Its steps count, also those after the other has ended."""
+    script = """
+        dp.init("a")
+        ending, go_on = threading.Event(), threading.Event()
+        session = dynamic_profile.running()
+        end = session.end
+        def slowly(reason):
+            ending.set()
+            go_on.wait()
+            end(reason)
+        session.end = slowly
+        (thread,) = at_once(dp.shutdown)
+        ending.wait()
+        dp.init("b")
+        dp.step()
+        go_on.set()
+        thread.join()
+        dp.step()
+        print(dp.status().step, dp.status().state)
+        """
+    done = run(tmp_path, textwrap.dedent(TWO_THREADS) + textwrap.dedent(script))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 idle\n", "")
