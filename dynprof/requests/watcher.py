@@ -103,6 +103,7 @@ class Watcher:
         self._mode: WatchMode = mode
         self._observer: BaseObserver | None = None
         self._observed: tuple[int, int] | None = None
+        self._descriptors: list[int] = []
         self._wake, self._stopping = Flag(), Flag()
         self._begun = Flag()
         self._thread = own_thread(self._run, "dynprof-watch")
@@ -123,10 +124,15 @@ class Watcher:
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
-        self._drop_observer()
         self._shared.end()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        finally:
+            self._drop_observer()  # here: it waits for its own threads, without a limit
+
+    def _watch(self) -> None:
         try:  # here, because the observer's threads leave signals to the job as this one does
             self._attempt("watching the config", self._tend_observer)
         finally:
@@ -188,11 +194,14 @@ class Watcher:
                 self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
             return
         self._observer, self._observed = observer, directory
-        _leave_behind_at_exec(inode=directory[1])
+        self._descriptors = _descriptors_for(directory)
+        for descriptor in self._descriptors:
+            os.set_inheritable(descriptor, False)  # watchdog has it kept by each exec of a job's
 
     def _drop_observer(self) -> None:
         observer, self._observer, self._observed = self._observer, None, None
-        if observer is not None:
+        # Else the script has closed them all: the numbers of its pipes are files of the script's.
+        if observer is not None and all(map(_brings_events, self._descriptors)):
             observer.unschedule_all()
             observer.stop()
             observer.join(timeout=5)
@@ -217,16 +226,24 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return facts.st_dev, facts.st_ino
 
 
-def _leave_behind_at_exec(inode: int) -> None:
-    """Have what the system sends events through closed where the job goes on as another program.
-
-    watchdog makes it so that it stays open, and each ``exec`` of a job that begins anew so adds one
-    of the 128 that a user may have.
-    """
-    with contextlib.suppress(OSError):  # no /proc: only Linux's are made so
-        for descriptor in Path("/proc/self/fd").iterdir():
+def _descriptors_for(directory: tuple[int, int]) -> list[int]:
+    """Return those through which the system sends this process what happens in a directory."""
+    found = []
+    with contextlib.suppress(OSError):  # no /proc
+        for number in filter(_brings_events, _open_descriptors()):
             with contextlib.suppress(OSError):  # it has been closed meanwhile
-                if str(descriptor.readlink()) == "anon_inode:inotify":
-                    watches = Path("/proc/self/fdinfo", descriptor.name).read_text()
-                    if f" ino:{inode:x} " in watches:
-                        os.set_inheritable(int(descriptor.name), False)
+                watches = Path(f"/proc/self/fdinfo/{number}").read_text()
+                if f" ino:{directory[1]:x} " in watches:
+                    found.append(number)
+    return found
+
+
+def _open_descriptors() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+
+
+def _brings_events(descriptor: int) -> bool:
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == "anon_inode:inotify"
+    except OSError:
+        return False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.scripts import manifests, run
+from tests.integration.scripts import manifests, run, run_without_torch
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -211,3 +211,47 @@ def test_a_signal_handler_that_asks_for_the_status(tmp_path: Path) -> None:
         assert seen
         """,
     )
+
+
+def test_a_signal_handler_that_raises_at_any_line_of_the_handover(tmp_path: Path) -> None:
+    """The training goes on, whatever was amid its lock, and the next window is whole."""
+    printed = run_without_torch(
+        tmp_path,
+        """
+        class Preempted(Exception):
+            pass
+        def handler(number, frame):
+            raise Preempted
+        signal.signal(signal.SIGUSR1, handler)
+        def preempted_at(number):
+            lines = 0
+            def trace(frame, event, arg):
+                nonlocal lines
+                if not frame.f_code.co_filename.endswith(("captures/exporter.py", "flags.py")):
+                    return None
+                lines += event == "line"
+                if lines == number:
+                    sys.settrace(None)
+                    signal.raise_signal(signal.SIGUSR1)
+                return trace
+            window(active=1)
+            sys.settrace(trace)
+            try:
+                dp.step()
+            except Preempted:
+                return True
+            finally:
+                sys.settrace(None)
+            return False
+        number = 1
+        while preempted_at(number):
+            idle()
+            window(active=1)
+            dp.step()
+            idle()
+            number += 1
+        print(number)
+        """,
+    )
+    assert int(printed) > 5
+    assert sum(manifest.complete for manifest in manifests(tmp_path)) >= int(printed) - 1

@@ -1,10 +1,12 @@
-"""A job that goes on as another program, as one that begins anew from its checkpoint."""
+"""Descriptors: those of a job that goes on as another program, or that closes them all."""
 
 from __future__ import annotations
 
 import os
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests import processes
 
@@ -41,3 +43,31 @@ def test_a_job_that_executes_itself_again_and_again(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     first, *later = done.stdout.splitlines()
     assert later == [first] * 3
+
+
+CLOSES_ALL = """
+import os, sys, time
+import dynprof as dp
+dp.init("prof_config", watch="events")
+dp.step()
+while dp.status().heartbeat == 0:
+    time.sleep(0.01)
+os.closerange(3, 256)
+others = [os.open(os.devnull, os.O_RDONLY) for _ in range(int(sys.argv[1]))]
+pipe = os.pipe()
+files = [open(f"checkpoint{number}", "wb", buffering=0) for number in range(8)]
+for file in files:
+    file.write(b"weights")
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.parametrize("others", range(4))
+def test_a_script_that_closes_every_descriptor(tmp_path: Path, others: int) -> None:
+    """It ends, and nothing of dynprof's is written into what the script opens then."""
+    done = processes.run(
+        [sys.executable, "-c", CLOSES_ALL, str(others)], cwd=tmp_path, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    written = [path.read_bytes() for path in tmp_path.glob("checkpoint*")]
+    assert written == [b"weights"] * 8
