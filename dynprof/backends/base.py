@@ -26,12 +26,16 @@ class Saved:
 
     Attributes:
         lost: What is missing from it or odd about it, each a sentence.
+        cut: What makes it less than what was asked for, each a sentence.
+        whole: The numbers of the steps that are there whole; None: all that were recorded.
         facts: Members to add to its JSON object.
         folder: Name of the folder that the trace is, beside the path asked for; None where it is
             that one file.
     """
 
     lost: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    whole: tuple[int, ...] | None = None
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
     folder: str | None = None
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.backends.detached_close import Taken
+
 _PAUSE_S = 0.001
 
 
@@ -51,3 +53,11 @@ class Collecting:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while self._begun and (deadline_s is None or time.monotonic() < deadline_s):
             time.sleep(_PAUSE_S)
+
+
+def collect(taken: Taken, collected: Callable[[Taken], None]) -> None:
+    """Collect what was taken, and tell that it has been, whatever becomes of it."""
+    try:
+        taken.collect()
+    finally:
+        collected(taken)

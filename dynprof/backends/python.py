@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from dynprof.backends.viztracer_stacks import ViztracerStacks
 from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import ProfileFunction
+from dynprof.plural import spanned
+from dynprof.process.profile_functions import CallsOfThread, ProfileFunction
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from dynprof.companions import Companion
     from dynprof.process.rank import Rank
     from dynprof.requests.plan import Plan
+
+_BEGIN = 1 << 16
+_CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
 
 
 class PythonBackend:
@@ -132,6 +137,8 @@ class PythonRecording:
         self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
+        self._steps: list[tuple[int, float]] = []
+        self._calls = CallsOfThread(are_recorded=False)
         self._stopped_itself = self._is_on = False
 
     def __del__(self) -> None:
@@ -143,6 +150,7 @@ class PythonRecording:
         """Switch the tracing of calls on."""
         self._is_on = True
         self._function = _start(self._tracer)
+        self._calls = CallsOfThread(are_recorded=True)
         self._stacks.keep()
 
     def obstacle(self) -> str | None:
@@ -159,11 +167,13 @@ class PythonRecording:
         self._end_step()
         if number is not None:
             self._step = (number, self._tracer.getts())
+            self._steps.append(self._step)
 
     def stop(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
         self._stopped_itself = not _records(self._tracer)
+        self._calls.end()
         self._switch_off(self._tracer)
 
     def save(self, path: Path) -> Saved:
@@ -182,14 +192,24 @@ class PythonRecording:
         end = _end_of(path)
         if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
             raise BackendError("VizTracer could not write the whole trace")
-        return Saved(lost=tuple(self._lost(overflow=b'"overflow":true' in end)), facts=facts)
+        whole = self._whole_steps(path) if b'"overflow":true' in end else None
+        lost, cut = tuple(self._stacks.remarks()), tuple(self._cut(whole))
+        return Saved(lost=lost, cut=cut, whole=whole, facts=facts)
 
-    def _lost(self, *, overflow: bool) -> Iterator[str]:
-        if overflow:
-            yield f"there were more than {MAX_EVENTS:,} events; the oldest were lost"
-        yield from self._stacks.remarks()
+    def _cut(self, whole: tuple[int, ...] | None) -> Iterator[str]:
+        if whole is not None:
+            left = f"of {spanned(whole[0], whole[-1])} alone" if whole else "of no step"
+            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost: all are there {left}"
+        yield from self._calls.cut
         if self._stopped_itself:
             yield "VizTracer stopped before the end, at a return from a call it had not seen begin"
+
+    def _whole_steps(self, path: Path) -> tuple[int, ...]:
+        """Return the steps that began no sooner than the oldest call of the trace ended."""
+        with path.open("rb") as file:
+            oldest = _CALL.search(file.read(_BEGIN))
+        since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
+        return tuple(number for number, began in self._steps if began >= since)
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before another profiler gets the number that this one has."""

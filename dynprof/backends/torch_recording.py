@@ -12,6 +12,7 @@ from dynprof.backends.begin import begin
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
 from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, ended_on
 from dynprof.backends.code_objects import KeptCode
+from dynprof.backends.collecting import collect
 from dynprof.backends.detached_close import find
 from dynprof.backends.end_in_place import end_in_place
 from dynprof.backends.forks import undisturbed
@@ -21,6 +22,7 @@ from dynprof.backends.trace_writing import check_written
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
 from dynprof.errors import BackendError
+from dynprof.process.profile_functions import CallsOfThread
 from dynprof.process.threads import is_own_thread
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class TorchRecording:
         self._profiler, self._session = profiler, session
         self._traces_calls = bool(profiler.with_stack)
         self._code: KeptCode | None = None
+        self._calls = CallsOfThread(are_recorded=False)
         self._rank_facts = rank_facts
         self._functions = functions
         self._shown = self._unread = False
@@ -120,6 +123,7 @@ class TorchRecording:
         self._code = KeptCode() if self._traces_calls else None
         with undisturbed():
             begin(self._session, self._profiler.start_trace)
+            self._calls = CallsOfThread(are_recorded=self._traces_calls)
             if self._functions and self.bound_to_thread:
                 self._held = self._functions.hold()
                 self._held.needs = self._code
@@ -135,6 +139,7 @@ class TorchRecording:
     def stop(self) -> None:
         """Stop recording: take the profiler off the threads, or let torch collect its events."""
         self._insist()
+        self._calls.end()
         self._step.end()
         ANNOTATIONS.end()
         if self._functions:
@@ -158,7 +163,7 @@ class TorchRecording:
         if self._unread:
             UNFINISHED.read(path)
             self._unread = False
-        return Saved()
+        return Saved(cut=self._calls.cut)
 
     def _written_by(self) -> Callable[[Path], None] | None:
         """Return what writes without the GIL, unless the script may have had it written before."""
@@ -259,7 +264,7 @@ class TorchRecording:
 
     def _gather(self, taken: Taken) -> Future[None]:
         self._session.hand_over(taken)
-        return COLLECTOR.begin(functools.partial(_collect, taken))
+        return COLLECTOR.begin(functools.partial(collect, taken, KINETO.collected))
 
     def _write(self, path: Path) -> None:
         if self._taken is None or self._collected is None:
@@ -301,10 +306,3 @@ class TorchRecording:
 
 _going_on: set[TorchRecording] = set()
 """Recordings that could not be ended yet, with what torch needs of them."""
-
-
-def _collect(taken: Taken) -> None:
-    try:
-        taken.collect()
-    finally:
-        KINETO.collected(taken)

@@ -232,6 +232,8 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
         saved = recording.save(raw)
         more = recording.companions.save(export.layout.stem(export.folder, export.copy))
     saved = replace(saved, lost=(*saved.lost, *more))
+    if saved.cut:
+        export.manifest = export.manifest.saved_less(saved.cut, saved.whole)
     if saved.folder:
         return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
     facts = {**(export.members or _facts(export.manifest)), **saved.facts}

@@ -162,6 +162,20 @@ class Manifest(Record):
         reason = "saving it has begun and not ended; a process that was killed leaves it so"
         return self.model_copy(update={"complete": False, "reason": reason})
 
+    def saved_less(self, cut: tuple[str, ...], whole: tuple[int, ...] | None) -> Manifest:
+        """Return the manifest of a trace that is less than what was recorded.
+
+        Args:
+            cut: Why, in sentences.
+            whole: The steps that are there whole; None: all that were recorded.
+        """
+        steps = self.steps
+        if whole is not None:
+            first = whole[0] if whole else steps.first
+            steps = steps.model_copy(update={"first": first, "recorded": len(whole)})
+        reason = "; ".join(filter(None, [self.reason, *cut]))
+        return self.model_copy(update={"complete": False, "reason": reason, "steps": steps})
+
     def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
         """Return the manifest after saving; ``failure`` says why that did not work."""
         cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})

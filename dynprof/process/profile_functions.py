@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import operator
 import sys
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,29 @@ class ProfileFunction:
         functions = map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
         theirs = map(operator.eq, functions, itertools.repeat(self.address))
         _take_off(itertools.compress(again, theirs))
+
+
+class CallsOfThread:
+    """Knows whether the function that the calls of this thread are given to still gets them.
+
+    Args:
+        are_recorded: Whether anybody records them.
+
+    Attributes:
+        cut: What has taken its place by the end, in a sentence; empty where nothing has, or another
+            thread came to the end.
+    """
+
+    def __init__(self, *, are_recorded: bool) -> None:
+        self._thread, self._given = threading.get_ident(), are_recorded and sys.getprofile()
+        self.cut: tuple[str, ...] = ()
+
+    def end(self) -> None:
+        """Look once more."""
+        is_here = threading.get_ident() == self._thread
+        if is_here and self._given and sys.getprofile() is not self._given:
+            what = "a profile function of its own, by sys.setprofile() or cProfile"
+            self.cut = (f"the script has set {what}: later calls of that thread are not there",)
 
 
 def take_off_each() -> None:

@@ -167,8 +167,8 @@ print(len(kept), shown)
     )
     assert printed == "1 []\n"
     first, second = manifests(tmp_path)
-    assert first.lost[-1] == (
+    assert first.reason == (
         "VizTracer stopped before the end, at a return from a call it had not seen begin"
     )
-    assert first.lost[-1] not in second.lost
+    assert second.complete
     assert called(tmp_path, second)["leaf"] == 1

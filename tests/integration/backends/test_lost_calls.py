@@ -1,0 +1,117 @@
+"""Calls that a capture lacks: its manifest says so, and counts what is there."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import events, manifests, run, run_without_torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALLS = 90_000
+SETS = """
+import cProfile, sys
+def called():
+    pass
+def profile(*_):
+    pass
+profiler = cProfile.Profile()
+def briefly():
+    profiler.enable()
+    profiler.disable()
+for act in (
+    lambda: sys.setprofile(profile),
+    lambda: sys.setprofile(None),
+    profiler.enable,
+    briefly,
+):
+    window(active=3{settings})
+    for number in range(3):
+        called()
+        if number == 1:
+            act()
+        dp.step()
+    sys.setprofile(None)
+    profiler.disable()
+    idle()
+window(active=3{settings})
+for _ in range(3):
+    called()
+    dp.step()
+idle()
+"""
+WHY = (
+    "the script has set a profile function of its own, by sys.setprofile() or cProfile: later calls"
+)
+
+
+def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
+    """The steps that the manifest names are those of which every call is there."""
+    run_without_torch(
+        tmp_path,
+        f"""
+        def called():
+            pass
+        for steps in (7, 3):
+            window(active=steps)
+            for _ in range(steps):
+                for _ in range({CALLS}):
+                    called()
+                dp.step()
+            idle()
+        """,
+    )
+    lossy, whole = manifests(tmp_path)
+    trace = events(tmp_path, lossy)
+    spans = {
+        event["name"]: (event["ts"], event["ts"] + event["dur"])
+        for event in trace
+        if event["name"].startswith("ProfilerStep#")
+    }
+    calls = [event["ts"] for event in trace if event["name"].startswith("called ")]
+    counts = Counter(
+        {
+            int(name.split("#")[1]): sum(begin <= ts < end for ts in calls)
+            for name, (begin, end) in spans.items()
+        }
+    )
+    there = [step for step, count in sorted(counts.items()) if count == CALLS]
+    steps = lossy.steps
+    assert 0 < len(there) < 7
+    assert list(range(steps.first, steps.last + 1)) == there
+    assert steps.recorded == len(there)
+    assert not lossy.complete
+    assert lossy.reason == (
+        "of more than 500,000 calls the oldest are lost: all are there of "
+        f"steps {there[0]} to {there[-1]} alone"
+    )
+    assert whole.complete
+    assert (whole.steps.recorded, whole.reason, whole.lost) == (3, "", ())
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there each profiler has calls of its own")
+def test_a_profile_function_set_in_a_window_of_plain_python(tmp_path: Path) -> None:
+    """Whatever took the calls away, the capture is not called complete; the next one is."""
+    run_without_torch(tmp_path, SETS.format(settings=""))
+    *cut, whole = manifests(tmp_path)
+    assert len(cut) == 4
+    for manifest in cut:
+        assert not manifest.complete
+        assert manifest.reason.startswith(WHY)
+    assert (whole.complete, whole.reason) == (True, "")
+
+
+def test_a_profile_function_set_in_a_window_with_stacks(tmp_path: Path) -> None:
+    """As in one of plain Python: torch has the calls by such a function, too."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    run(tmp_path, SETS.format(settings=", with_stack=True"))
+    *cut, whole = manifests(tmp_path)
+    assert len(cut) == 4
+    for manifest in cut:
+        assert manifest.reason.startswith(WHY)
+    assert (whole.complete, whole.reason) == (True, "")
