@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,9 @@ from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that say all there is to say."""
 
 
 class Notes(Protocol):
@@ -87,6 +91,7 @@ class Wall:
 
 def _at_length(text: str, error: Exception) -> str:
     """Return the text, with the traceback of what nobody foresaw."""
-    if isinstance(error, DynprofError):
+    is_full = isinstance(error, OSError) and error.errno in _FULL
+    if is_full or isinstance(error, DynprofError):
         return text
     return "\n".join([text, *"".join(traceback.format_exception(error)).rstrip().splitlines()])

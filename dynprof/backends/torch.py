@@ -238,8 +238,7 @@ def _why_one_thread() -> str:
         return SELF_TEST.answer or "the self-test of the close is still running"
     threads = UNFINISHED.threads()
     numbers = ", ".join(map(str, sorted(threads)[:3])) + (", ..." if len(threads) > 3 else "")
-    what = "an operator that it began in an earlier window may not have ended"
-    return f"on thread {numbers} {what}" if threads else ""
+    return f"{UNFINISHED.why} on thread {numbers}" if threads else ""
 
 
 def _needs_memory(plan: Plan) -> bool:

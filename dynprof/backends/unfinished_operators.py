@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _UNFINISHED = b'"finished": false'
 _THREADS = re.compile(rb'"tid": (\d+)|"finished": (false)')
+_READ = "an operator that began in an earlier window may not have ended"
+_SUPPOSED = "an operator of an earlier window, whose trace was lost, may not have ended"
 _CHUNK, _EVENT = 1 << 18, 1 << 16
 
 
@@ -25,6 +27,8 @@ class Unfinished:
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
+        self.why = _READ
+        """What is to be said of them, before their numbers."""
 
     def threads(self) -> set[int]:
         """Return those that have not ended."""
@@ -44,6 +48,7 @@ class Unfinished:
 
     def suppose(self) -> None:
         """Note that nobody has read what was recorded: any thread may be in an operator."""
+        self.why = _SUPPOSED
         self._threads |= tasks()
 
 

@@ -109,7 +109,11 @@ def plan(
     if isinstance(capable, Problem):
         return Refusal((capable,))
     activities, dropped = _activities(config, capable)
-    hindrances = (past_start(config, standing.step), _place(standing), _disk(config, standing))
+    hindrances = (
+        past_start(config, standing.step),
+        _place(config, standing),
+        _disk(config, standing),
+    )
     if problems := [problem for problem in hindrances if problem]:
         return Refusal(tuple(problems))
     return Plan(
@@ -204,10 +208,16 @@ def _lacks(capable: Capabilities) -> str:
     return f"backend {capable.backend} on this machine has {', '.join(capable.activities)} only"
 
 
-def _place(standing: Standing) -> Problem | None:
-    if not standing.prof_dir_problem:
+def _place(config: ProfilerConfig, standing: Standing) -> Problem | None:
+    if not (why := standing.prof_dir_problem):
         return None
-    return Problem(f"{standing.prof_dir_problem}; write another directory.", "/prof_dir")
+    return Problem(f"{why}; write another directory.", blamed(config, why))
+
+
+def blamed(config: ProfilerConfig, why: str) -> str:
+    """Return where the config names the directory that a reason is about."""
+    scratch = config.storage.scratch_dir
+    return "/storage/scratch_dir" if scratch and scratch.strip("./") in why else "/prof_dir"
 
 
 def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:

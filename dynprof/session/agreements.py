@@ -18,7 +18,7 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
-from dynprof.requests.plan import Refusal
+from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows
 from dynprof.session.unproposed import Unproposed, named
@@ -119,7 +119,9 @@ class Agreements:
             coordinator.tell(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
-            reasons = ("it was refused where it was saved",)
+            self._member.numbers.know(number, number)
+            here = f"rank {self._process.rank.number} has refused it"
+            reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
             coordinator.tell(Withdrawal(number, reasons, text))
         else:
             self._take_back(coordinator, "superseded", f"superseded by request {number}")
@@ -147,7 +149,7 @@ class Agreements:
         config = asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         if why := place.why_forbidden(layout):
-            return Refusal(asked.parsed.locate((Problem(f"{why}.", "/prof_dir"),)))
+            return Refusal(asked.parsed.locate((Problem(f"{why}.", blamed(config, why)),)))
         return None
 
     def _tell_of(self, made: Agreement) -> None:

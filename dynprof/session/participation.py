@@ -76,7 +76,7 @@ class Participation:
         self.heard, self.asked_s, self.left_s = ("", -math.inf), -math.inf, -math.inf
         self._own: dict[int, Asked] = {}  # what this rank has proposed, where it leads
         self._newest = Proposed(0, 0, None)
-        self._numbers = KnownNumbers()
+        self.numbers = KnownNumbers()
         self._pending = self._ends = self.is_amid_an_agreement = False
         self._backend = ""  # which is to record what is proposed
         self._pace_ms: float | None = None  # none of late, where it stands still
@@ -114,7 +114,7 @@ class Participation:
         self.is_amid_an_agreement, self._has_disarmed = True, False
         number, asked = self._asked_by(proposal)
         self.heard = proposal.config, time.monotonic()
-        self._numbers.know(proposal.number, number)
+        self.numbers.know(proposal.number, number)
         saved = proposal.config, proposal.edited_at_s
         self._newest, self._pending = Proposed(proposal.number, number, None, saved), False
         if isinstance(asked, Refusal):
@@ -172,13 +172,13 @@ class Participation:
 
     def where(self, number: int) -> Reply:
         """Say at which step this rank is, and what became of a request."""
-        own = self._numbers.own(number)
+        own = self.numbers.own(number)
         answer = None if own is None else self._journal.outcomes.answer(own)
         reply = self._reply(takes_part=self._pending)
         if answer is None:
             return reply
         if answer.outcome not in ON_THE_WAY:
-            self._numbers.is_said(number)
+            self.numbers.is_said(number)
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         why = printable(answer.text.partition("\n")[0])[:300]  # a line
         reply = replace(reply, outcome=answer.outcome, capture=in_utf_8(capture), cut=answer.cut)
@@ -201,7 +201,7 @@ class Participation:
             self._edits.refuse(number, Refusal((Problem(f"left out by the leader: {why}"),)))
             return self._reply()
         config = asked.config.model_copy(update={"start_step": opening.step})
-        self._numbers.owe(opening.number)
+        self.numbers.owe(opening.number)
         asked = replace(asked, config=config, agreed_in=self._told_in)
         return self._reply(self._serve(number, asked))
 
@@ -217,7 +217,7 @@ class Participation:
 
     def wait_no_more_with(self, superseded: Collection[tuple[int, int]]) -> None:
         """Forget what only this rank waits with: it was away, or not asked, as another came."""
-        waiting, given_up = self._inbox.waiting, self._numbers.all_own(superseded)
+        waiting, given_up = self._inbox.waiting, self.numbers.all_own(superseded)
         if waiting and waiting.number in given_up and self._inbox.claim(waiting):
             self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
 
@@ -226,9 +226,18 @@ class Participation:
         self.is_amid_an_agreement = False
         if withdrawal.config is not None:
             self.heard = withdrawal.config, time.monotonic()
+            self._refuse_too(withdrawal, withdrawal.config)
         if self._take_pending(withdrawal.number):
             self._give_up(self._newest.own, withdrawal)
         return self._reply()
+
+    def _refuse_too(self, withdrawal: Withdrawal, config: str) -> None:
+        """Answer what was refused where it was saved: nobody has proposed it here."""
+        if self.numbers.own(withdrawal.number) is None:
+            number = self._edits.enter_as(withdrawal.number, Edit(config.encode(), time.time()))
+            self.numbers.know(withdrawal.number, number)
+            # No problem of the status: there may be thousands of ranks, and one of them says it.
+            self._journal.tell(number, "refused", printable("; ".join(withdrawal.reasons)))
 
     def _give_up(self, number: int, withdrawal: Withdrawal) -> None:
         if withdrawal.outcome == "refused":
@@ -254,7 +263,7 @@ class Participation:
 
     def parting(self) -> dict[int, Reply]:
         """Return what became of the newest request, and of those whose end is news."""
-        news = {*self._numbers.news(), self._newest.leaders}
+        news = {*self.numbers.news(), self._newest.leaders}
         return {number: self.where(number) for number in sorted(news)}
 
     def left_alone(self, why: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,3 +141,23 @@ def test_a_cancel_that_stands_on_may_be_a_request(config: Path) -> None:
         f'{config}: if the save before it had "cancel": true as well, and another setting has '
         "changed since, it cancels nothing: it asks for 2 steps from the next step, ranks all",
     ]
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
+sys.meta_path.insert(0, Finder())
+from dynprof.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["dynprof.cli", "typer", "dynprof.cli.arm", "pydantic"])
+def test_an_interrupt_while_the_command_is_loaded(module: str) -> None:
+    """Ctrl-C ends it without a word, not with a traceback of imports."""
+    done = run([sys.executable, "-c", INTERRUPTED, module])
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

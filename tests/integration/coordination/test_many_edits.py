@@ -62,3 +62,21 @@ def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Pat
         wait_for("the captures", lambda: len(manifests(root)) == 2 or None)
         assert log(root).count("request 4: disarmed by request 5") == 2
     assert "was not proposed" not in log(root)
+
+
+def test_what_rank_0_refuses_as_it_is_saved_all_ranks_answer(tmp_path: Path) -> None:
+    """At once, with the reason and the setting that it is about; the next request is served."""
+    root = tmp_path / SHARED
+    elsewhere = tmp_path / "elsewhere"
+    tmp_path.chmod(0o777)
+    with job(tmp_path, 2):
+        for number, option, pointer in (
+            (1, "--prof-dir", "/prof_dir"),
+            (2, "--scratch-dir", "/storage/scratch_dir"),
+        ):
+            code, _, errors = dynprof("arm", root, option, elsewhere, "--wait")
+            assert code == 4, errors
+            assert f"{pointer}: {elsewhere}" in errors
+            assert "rank 1: refused: rank 0 has refused it: line " in errors
+            write_atomic(root / "profiler_config.json", json.dumps({"active": number}))
+            wait_for("captures", lambda: len(manifests(root)) == 2 * number or None)  # noqa: B023

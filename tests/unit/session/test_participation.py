@@ -332,3 +332,17 @@ def test_a_cancel_that_is_said_again_for_others_cancels_nothing_more(job: Job) -
     assert [member.where(number).outcome for number in (1, 3)] == ["disarmed", "waiting"]
     member.cancel(Cancellation(4, '{"cancel": true}', 4.0))
     assert member.where(3).outcome == "disarmed"
+
+
+def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
+    """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
+    member = job.session._member
+    for _ in range(2):
+        member.withdraw(Withdrawal(4, ("rank 0 has refused it: no such place",), '{"active": 2}'))
+    (answer,) = job.session.status().edits
+    assert (answer.number, answer.outcome) == (4, "refused")
+    assert answer.text == "rank 0 has refused it: no such place"
+    assert job.session.status().problems == ()
+    job.edit(active=2)
+    job.step(4)
+    assert [one.request.number for one in job.manifests()] == [5]
