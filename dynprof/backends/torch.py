@@ -115,8 +115,9 @@ class TorchBackend:
         self._discard_strayed()
         if KINETO.script_has_it or KINETO.has_window or _is_on_here(torch):
             raise BackendError(OCCUPIED)
-        if plan.config.with_stack and (sys.getprofile() or threading.getprofile()):
-            text = "with_stack would take the place of the job's own sys.setprofile()"
+        theirs = [home.__name__ for home in (sys, threading) if home.getprofile()]
+        if plan.config.with_stack and theirs:
+            text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"
             raise BackendError(f"{text}; ask without it")
         asked = plan.activities
         plan = plan if plan.script else replace(plan, activities=used(torch, asked))

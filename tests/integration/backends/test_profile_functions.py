@@ -62,7 +62,7 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
         steps(2)
         """,
     )
-    assert "with_stack would take the place of the job's own sys.setprofile()" in log
+    assert "with_stack would take the place of the job's own threading.setprofile()" in log
 
 
 @pytest.mark.parametrize("closing", ["inline", "detached"])
