@@ -21,7 +21,19 @@ class PreemptedError(Exception):
 
 
 def raise_at(line: int, action: Callable[[], object]) -> bool:
-    """Run an action, and raise before its so many-th line; return whether it came so far."""
+    """Run an action, and raise before its so many-th line; return whether it came so far.
+
+    On a thread of its own: where a trace function raises amid the end of a ``with``, Python takes
+    the exception that has been dealt with there for one that is dealt with from then on.
+    """
+    came: list[bool] = []
+    thread = threading.Thread(target=lambda: came.append(_raise_here(line, action)))
+    thread.start()
+    thread.join()
+    return came[0]
+
+
+def _raise_here(line: int, action: Callable[[], object]) -> bool:
     lines = 0
 
     def trace(*about: Any) -> Any:
