@@ -27,7 +27,8 @@ class Saved:
     Attributes:
         lost: What is missing from it or odd about it, each a sentence.
         cut: What makes it less than what was asked for, each a sentence.
-        whole: The numbers of the steps that are there whole; None: all that were recorded.
+        lost_steps: How many of the first steps are not there whole.
+        first_whole: The number of the one after these.
         facts: Members to add to its JSON object.
         folder: Name of the folder that the trace is, beside the path asked for; None where it is
             that one file.
@@ -35,7 +36,8 @@ class Saved:
 
     lost: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
-    whole: tuple[int, ...] | None = None
+    lost_steps: int = 0
+    first_whole: int = 0
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
     folder: str | None = None
 

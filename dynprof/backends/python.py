@@ -15,7 +15,6 @@ from dynprof.backends.viztracer_stacks import ViztracerStacks
 from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.plural import spanned
 from dynprof.process.profile_functions import CallsOfThread, ProfileFunction
 from dynprof.requests.capabilities import Capabilities
 
@@ -192,24 +191,31 @@ class PythonRecording:
         end = _end_of(path)
         if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
             raise BackendError("VizTracer could not write the whole trace")
-        whole = self._whole_steps(path) if b'"overflow":true' in end else None
-        lost, cut = tuple(self._stacks.remarks()), tuple(self._cut(whole))
-        return Saved(lost=lost, cut=cut, whole=whole, facts=facts)
+        lost = self._lost_steps(path) if b'"overflow":true' in end else None
+        numbers = [number for number, _ in self._steps[lost:]] or [0]
+        return Saved(
+            lost=tuple(self._stacks.remarks()),
+            cut=tuple(self._cut(lost, numbers[0])),
+            lost_steps=lost or 0,
+            first_whole=numbers[0],
+            facts=facts,
+        )
 
-    def _cut(self, whole: tuple[int, ...] | None) -> Iterator[str]:
-        if whole is not None:
-            left = f"of {spanned(whole[0], whole[-1])} alone" if whole else "of no step"
-            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost: all are there {left}"
+    def _cut(self, lost: int | None, first_whole: int) -> Iterator[str]:
+        if lost is not None:
+            there = f"all are there from step {first_whole} on"
+            there = there if lost < len(self._steps) else "no step is there whole"
+            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost: {there}"
         yield from self._calls.cut
         if self._stopped_itself:
             yield "VizTracer stopped before the end, at a return from a call it had not seen begin"
 
-    def _whole_steps(self, path: Path) -> tuple[int, ...]:
-        """Return the steps that began no sooner than the oldest call of the trace ended."""
+    def _lost_steps(self, path: Path) -> int:
+        """Return how many steps began before the oldest call of the trace ended."""
         with path.open("rb") as file:
             oldest = _CALL.search(file.read(_BEGIN))
         since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
-        return tuple(number for number, began in self._steps if began >= since)
+        return sum(began < since for _, began in self._steps)
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before another profiler gets the number that this one has."""

@@ -233,7 +233,7 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
         more = recording.companions.save(export.layout.stem(export.folder, export.copy))
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.cut:
-        export.manifest = export.manifest.saved_less(saved.cut, saved.whole)
+        export.manifest = export.manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
     if saved.folder:
         return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
     facts = {**(export.members or _facts(export.manifest)), **saved.facts}

@@ -162,19 +162,23 @@ class Manifest(Record):
         reason = "saving it has begun and not ended; a process that was killed leaves it so"
         return self.model_copy(update={"complete": False, "reason": reason})
 
-    def saved_less(self, cut: tuple[str, ...], whole: tuple[int, ...] | None) -> Manifest:
+    def saved_less(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:
         """Return the manifest of a trace that is less than what was recorded.
 
         Args:
             cut: Why, in sentences.
-            whole: The steps that are there whole; None: all that were recorded.
+            lost_steps: How many of the first steps are not there whole.
+            first_whole: The number of the one after these.
         """
-        steps = self.steps
-        if whole is not None:
-            first = whole[0] if whole else steps.first
-            steps = steps.model_copy(update={"first": first, "recorded": len(whole)})
-        reason = "; ".join(filter(None, [self.reason, *cut]))
-        return self.model_copy(update={"complete": False, "reason": reason, "steps": steps})
+        steps, recorded = self.steps, max(0, self.steps.recorded - lost_steps)
+        first = first_whole if lost_steps and recorded else steps.first
+        return self.model_copy(
+            update={
+                "complete": False,
+                "reason": "; ".join(filter(None, [self.reason, *cut])),
+                "steps": steps.model_copy(update={"first": first, "recorded": recorded}),
+            }
+        )
 
     def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
         """Return the manifest after saving; ``failure`` says why that did not work."""

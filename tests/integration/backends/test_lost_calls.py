@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,8 @@ from tests.integration.scripts import events, manifests, run, run_without_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dynprof.captures.manifest import Manifest
 
 CALLS = 90_000
 SETS = """
@@ -50,6 +51,19 @@ WHY = (
 )
 
 
+def whole_steps(folder: Path, manifest: Manifest) -> list[int]:
+    """Return the steps in whose time a trace has all the calls that the script made in each."""
+    trace = events(folder, manifest)
+    spans = {
+        int(event["name"].split("#")[1]): (event["ts"], event["ts"] + event["dur"])
+        for event in trace
+        if event["name"].startswith("ProfilerStep#")
+    }
+    calls = [event["ts"] for event in trace if event["name"].startswith("called ")]
+    counts = {step: sum(begin <= ts < end for ts in calls) for step, (begin, end) in spans.items()}
+    return [step for step, count in sorted(counts.items()) if count == CALLS]
+
+
 def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
     """The steps that the manifest names are those of which every call is there."""
     run_without_torch(
@@ -67,31 +81,40 @@ def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
         """,
     )
     lossy, whole = manifests(tmp_path)
-    trace = events(tmp_path, lossy)
-    spans = {
-        event["name"]: (event["ts"], event["ts"] + event["dur"])
-        for event in trace
-        if event["name"].startswith("ProfilerStep#")
-    }
-    calls = [event["ts"] for event in trace if event["name"].startswith("called ")]
-    counts = Counter(
-        {
-            int(name.split("#")[1]): sum(begin <= ts < end for ts in calls)
-            for name, (begin, end) in spans.items()
-        }
-    )
-    there = [step for step, count in sorted(counts.items()) if count == CALLS]
-    steps = lossy.steps
+    there = whole_steps(tmp_path, lossy)
     assert 0 < len(there) < 7
-    assert list(range(steps.first, steps.last + 1)) == there
-    assert steps.recorded == len(there)
+    assert list(range(lossy.steps.first, lossy.steps.last + 1)) == there
+    assert lossy.steps.recorded == len(there)
     assert not lossy.complete
     assert lossy.reason == (
-        "of more than 500,000 calls the oldest are lost: all are there of "
-        f"steps {there[0]} to {there[-1]} alone"
+        f"of more than 500,000 calls the oldest are lost: all are there from step {there[0]} on"
     )
     assert whole.complete
     assert (whole.steps.recorded, whole.reason, whole.lost) == (3, "", ())
+
+
+def test_one_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    """The step that it ends in is none of those that are whole."""
+    run_without_torch(
+        tmp_path,
+        f"""
+        def called():
+            pass
+        window(active=100)
+        for _ in range(6):
+            for _ in range({CALLS}):
+                called()
+            dp.step()
+        for _ in range({CALLS} // 2):
+            called()
+        dp.stop()
+        idle()
+        """,
+    )
+    (cut,) = manifests(tmp_path)
+    there = whole_steps(tmp_path, cut)
+    assert there[-1] == 5
+    assert (cut.steps.first, cut.steps.recorded) == (there[0], len(there))
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there each profiler has calls of its own")
