@@ -27,14 +27,19 @@ class Unfinished:
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
-        self.why = _READ
-        """What is to be said of them, before their numbers."""
+        self._is_known = True
 
     def threads(self) -> set[int]:
         """Return those that have not ended."""
         if self._threads:  # asked at each step while a request waits
             self._threads &= tasks()
+        self._is_known = self._is_known or not self._threads
         return set(self._threads)
+
+    @property
+    def why(self) -> str:
+        """What is to be said of them, before their numbers."""
+        return _READ if self._is_known else _SUPPOSED
 
     def read(self, trace: Path) -> None:
         """Learn from a raw trace of torch's which threads were in an operator at its end."""
@@ -48,7 +53,7 @@ class Unfinished:
 
     def suppose(self) -> None:
         """Note that nobody has read what was recorded: any thread may be in an operator."""
-        self.why = _SUPPOSED
+        self._is_known = False
         self._threads |= tasks()
 
 

@@ -71,3 +71,14 @@ def test_threads_that_wait_or_compute_have_left() -> None:
     leave.set()
     for thread in threads:
         thread.join()
+
+
+def test_what_was_supposed_is_said_until_none_of_those_threads_is_left() -> None:
+    """What a later trace shows is not put down to one that was lost."""
+    unfinished = Unfinished()
+    unfinished.suppose()
+    assert unfinished.threads()
+    assert "whose trace was lost" in unfinished.why
+    unfinished._threads = {2**30}
+    assert unfinished.threads() == set()
+    assert "whose trace was lost" not in unfinished.why
