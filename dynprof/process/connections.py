@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import select
 import socket
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
-DESCRIPTORS = Path("/proc/self/fd")
+from dynprof.process.descriptors import descriptors_of, link_of
+
 _ADDRESS_BYTES = 128
 """As long as any address of a socket."""
 
@@ -42,20 +41,9 @@ class Connection(NamedTuple):
         """Whether its other end has closed it."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLRDHUP)
-        return bool(poll.poll(0)) and _link(self.descriptor) == self.link
+        return bool(poll.poll(0)) and link_of(self.descriptor) == self.link
 
 
 def connections() -> set[Connection]:
     """Return all sockets of this process; none where the system does not tell."""
-    found: set[Connection] = set()
-    with contextlib.suppress(OSError):
-        for path in DESCRIPTORS.iterdir():
-            if (link := _link(int(path.name))).startswith("socket:"):
-                found.add(Connection(int(path.name), link))
-    return found
-
-
-def _link(descriptor: int) -> str:
-    with contextlib.suppress(OSError):
-        return str((DESCRIPTORS / str(descriptor)).readlink())
-    return ""
+    return {Connection(*found) for found in descriptors_of("socket:").items()}

@@ -28,6 +28,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 
 from dynprof.files.file_system import is_remote, kind_of
+from dynprof.process.descriptors import descriptors_of, link_of
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching
@@ -44,6 +45,8 @@ POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
 """Between readings where it does: the net under a lost event and a replaced directory."""
+_EVENTS = "anon_inode:inotify"
+"""What a descriptor is through which file events come."""
 _SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
 
 # Where nobody handles what a library logs, logging writes it to the job's stderr.
@@ -201,7 +204,7 @@ class Watcher:
     def _drop_observer(self) -> None:
         observer, self._observer, self._observed = self._observer, None, None
         # Else the script has closed them all: the numbers of its pipes are files of the script's.
-        if observer is not None and all(map(_brings_events, self._descriptors)):
+        if observer is not None and all(link_of(number) == _EVENTS for number in self._descriptors):
             observer.unschedule_all()
             observer.stop()
             observer.join(timeout=5)
@@ -229,21 +232,9 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 def _descriptors_for(directory: tuple[int, int]) -> list[int]:
     """Return those through which the system sends this process what happens in a directory."""
     found = []
-    with contextlib.suppress(OSError):  # no /proc
-        for number in filter(_brings_events, _open_descriptors()):
-            with contextlib.suppress(OSError):  # it has been closed meanwhile
-                watches = Path(f"/proc/self/fdinfo/{number}").read_text()
-                if f" ino:{directory[1]:x} " in watches:
-                    found.append(number)
+    for number in descriptors_of(_EVENTS):
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            watches = Path(f"/proc/self/fdinfo/{number}").read_text()
+            if f" ino:{directory[1]:x} " in watches:
+                found.append(number)
     return found
-
-
-def _open_descriptors() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-
-
-def _brings_events(descriptor: int) -> bool:
-    try:
-        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == "anon_inode:inotify"
-    except OSError:
-        return False
