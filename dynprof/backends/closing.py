@@ -9,7 +9,6 @@ import resource
 import sys
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import cupti
@@ -17,6 +16,7 @@ from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
 from dynprof.errors import BackendError
+from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -140,6 +140,43 @@ it gets keeps all threads of a parallel region waiting.
 """
 
 
+class Outcome:
+    """How a task of the collecting thread ended, to be waited for.
+
+    :class:`concurrent.futures.Future` has a lock of Python code: see :mod:`dynprof.process.flags`.
+    """
+
+    def __init__(self) -> None:
+        self._is_known = Flag()
+        self._error: BackendError | OSError | None = None
+        self.is_foreseen = False
+
+    def follow(self, action: Callable[[], None]) -> None:
+        """Do the task, and keep what it failed with; what nobody foresaw passes."""
+        try:
+            action()
+        except (BackendError, OSError) as error:
+            self._error = error
+        self.is_foreseen = True
+
+    def tell(self) -> None:
+        """Wake those who wait."""
+        if not self.is_foreseen:
+            self._error = BackendError("collecting failed; see the job's stderr")
+        self._is_known.set()
+
+    def result(self) -> None:
+        """Wait for the end of the task.
+
+        Raises:
+            BackendError: It failed, in a way that was foreseen or not.
+            OSError: It failed.
+        """
+        self._is_known.wait()
+        if self._error:
+            raise self._error
+
+
 class LowPriorityThread:
     """A thread that gives way to others, started when it is first needed.
 
@@ -148,22 +185,22 @@ class LowPriorityThread:
     """
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]]
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Outcome]]
         self._tasks = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()  # two threads would use libkineto at once
 
-    def begin(self, action: Callable[[], None]) -> Future[None]:
+    def begin(self, action: Callable[[], None]) -> Outcome:
         """Have ``action`` run there, after what was begun before; return what tells its end.
 
         Only for work without the GIL: a thread that is kept from the processor while it holds
         the GIL keeps everybody waiting.
         """
-        outcome: Future[None] = Future()
+        outcome = Outcome()
         try:
             self.start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
-            _carry_out(action, outcome)
+            self._carry_out(action, outcome)
         else:
             self._tasks.put((action, outcome))
         return outcome
@@ -190,21 +227,16 @@ class LowPriorityThread:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             action, outcome = self._tasks.get()
-            try:
-                _carry_out(action, outcome)
-            finally:
-                if not outcome.done():  # what nobody foresaw ends this thread, not the wait for it
-                    self._thread = None
-                    outcome.set_exception(BackendError("collecting failed; see the job's stderr"))
+            self._carry_out(action, outcome)
             del action, outcome  # they hold the events of a whole window
 
-
-def _carry_out(action: Callable[[], None], outcome: Future[None]) -> None:
-    try:
-        action()
-        outcome.set_result(None)
-    except (BackendError, OSError) as error:
-        outcome.set_exception(error)
+    def _carry_out(self, action: Callable[[], None], outcome: Outcome) -> None:
+        try:
+            outcome.follow(action)
+        finally:
+            if not outcome.is_foreseen:  # it ends this thread, not the wait for it
+                self._thread = None
+            outcome.tell()
 
 
 COLLECTOR = LowPriorityThread()

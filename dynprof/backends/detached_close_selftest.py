@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -245,6 +244,8 @@ def _write_torchs_own() -> str:
 
 def _read_back(taken: Taken, *, with_memory: bool) -> str:
     """Collect and write on another thread, beside operators; return what the trace lacks."""
+    from concurrent.futures import ThreadPoolExecutor
+
     import torch
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:

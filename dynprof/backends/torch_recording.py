@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.begin import begin
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR, ask_for_nothing, choose_writer, ended_on
+from dynprof.backends.closing import COLLECTOR, Outcome, ask_for_nothing, choose_writer, ended_on
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
 from dynprof.backends.detached_close import find
@@ -27,7 +27,6 @@ from dynprof.process.threads import is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
     from dynprof.backends.detached_close import DetachedClose, Taken
@@ -82,7 +81,7 @@ class TorchRecording:
         self._shown = self._unread = False
         self._held: Taken | None = None
         self._taken: Taken | None = None
-        self._collected: Future[None] | None = None
+        self._collected: Outcome | None = None
         self._step = StepAnnotation()
         self._state, self._number = "new", 0
 
@@ -262,7 +261,7 @@ class TorchRecording:
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken)
 
-    def _gather(self, taken: Taken) -> Future[None]:
+    def _gather(self, taken: Taken) -> Outcome:
         self._session.hand_over(taken)
         return COLLECTOR.begin(functools.partial(collect, taken, KINETO.collected))
 
