@@ -42,14 +42,12 @@ class _NoInbox:
     """What ``step()`` looks into where there is no session."""
 
     def __init__(self, *, silent: bool) -> None:
-        self.step = 0
-        self.due = not silent
+        self.step, self.passed_over, self.due = 0, 0, not silent
 
     def on_due(self) -> None:
         self.due = False
-        warnings.warn(
-            "dynprof.step() was called before dynprof.init(); it does nothing", stacklevel=3
-        )
+        text = "dynprof.step() was called before dynprof.init(); it does nothing"
+        warnings.warn(text, stacklevel=3)
 
 
 _inbox: Inbox | _NoInbox = _NoInbox(silent=False)
@@ -69,7 +67,10 @@ def step() -> None:
     inbox = _inbox
     inbox.step += 1
     if inbox.due:
-        inbox.on_due()
+        try:
+            inbox.on_due()
+        except RecursionError:  # the script's stack is full
+            inbox.passed_over += 1
 
 
 step._torchdynamo_disable = True  # type: ignore[attr-defined]

@@ -66,6 +66,17 @@ def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
         return error
 
 
+def edit_of(reading: Reading, at_s: float, file: Path | None) -> Edit:
+    """Return what a script asks for that has the config, or a file of its own, read right now."""
+    if not isinstance(reading, ConfigError):
+        return Edit(reading.raw, at_s, file=file)
+    problems = reading.problems
+    if reading is GONE and file:  # it may never have been there
+        text = f"there is no file {file}, so start() opens nothing; give it the path of a config."
+        problems = (Problem(text),)
+    return Edit(b"", at_s, problems, file)
+
+
 class EditDetector:
     """Tells saves from readings; knows no thread, no clock and no file.
 

@@ -28,6 +28,8 @@ class Inbox:
             that leads the job has renumbered it; 0 once the script goes on from another number.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
+        passed_over: How many steps have ended since the last turn that found no room on the stack
+            for one.
         renumber_by: By how many the number of the step is to change at the next turn.
     """
 
@@ -42,6 +44,7 @@ class Inbox:
         "numbering",
         "on_due",
         "order",
+        "passed_over",
         "renumber_by",
         "step",
         "turn",
@@ -58,7 +61,7 @@ class Inbox:
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False
-        self.apart = self.renumber_by = self.numbering = 0
+        self.apart = self.renumber_by = self.numbering = self.passed_over = 0
 
     @property
     def steps_from(self) -> str:

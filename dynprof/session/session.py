@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
 from dynprof.delivery.deliveries import Deliveries
-from dynprof.errors import ConfigError, Problem
+from dynprof.errors import ConfigError
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.process.flags import Flag
-from dynprof.requests.edits import GONE, Edit, Reading, read
+from dynprof.process.stack_room import NO_ROOM, has_room
+from dynprof.requests.edits import GONE, Edit, Reading, edit_of, read
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.session.agreements import Agreements
@@ -239,6 +240,9 @@ class Session:
     # calls of the training script
 
     def _turn(self) -> None:
+        if not has_room():
+            self.inbox.passed_over += 1
+            return
         if self.inbox.answer():
             self._wall.attempt("what other threads asked of this step", self._answer_knock)
         self._loop.turn()
@@ -258,16 +262,12 @@ class Session:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
+        if not has_room():
+            self._journal.warning(f"start(): nothing opens; {NO_ROOM}")
+            return
         file = None if config_path is None else Path(config_path).resolve()
         reading = self._read(file or self._process.layout.config)
-        problems = reading.problems if isinstance(reading, ConfigError) else ()
-        if reading is GONE and file:  # it may never have been there
-            text = (
-                f"there is no file {file}, so start() opens nothing; give it the path of a config."
-            )
-            problems = (Problem(text),)
-        raw = b"" if isinstance(reading, ConfigError) else reading.raw
-        self._edit_handler.take(Edit(raw, self._clock.wall_s(), problems, file), now=True)
+        self._edit_handler.take(edit_of(reading, self._clock.wall_s(), file), now=True)
         self._loop.turn(a_step_ended=False)
 
     def _read(self, path: Path) -> Reading:

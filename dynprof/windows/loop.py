@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, Problem, describe
-from dynprof.files.destination import destination
+from dynprof.process.stack_room import NO_ROOM, has_room
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import why_early, why_forgotten, why_stuck
@@ -20,7 +20,6 @@ from dynprof.windows.window import Window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.backends import Backend, Recording
     from dynprof.captures.exporter import Exporter
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
@@ -103,7 +102,9 @@ class Loop:
 
     def look(self) -> None:
         """Close a window of which nobody ends a step any more; on a thread of dynprof's."""
-        current = self._open
+        current, waiting = self._open, self._inbox.waiting
+        if waiting and not current and self._inbox.passed_over:
+            self._journal.wait_for(waiting.number, NO_ROOM)
         if current and self._why_forgotten(current):
             self._close_where(self._why_forgotten)  # a step may have ended meanwhile
 
@@ -141,7 +142,7 @@ class Loop:
 
     def _cut(self, current: OpenWindow, reason: str) -> None:
         """Close the window in the middle of its step, or at the end of that if need be."""
-        if current.window.obstacle():
+        if not has_room() or current.window.obstacle():
             self._inbox.order_close(reason)
         else:
             current.note_cut()
@@ -154,6 +155,9 @@ class Loop:
     def _begin(self) -> None:
         if self._noted:
             self._wall.attempt_or("a step", self._count_noted, self._give_up)
+        passed_over, self._inbox.passed_over = self._inbox.passed_over, 0
+        if passed_over and self._open:
+            self._open.join(passed_over, NO_ROOM)
         self._unended.look()
 
     def _count_noted(self) -> None:
@@ -256,7 +260,9 @@ class Loop:
             current.remark(f"the window waited until step {step}: {capture}")
         self._open = current
         try:
-            current.window.open(self._preparing(request, backend), step, self.give_way)
+            scratch, rank = self._process.make_scratch(request.config), self._process.rank
+            prepare = functools.partial(backend.prepare, request.plan, rank, scratch)
+            current.window.open(prepare, step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
             self._unended.let_go(current)
@@ -265,12 +271,6 @@ class Loop:
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
         self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
-
-    def _preparing(self, request: Request, backend: Backend) -> Callable[[], Recording]:
-        layout, config = self._process.layout, request.config
-        place = destination(layout, config.prof_dir, config.storage.scratch_dir).workshop
-        scratch = functools.partial(layout.make_scratch, place)
-        return lambda: backend.prepare(request.plan, self._process.rank, scratch)
 
     def _close(self, current: OpenWindow, reason: str) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""

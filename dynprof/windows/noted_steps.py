@@ -76,6 +76,8 @@ class NotedSteps:
                 self._steps.append(noted)
                 self._next = step + 1  # after it: a handler that steps in between finds a gap
                 found = not self._counted or not self._took_back(noted)
+        except RecursionError:
+            found = False
         finally:
             if found is None:
                 self._interrupted()

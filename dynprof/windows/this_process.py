@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.files.destination import destination
 from dynprof.process.clock import SystemClock
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
+    from pathlib import Path
 
     from dynprof.backends import Backend
+    from dynprof.config import ProfilerConfig
     from dynprof.files.layout import Layout
     from dynprof.process.clock import Clock
     from dynprof.process.rank import Rank
@@ -69,6 +72,11 @@ class ThisProcess:
                 return False
             self.rank, self.layout = found, replace(self.layout, rank=found.number)
             return True
+
+    def make_scratch(self, config: ProfilerConfig) -> Callable[[], Path]:
+        """Return what makes a folder where a capture is put together."""
+        place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).workshop
+        return functools.partial(self.layout.make_scratch, place)
 
     def backend(self, name: str) -> Backend:
         """Return the profiler of that name.
