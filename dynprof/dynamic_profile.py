@@ -12,9 +12,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dynprof.process.beginning import Beginning
+from dynprof.process.one_at_a_time import OneAtATime
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
+from dynprof.requests.inbox import NoInbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,23 +39,11 @@ class _Outside(NamedTuple):
     by: str
 
 
-class _NoInbox:
-    """What ``step()`` looks into where there is no session."""
-
-    def __init__(self, *, silent: bool) -> None:
-        self.step, self.passed_over, self.due = 0, 0, not silent
-
-    def on_due(self) -> None:
-        self.due = False
-        text = "dynprof.step() was called before dynprof.init(); it does nothing"
-        warnings.warn(text, stacklevel=3)
-
-
-_inbox: Inbox | _NoInbox = _NoInbox(silent=False)
+_inbox: Inbox | NoInbox = NoInbox(silent=False)
 _session: Session | None = None
 _from_outside: _Outside | None = None
 """Set where a session was begun for the script, not by it."""
-_beginning = Beginning()
+_beginning = OneAtATime()
 
 
 def step() -> None:
@@ -130,7 +119,7 @@ def init(
     """
     global _inbox, _session
     if disabled():
-        _inbox = _NoInbox(silent=True)
+        _inbox = NoInbox(silent=True)
         return
     with _beginning.take() as mine:
         if mine and _session is not None and _from_outside is not None:
@@ -143,7 +132,7 @@ def init(
         from dynprof.session.startup import Wishes, open_session
 
         if (reason := why_not_here(rank)) is not None:
-            _inbox = _NoInbox(silent=True)
+            _inbox = NoInbox(silent=True)
             if reason:
                 warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
             return
@@ -280,11 +269,15 @@ def _end(reason: str) -> None:
     global _inbox, _session
     session, _session = _session, None
     if session is not None:
+        was_interrupted = True
         try:
             session.end(reason)  # steps of other threads still count: they may close a window
+            was_interrupted = False
         finally:
-            if _inbox is session.inbox:  # else another thread has begun a session meanwhile
-                _inbox = _NoInbox(silent=True)
+            if was_interrupted and not session.is_over and _session is None:
+                _session = session  # whoever ends it next goes on with it
+            elif _inbox is session.inbox:  # else another thread has begun a session meanwhile
+                _inbox = NoInbox(silent=True)
                 _inbox.step = session.inbox.step
 
 
@@ -300,8 +293,8 @@ def _end_at_exit() -> None:
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
     global _beginning, _inbox, _session, _from_outside
-    _beginning = Beginning()
-    session, _inbox, _session, _from_outside = _session, _NoInbox(silent=True), None, None
+    _beginning = OneAtATime()
+    session, _inbox, _session, _from_outside = _session, NoInbox(silent=True), None, None
     leave_to_parent()
     if session is not None:
         session.leave_child()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.profiler_id import ProfilerId
 from dynprof.backends.viztracer_stacks import ViztracerStacks
-from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS
+from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, start_tracing, stop_tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import CallsOfThread, ProfileFunction
@@ -83,37 +83,6 @@ class PythonBackend:
         return recording
 
 
-def _start(tracer: Any) -> ProfileFunction | None:
-    """Switch tracing on, also for threads that begin later, which VizTracer does only once.
-
-    Returns:
-        What Python calls on each thread for it; None from Python 3.12 on, which knows better ways.
-    """
-    super(type(tracer), tracer).start()
-    here = ProfileFunction.here()
-    if here is None or here.given is not tracer:
-        return None
-    threading.setprofile(tracer.threadtracefunc)
-    return here
-
-
-def _stop(tracer: Any, function: ProfileFunction | None) -> None:
-    """Switch tracing off on all threads, and for those that begin later.
-
-    VizTracer takes the profile function off this thread alone, also one that the script has put
-    over its own; other threads would go on to call that for ever. Its own method, which notes first
-    that it has stopped, would do nothing where a signal handler has raised amid that one.
-    """
-    here = ProfileFunction.here()
-    super(type(tracer), tracer).stop(None)
-    if function:
-        function.take_off_all()
-        if here and here != function:
-            here.put_here()
-    if threading.getprofile() == tracer.threadtracefunc:
-        threading.setprofile(None)
-
-
 class PythonRecording:
     """A recording of VizTracer."""
 
@@ -148,7 +117,7 @@ class PythonRecording:
     def switch_on(self) -> None:
         """Switch the tracing of calls on."""
         self._is_on = True
-        self._function = _start(self._tracer)
+        self._function = start_tracing(self._tracer)
         self._calls = CallsOfThread(are_recorded=True)
         self._stacks.keep()
 
@@ -251,7 +220,7 @@ class PythonRecording:
     def _switch_off(self, tracer: Any) -> None:
         self._profiler_id.end()
         if self._is_on:
-            _stop(tracer, self._function)
+            stop_tracing(tracer, self._function)
             self._stacks.let_go()
             self._is_on = False
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
+from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,8 @@ def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if came_from_a_signal(error):
+            raise
         raise ConfigError([Problem(_why_not_read(error))]) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])

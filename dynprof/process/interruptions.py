@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import signal
@@ -10,7 +11,21 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType
+
+
+@contextlib.contextmanager
+def but_for_signals(*kinds: type[Exception]) -> Iterator[None]:
+    """Suppress exceptions, as :func:`contextlib.suppress` does, but those of signal handlers.
+
+    ``TimeoutError``, which many of those raise, is an ``OSError``.
+    """
+    try:
+        yield
+    except kinds as error:
+        if came_from_a_signal(error):
+            raise
 
 
 def came_from_a_signal(error: BaseException) -> bool:

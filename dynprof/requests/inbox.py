@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -158,3 +159,20 @@ class Inbox:
             if not window_open:
                 self.order = ""
             self.due = window_open or self._waiting is not None or self.knocked
+
+
+class NoInbox:
+    """What ``step()`` looks into where there is no session.
+
+    Args:
+        silent: Do not warn of the first step.
+    """
+
+    def __init__(self, *, silent: bool) -> None:
+        self.step, self.passed_over, self.due = 0, 0, not silent
+
+    def on_due(self) -> None:
+        """Warn, once."""
+        self.due = False
+        text = "dynprof.step() was called before dynprof.init(); it does nothing"
+        warnings.warn(text, stacklevel=3)

@@ -16,6 +16,7 @@ from dynprof.plural import counted
 from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
 from dynprof.requests.capabilities import MARKS
+from dynprof.requests.edits import edit_of
 from dynprof.requests.plan import Refusal, Standing
 from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.session.upkeep import learn_rank
@@ -71,6 +72,11 @@ class EditHandler:
         """
         number = self.enter(edit)
         self.guarded(number, lambda: self._answer(edit, number, now=now))
+
+    def take_now(self, file: Path | None) -> None:
+        """Put what the script asks for, which has the config read or a file of its own."""
+        edit = edit_of(self._process.read(file), self._process.clock.wall_s(), file)
+        self.take(edit, now=True)
 
     def enter(self, edit: Edit, least: int = 0) -> int:
         """Return the number that an edit has from now on: the next, or a higher one.

@@ -27,7 +27,7 @@ from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.process.flags import Flag
 from dynprof.process.stack_room import NO_ROOM, has_room
-from dynprof.requests.edits import GONE, Edit, Reading, edit_of, read
+from dynprof.requests.edits import GONE, Edit
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.session.agreements import Agreements
@@ -63,6 +63,7 @@ class Session:
 
     Attributes:
         inbox: What ``step()`` looks into.
+        is_over: Whether it has ended.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Session:
     ) -> None:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
-        self._stopped = False
+        self._stopped = self.is_over = False
         self._ended = Flag()
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
@@ -92,7 +93,7 @@ class Session:
         saved_captures = SavedCaptures(process.layout.root, *said, self._deliveries)
         self._journal.guard = self._wall.attempt
         self._exporter = make_exporter(self._wall.attempt)
-        self._at_start = self._read(self._process.layout.config)
+        self._at_start = self._process.read()
         self._watcher = Watcher(
             self._process.layout.config,
             self._at_start,
@@ -162,23 +163,30 @@ class Session:
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
 
-        In the midst of a turn of this thread, as a signal handler comes, after that.
+        In the midst of a turn of this thread, as a signal handler comes, after that. Where one
+        raises meanwhile, calling it again goes on.
 
         Raises:
             KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
         """
-        if self._stopped or self._loop.turns.put_off(lambda: self.end(reason)):
+        if self.is_over or self._loop.turns.put_off(lambda: self.end(reason)):
             return
         try:
             self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
-        finally:
-            self._stopped = True
-            self._part()
-            self._wall.attempt("where steps come from", self._steps.end)
-            self._wall.attempt("analysis", self._analyses.end)
-            self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
-            self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
-            self._journal.stop()
+        except (KeyboardInterrupt, SystemExit):
+            self._finish(reason)
+            raise
+        self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        self._stopped = True
+        self._part()
+        self._wall.attempt("where steps come from", self._steps.end)
+        self._wall.attempt("analysis", self._analyses.end)
+        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
+        self._journal.stop()
+        self.is_over = True
 
     def _hear_no_more(self) -> None:
         self._ended.set()
@@ -230,14 +238,10 @@ class Session:
         """Write a line into the log."""
         self._journal.info(text)
 
-    # edits, on the watcher's thread
-
     def take(self, edit: Edit) -> None:
-        """Answer an edit."""
+        """Answer an edit, on the watcher's thread."""
         self._loop.admission.forgive()
         self._agreements.take(edit)
-
-    # calls of the training script
 
     def _turn(self) -> None:
         if not has_room():
@@ -266,12 +270,8 @@ class Session:
             self._journal.warning(f"start(): nothing opens; {NO_ROOM}")
             return
         file = None if config_path is None else Path(config_path).resolve()
-        reading = self._read(file or self._process.layout.config)
-        self._edit_handler.take(edit_of(reading, self._clock.wall_s(), file), now=True)
+        self._edit_handler.take_now(file)
         self._loop.turn(a_step_ended=False)
-
-    def _read(self, path: Path) -> Reading:
-        return read(path, follow_symlinks=self._process.layout.follow_symlinks)
 
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked, saying nothing: locks may be held."""

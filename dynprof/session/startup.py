@@ -21,6 +21,7 @@ from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
+from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.process.standard_descriptors import standard_descriptors_avoided
 from dynprof.requests.watcher import choose_mode
@@ -94,6 +95,8 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         with standard_descriptors_avoided():
             _begin(session)
     except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start
+        if came_from_a_signal(error):
+            raise
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
 
@@ -156,6 +159,8 @@ def _usable(path: Path) -> Path:
             raise UnusablePathError(f"{root} is not a directory; give init() a directory")
         make_dir(root)
     except (OSError, RuntimeError, ValueError) as error:
+        if came_from_a_signal(error):
+            raise
         raise UnusablePathError(f"{path} cannot be used: {error}") from error
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise UnusablePathError(f"{root} cannot be read and written by this user")

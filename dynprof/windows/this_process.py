@@ -12,6 +12,7 @@ import psutil
 
 from dynprof.files.destination import destination
 from dynprof.process.clock import SystemClock
+from dynprof.requests.edits import read
 
 if TYPE_CHECKING:
     import contextlib
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dynprof.process.clock import Clock
     from dynprof.process.rank import Rank
     from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.edits import Reading
 
 
 def resident_mb() -> float:
@@ -72,6 +74,10 @@ class ThisProcess:
                 return False
             self.rank, self.layout = found, replace(self.layout, rank=found.number)
             return True
+
+    def read(self, file: Path | None = None) -> Reading:
+        """Read the config, or another file."""
+        return read(file or self.layout.config, follow_symlinks=self.layout.follow_symlinks)
 
     def make_scratch(self, config: ProfilerConfig) -> Callable[[], Path]:
         """Return what makes a folder where a capture is put together."""

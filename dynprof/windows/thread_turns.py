@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import sys
 from typing import TYPE_CHECKING
 
+from dynprof.process.one_at_a_time import OneAtATime
 from dynprof.process.profile_functions import is_noting_a_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from types import FrameType
 
 WAIT_S = 60.0
 """For so long a thread waits for another that opens or closes a window; then it goes on."""
@@ -24,39 +25,26 @@ class Turns:
     """
 
     def __init__(self, first: Callable[[], None], last: Callable[[], None]) -> None:
-        self._first, self._last = first, last
-        self._lock = threading.RLock()  # a signal may come right after it was taken
-        self._taken: threading.Thread | None = None
+        self.first, self.last = first, last
+        self._place = OneAtATime()
         self._afterwards: Callable[[], None] | None = None
 
-    @contextlib.contextmanager
-    def take(self) -> Iterator[bool]:
-        """Wait for this thread's turn; give whether it has come."""
-        if not self._acquire():
-            yield False
-            return
-        try:
-            if self._taken:
-                yield False
-                return
-            self._taken = threading.current_thread()
-            try:
-                self._first()
-                try:
-                    yield True
-                finally:
-                    self._last()
-            finally:
-                self._taken = None
-        finally:
-            self._lock.release()
-            self._do_the_rest()
+    def take(self) -> _Turn:
+        """Wait for this thread's turn; within a ``with``, which is given whether it has come."""
+        return _Turn(self)
 
-    def _acquire(self) -> bool:
-        """Wait for the lock, but where its owner waits for this thread, as it ends a window."""
-        if self._lock.acquire(blocking=False):
+    def begin(self, frame: FrameType) -> bool:
+        """Wait for it, but where its owner waits for this thread, as it ends a window."""
+        if self._place.enter(frame, 0):
             return True
-        return not is_noting_a_call() and self._lock.acquire(timeout=WAIT_S)
+        return not is_noting_a_call() and self._place.enter(frame, WAIT_S)
+
+    def end(self, frame: FrameType) -> None:
+        """Let others have theirs, and do what was put off."""
+        self._place.leave(frame)
+        action, self._afterwards = self._afterwards, None
+        if action:
+            action()
 
     @property
     def put_something_off(self) -> bool:
@@ -68,14 +56,36 @@ class Turns:
 
         For a signal handler, which comes in the midst of it; done also where that raises.
         """
-        if self._taken is not threading.current_thread():
+        if not self._place.is_mine:
             return False
         self._afterwards = action
         return True
 
-    def _do_the_rest(self) -> None:
-        action = self._afterwards
-        if action is None or self._taken is threading.current_thread():
+
+class _Turn:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._frame: FrameType | None = None
+
+    def __enter__(self) -> bool:
+        frame = sys._getframe(1)
+        if not self._turns.begin(frame):
+            return False
+        begun = False
+        try:
+            self._frame = frame
+            self._turns.first()
+            begun = True
+        finally:
+            if not begun:
+                self.__exit__()
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        frame, self._frame = self._frame, None
+        if not frame:
             return
-        self._afterwards = None
-        action()
+        try:
+            self._turns.last()
+        finally:
+            self._turns.end(frame)

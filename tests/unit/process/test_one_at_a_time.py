@@ -1,0 +1,75 @@
+"""One thread at a time, and no thread twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from dynprof.process.one_at_a_time import OneAtATime
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+def on_another_thread(place: OneAtATime) -> bool:
+    """Return whether another thread comes in."""
+    came: list[bool] = []
+
+    def come() -> None:
+        with place.take() as mine:
+            came.append(mine)
+
+    thread = threading.Thread(target=come, daemon=True)
+    thread.start()
+    thread.join(patience_s())
+    return came == [True]
+
+
+def inside(stay: AbstractContextManager[bool], seen: list[bool]) -> None:
+    """Come in and leave."""
+    with stay as mine:
+        seen.append(mine)
+
+
+def test_one_thread_at_a_time() -> None:
+    """A second one waits, and nothing that either does in it is mixed with the other's."""
+    place, noted = OneAtATime(), list[int]()
+
+    def come(number: int) -> None:
+        for _ in range(200):
+            with place.take() as mine:
+                noted.extend([number] * 2 if mine else [-1])
+
+    threads = [threading.Thread(target=come, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(noted) == 1600
+    assert noted[::2] == noted[1::2]
+
+
+def test_no_thread_twice() -> None:
+    """What a signal handler asks for amid that is told so, at once; and not afterwards."""
+    place, seen = OneAtATime(), list[bool]()
+    with place.take() as mine:
+        assert mine
+        assert place.is_mine
+        inside(place.take(), seen)
+        assert place.is_mine
+    inside(place.take(), seen)
+    assert seen == [False, True]
+
+
+def test_who_has_died_inside_is_not_waited_for() -> None:
+    """As when its thread has ended by an exception amid the way out."""
+    place = OneAtATime()
+
+    def die() -> None:
+        place.take().__enter__()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    thread.join()
+    assert on_another_thread(place)
