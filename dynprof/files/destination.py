@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from dynprof.files.file_system import is_remote, kind_of
 from dynprof.files.who_may_change import who_else_may_change
-from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,8 +155,6 @@ def _why_no_folder(path: Path) -> str:
     try:
         path.exists()
     except OSError as error:
-        if came_from_a_signal(error):
-            raise
         return f"{path} cannot be used: {error.strerror}"
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not nearest.is_dir():

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.files.who_may_change import who_else_may_change
-from dynprof.process.interruptions import but_for_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -305,6 +304,6 @@ def make_private(path: Path) -> None:
 def free_disk_mb(path: Path) -> float:
     """Return the free megabytes (10**6 bytes) where ``path`` is or would be created."""
     for place in (path, *path.parents):
-        with but_for_signals(OSError):
+        with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free / 1e6
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
