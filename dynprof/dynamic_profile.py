@@ -267,18 +267,18 @@ def _running(name: str) -> Session | None:
 
 def _end(reason: str) -> None:
     global _inbox, _session
-    session, _session = _session, None
-    if session is not None:
-        was_interrupted = True
-        try:
+    session, was_interrupted = None, True
+    try:
+        session, _session = _session, None
+        if session is not None:
             session.end(reason)  # steps of other threads still count: they may close a window
-            was_interrupted = False
-        finally:
-            if was_interrupted and not session.is_over and _session is None:
-                _session = session  # whoever ends it next goes on with it
-            elif _inbox is session.inbox:  # else another thread has begun a session meanwhile
-                _inbox = NoInbox(silent=True)
-                _inbox.step = session.inbox.step
+        was_interrupted = False
+    finally:
+        if session and was_interrupted and not session.is_over and _session is None:
+            _session = session  # whoever ends it next goes on with it
+        elif session and _inbox is session.inbox:  # else another thread has begun one meanwhile
+            _inbox = NoInbox(silent=True)
+            _inbox.step = session.inbox.step
 
 
 def _end_at_exit() -> None:

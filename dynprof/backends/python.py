@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.profiler_id import ProfilerId
 from dynprof.backends.viztracer_stacks import ViztracerStacks
-from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, start_tracing, stop_tracing
+from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, Tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import CallsOfThread, ProfileFunction
+from dynprof.process.profile_functions import CallsOfThread
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class PythonRecording:
     ) -> None:
         self.companions = companions
         self._tracer, self._stacks = tracer, ViztracerStacks(tracer.reset_stack)
-        self._function: ProfileFunction | None = None
+        self._tracing = Tracing(tracer)
         self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
@@ -117,7 +117,7 @@ class PythonRecording:
     def switch_on(self) -> None:
         """Switch the tracing of calls on."""
         self._is_on = True
-        self._function = start_tracing(self._tracer)
+        self._tracing.start()
         self._calls = CallsOfThread(are_recorded=True)
         self._stacks.keep()
 
@@ -142,7 +142,7 @@ class PythonRecording:
         self._end_step()
         self._stopped_itself = not _records(self._tracer)
         self._calls.end()
-        self._switch_off(self._tracer)
+        self._switch_off()
 
     def save(self, path: Path) -> Saved:
         """Write the events as a Chrome trace.
@@ -193,7 +193,7 @@ class PythonRecording:
             tracer = self._tracer
             give_way()
             if tracer is not None:  # the window may not have been closed
-                self._switch_off(tracer)
+                self._switch_off()
 
         self._profiler_id.lend(give_back)
 
@@ -207,20 +207,20 @@ class PythonRecording:
     def leave_child(self) -> None:
         """Switch tracing off in a forked child."""
         if self._tracer is not None:
-            self._switch_off(self._tracer)
+            self._switch_off()
             self._tracer.clear()
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
-            self._switch_off(tracer)
+            self._switch_off()
             VIZTRACERS.give_back(tracer)
 
-    def _switch_off(self, tracer: Any) -> None:
+    def _switch_off(self) -> None:
         self._profiler_id.end()
         if self._is_on:
-            stop_tracing(tracer, self._function)
+            self._tracing.stop()
             self._stacks.let_go()
             self._is_on = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,35 +40,57 @@ nanosecond.
 """
 
 
-def start_tracing(tracer: Any) -> ProfileFunction | None:
-    """Switch tracing on, also for threads that begin later, which VizTracer does only once.
+class Tracing:
+    """VizTracer's tracing of calls, on all threads.
 
-    Returns:
-        What Python calls on each thread for it; None from Python 3.12 on, which knows better ways.
+    Up to Python 3.11 VizTracer itself knows of the thread that starts it, and of those that begin
+    later, but of these only the first time; and takes its function off the one that stops it alone,
+    also one that the script has put over it there. From Python 3.12 on there are better ways.
+
+    Args:
+        tracer: A VizTracer.
     """
-    super(type(tracer), tracer).start()
-    here = ProfileFunction.here()
-    if here is None or here.given is not tracer:
-        return None
-    threading.setprofile(tracer.threadtracefunc)
-    return here
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._function = self._here()  # it is on where it was made
+        self._beginning: ProfileFunction | None = None
+
+    def start(self) -> None:
+        """Switch it on."""
+        _in_c(self._tracer).start()
+        self._function = self._here()
+        if self._function and VIZTRACERS.pythons:
+            begin = self._tracer.threadtracefunc
+            threading.setprofile(begin)
+            self._beginning = ProfileFunction(VIZTRACERS.pythons, self._function.at, begin)
+            self._beginning.put_on_all()  # it puts VizTracer's in its place when it is called
+
+    def stop(self) -> None:
+        """Switch it off.
+
+        VizTracer's own method, which notes first that it has stopped, would do nothing where a
+        signal handler has raised amid that one.
+        """
+        here = ProfileFunction.here()
+        _in_c(self._tracer).stop(None)
+        if self._beginning:
+            self._beginning.take_off_given()
+        if self._function:
+            self._function.take_off_all()
+            if here and here != self._function:
+                here.put_here()
+        if threading.getprofile() == self._tracer.threadtracefunc:
+            threading.setprofile(None)
+
+    def _here(self) -> ProfileFunction | None:
+        here = ProfileFunction.here()
+        return here if here and here.given is self._tracer else None
 
 
-def stop_tracing(tracer: Any, function: ProfileFunction | None) -> None:
-    """Switch tracing off on all threads, and for those that begin later.
-
-    VizTracer takes the profile function off this thread alone, also one that the script has put
-    over its own; other threads would go on to call that for ever. Its own method, which notes first
-    that it has stopped, would do nothing where a signal handler has raised amid that one.
-    """
-    here = ProfileFunction.here()
-    super(type(tracer), tracer).stop(None)
-    if function:
-        function.take_off_all()
-        if here and here != function:
-            here.put_here()
-    if threading.getprofile() == tracer.threadtracefunc:
-        threading.setprofile(None)
+def _in_c(tracer: Any) -> Any:
+    """Return what has the methods of C, without what VizTracer does around them."""
+    return super(type(tracer), tracer)
 
 
 class _Viztracers:
@@ -75,10 +98,14 @@ class _Viztracers:
 
     Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
     process, and VizTracer ends the process that has no more of them.
+
+    Attributes:
+        pythons: Where the function is by which Python calls those of :func:`sys.setprofile`.
     """
 
     def __init__(self) -> None:
         self._free: list[Any] = []
+        self.pythons = 0
 
     def take(self) -> Any:
         """Return one that records nothing yet.
@@ -106,13 +133,19 @@ class _Viztracers:
         # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
         # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
-        stop_tracing(tracer, ProfileFunction.here())
+        Tracing(tracer).stop()
+        if sys.version_info < (3, 12):
+            self.pythons = ProfileFunction.of_python(_nothing).address
         self._free.append(tracer)
 
     def give_back(self, tracer: Any) -> None:
         """Forget what one has recorded, for the next window."""
         tracer.clear()
         self._free.append(tracer)
+
+
+def _nothing(*_: object) -> None:
+    """Be a profile function."""
 
 
 VIZTRACERS = _Viztracers()

@@ -51,6 +51,7 @@ class Export:
         members: What is added to the trace's JSON object; left out, who recorded it and the
             user's metadata.
         wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
+        is_taken: Whether it has come to be saved: it may be submitted again.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
     """
@@ -65,6 +66,7 @@ class Export:
     compress: bool = True
     members: Mapping[str, object] | None = None
     wait_s: Callable[[], float] | None = None
+    is_taken: bool = False
     copy: int = 0
     _token: str = field(default_factory=lambda: secrets.token_hex(4))
 
@@ -106,7 +108,7 @@ class Exporter:
         self._thread.start()
 
     def submit(self, export: Export) -> None:
-        """Take a stopped recording over; returns at once."""
+        """Take a stopped recording over; returns at once. A second time has no effect."""
         self._idle.clear()
         self._newest = export
         self._exports.put(export)
@@ -145,8 +147,12 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
-            self._leave_to_others(export)
-            self._export(export)
+            if export.is_taken:
+                self._rest(export)
+            else:
+                export.is_taken = True
+                self._leave_to_others(export)
+                self._export(export)
             del export  # the recording holds the events of the whole window
 
     def _leave_to_others(self, export: Export) -> None:
@@ -182,10 +188,13 @@ class Exporter:
         shutil.rmtree(workplace, ignore_errors=True)
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
+        self._rest(export)
+        return manifest
+
+    def _rest(self, export: Export) -> None:
         if self._newest is export or self._given_up:
             self._newest = None
             self._idle.set()
-        return manifest
 
     def _tell(self, export: Export, manifest: Manifest) -> None:
         export.on_end(export.manifest_path, manifest)

@@ -125,12 +125,12 @@ class Layout:
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
             text = f"{path} lies outside of {places}, and {others}; the job's owner may allow it,"
             return f"{text} with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""
-        below = [
-            place for place in (path, *path.parents) if place != base and base in place.parents
-        ]
+        below = [place for place in (path, *path.parents) if base in place.parents]
         try:
             links = [str(place) for place in below if place.is_symlink()]
-        except OSError as error:  # a name that is too long, a loop
+        except OSError as error:  # a name that is too long, a loop; or a signal handler's
+            if error.errno is None:
+                raise
             return f"{path} cannot be used: {error.strerror}"
         if links and not self.follow_symlinks:
             return f"{links[-1]} is a symbolic link, which is not followed"

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dynprof.process.garbage_collector import no_collection
 
@@ -59,13 +59,33 @@ class ProfileFunction:
         put.restype, put.argtypes = None, [ctypes.c_void_p, ctypes.py_object]
         put(self.address, self.given)
 
+    @classmethod
+    def of_python(cls, given: Any) -> ProfileFunction:
+        """Return that by which Python calls a function on a thread, which must have none so far."""
+        sys.setprofile(given)
+        try:
+            return cast("ProfileFunction", cls.here())
+        finally:
+            sys.setprofile(None)
+
+    def put_on_all(self) -> None:
+        """Have all threads call it that call none."""
+        states, again = itertools.tee(_states())
+        free = map(operator.not_, _words(states, self.at))
+        _put(itertools.compress(again, free), self.address, id(self.given))
+
     def take_off_all(self) -> None:
         """Have no thread call it any more, and leave alone who calls another one."""
         states, again = itertools.tee(_states())
-        places = map(operator.add, states, itertools.repeat(self.at))
-        functions = map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
-        theirs = map(operator.eq, functions, itertools.repeat(self.address))
-        _take_off(itertools.compress(again, theirs))
+        theirs = map(operator.eq, _words(states, self.at), itertools.repeat(self.address))
+        _put(itertools.compress(again, theirs), None, None)
+
+    def take_off_given(self) -> None:
+        """Have no thread call it with what this one is given."""
+        states, again = itertools.tee(_states())
+        given = _words(states, self.at + _BEFORE * _WORD)
+        theirs = map(operator.eq, given, itertools.repeat(id(self.given)))
+        _put(itertools.compress(again, theirs), None, None)
 
 
 class CallsOfThread:
@@ -93,7 +113,7 @@ class CallsOfThread:
 
 def take_off_each() -> None:
     """Have no thread call any profile function: what Python 3.12 has a function for."""
-    _take_off(_states())
+    _put(_states(), None, None)
 
 
 def _states() -> Iterator[int]:
@@ -109,10 +129,16 @@ def _states() -> Iterator[int]:
     return itertools.takewhile(bool, itertools.accumulate(found, following))
 
 
-def _take_off(states: Iterator[int]) -> None:
-    end, nothing = _function("_PyEval_SetProfile", 3), itertools.repeat(None)
+def _words(states: Iterator[int], at: int) -> Iterator[int | None]:
+    """Return what states have in one place; None for 0."""
+    places = map(operator.add, states, itertools.repeat(at))
+    return map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
+
+
+def _put(states: Iterator[int], address: int | None, given: int | None) -> None:
+    put = _function("_PyEval_SetProfile", 3)
     with no_collection():
-        deque(map(end, states, nothing, nothing), maxlen=0)
+        deque(map(put, states, itertools.repeat(address), itertools.repeat(given)), maxlen=0)
 
 
 def _function(name: str, arguments: int) -> Any:

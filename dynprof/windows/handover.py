@@ -67,15 +67,22 @@ class Handover:
         delivery = delivery_of(request.config, layout, self._process.rank)
         span = Span(current.opened_s, current.opened_step, clock.now_s(), self._inbox.step)
         parent = delivery.destination.workshop
-        self._exporter.submit(
-            Export(
-                recording=recording,
-                manifest=manifest,
-                folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
-                trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
-                layout=layout,
-                least_free_mb=request.config.limits.min_free_disk_mb,
-                on_end=functools.partial(self._on_saved, span, delivery),
-                wait_s=delivery.wait_s if delivery.destination.is_direct else None,
-            )
+        current.export = Export(
+            recording=recording,
+            manifest=manifest,
+            folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+            trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
+            layout=layout,
+            least_free_mb=request.config.limits.min_free_disk_mb,
+            on_end=functools.partial(self._on_saved, span, delivery),
+            wait_s=delivery.wait_s if delivery.destination.is_direct else None,
         )
+        self.complete(current)
+
+    def complete(self, current: OpenWindow) -> bool:
+        """Go on where a signal handler may have raised amid that; False where nothing had begun."""
+        if current.export is None:
+            return False
+        self._exporter.submit(current.export)
+        current.window.release()  # the exporter has it
+        return True

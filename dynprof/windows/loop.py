@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -260,9 +259,7 @@ class Loop:
             current.remark(f"the window waited until step {step}: {capture}")
         self._open = current
         try:
-            scratch, rank = self._process.make_scratch(request.config), self._process.rank
-            prepare = functools.partial(backend.prepare, request.plan, rank, scratch)
-            current.window.open(prepare, step, self.give_way)
+            current.window.open(self._process.preparing(request), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
             self._unended.let_go(current)
@@ -281,7 +278,6 @@ class Loop:
         text = current.how_closed(close_ms, reason)
         self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
         self._handover.submit(current, recording, reason=reason, close_ms=close_ms)
-        current.window.release()  # the exporter has it
         self._open = None
         self.admission.note_success(current.backend.name)
 
@@ -294,6 +290,8 @@ class Loop:
             return
         current, self._open = self._open, None
         self._note_no_more()
+        if self._handover.complete(current):
+            return
         self.admission.note_failure(current.backend.name)
         self._unended.let_go(current)
         reason = f"the {current.backend.name} backend failed: {describe(error)}"

@@ -10,6 +10,7 @@ from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
+    from dynprof.captures.exporter import Export
     from dynprof.requests.request import Request
     from dynprof.windows.window import Window
 
@@ -41,6 +42,7 @@ class OpenWindow:
         closing: How the recording is closed.
         without: Activities of the plan that it does not watch.
         remarks: What was odd about its steps.
+        export: What the exporter has of it, once it is handed over.
     """
 
     window: Window
@@ -60,6 +62,7 @@ class OpenWindow:
     without: tuple[str, ...] = ()
     step: int = 0
     remarks: list[str] = field(default_factory=list)
+    export: Export | None = None
 
     def __post_init__(self) -> None:
         self.step, self.moved_s = self.opened_step, self.opened_s

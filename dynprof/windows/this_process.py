@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.backends import Backend
-    from dynprof.config import ProfilerConfig
+    from dynprof.backends import Backend, Recording
     from dynprof.files.layout import Layout
     from dynprof.process.clock import Clock
     from dynprof.process.rank import Rank
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.edits import Reading
+    from dynprof.requests.request import Request
 
 
 def resident_mb() -> float:
@@ -79,10 +79,12 @@ class ThisProcess:
         """Read the config, or another file."""
         return read(file or self.layout.config, follow_symlinks=self.layout.follow_symlinks)
 
-    def make_scratch(self, config: ProfilerConfig) -> Callable[[], Path]:
-        """Return what makes a folder where a capture is put together."""
+    def preparing(self, request: Request) -> Callable[[], Recording]:
+        """Return what prepares the recording that a request asks for."""
+        config, backend = request.config, self.backend(request.plan.backend)
         place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).workshop
-        return functools.partial(self.layout.make_scratch, place)
+        scratch = functools.partial(self.layout.make_scratch, place)
+        return functools.partial(backend.prepare, request.plan, self.rank, scratch)
 
     def backend(self, name: str) -> Backend:
         """Return the profiler of that name.

@@ -1,0 +1,91 @@
+"""Windows of plain Python have the calls of all threads, also of those that were there before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.integration.scripts import events, manifests, run_without_torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+THREADS = """
+begin, end, over = threading.Barrier(4), threading.Barrier(4), []
+def leaf():
+    pass
+def serve(count):
+    while True:
+        begin.wait()
+        if over:
+            return
+        for _ in range(count):
+            leaf()
+        end.wait()
+def work():
+    begin.wait()
+    leaf()
+    end.wait()
+    dp.step()
+threads = [threading.Thread(target=serve, args=(count,)) for count in (2, 3, 5)]
+for thread in threads:
+    thread.start()
+"""
+
+
+def test_threads_that_were_there_before(tmp_path: Path) -> None:
+    """Each one's calls are counted, in each of several windows."""
+    printed = run_without_torch(
+        tmp_path,
+        THREADS
+        + """
+for _ in range(3):
+    work()
+    window(active=4)
+    for _ in range(4):
+        work()
+    idle()
+over.append(True)
+begin.wait()
+""",
+    )
+    assert printed == ""
+    found = manifests(tmp_path)
+    assert len(found) == 3
+    for manifest in found:
+        assert manifest.complete
+        leaves = [e["tid"] for e in events(tmp_path, manifest) if e["name"].startswith("leaf ")]
+        assert sorted(Counter(leaves).values()) == [4, 8, 12, 20]
+
+
+def test_threads_are_as_they_were_after_the_window(tmp_path: Path) -> None:
+    """A profile function of the script's stays where it is; others have none, called or not."""
+    printed = run_without_torch(
+        tmp_path,
+        """
+def own(frame, event, arg):
+    pass
+found, ready, ended = [], threading.Barrier(3), threading.Event()
+def wait(function):
+    sys.setprofile(function)
+    ready.wait()
+    ended.wait()
+    found.append(sys.getprofile() is function)
+    sys.setprofile(None)
+threads = [threading.Thread(target=wait, args=(function,)) for function in (own, None)]
+for thread in threads:
+    thread.start()
+ready.wait()
+for _ in range(3):
+    window(active=2)
+    dp.step()
+    dp.step()
+    idle()
+ended.set()
+for thread in threads:
+    thread.join()
+print(found, sys.getprofile(), threading.getprofile())
+""",
+    )
+    assert printed == "[True, True] None None\n"
+    assert all(manifest.complete for manifest in manifests(tmp_path))
