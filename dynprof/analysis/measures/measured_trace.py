@@ -121,7 +121,8 @@ class MeasuredTrace(ReadTrace):
     @cached_property
     def tear(self) -> Tear:
         """Where the file ends too early, and what is not known for that."""
-        return Tear(self.trace, self.manifest, marked_steps(self.trace))
+        counted = self.manifest.steps.recorded if self.manifest else None
+        return Tear(self.trace, self.manifest, marked_steps(self.trace, counted))
 
     @cached_property
     def marked(self) -> list[Marked]:

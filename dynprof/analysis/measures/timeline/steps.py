@@ -102,8 +102,14 @@ def is_collective(name: str) -> bool:
     return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
-def marked_steps(trace: Trace) -> list[Marked]:
-    """Return number, begin and length of each marked step, in order; else one for everything."""
+def marked_steps(trace: Trace, most: int | None = None) -> list[Marked]:
+    """Return number, begin and length of each marked step, in order; else one for everything.
+
+    Args:
+        trace: The trace.
+        most: How many steps it has whole, where somebody has counted them: the mark of one in which
+            the recording ended is of a part of it.
+    """
     spans, found = trace.spans, []
     names = {
         code: int(name[len(STEP) :])
@@ -115,8 +121,8 @@ def marked_steps(trace: Trace) -> list[Marked]:
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
     whole_since = _whole_since(trace)
-    whole = [step for step in found if step[1] >= whole_since]
-    return sorted(dict.fromkeys(whole), key=lambda step: step[1]) or whole_span(trace)
+    whole: list[Marked] = [step for step in found if step[1] >= whole_since]
+    return sorted(dict.fromkeys(whole), key=lambda step: step[1])[:most] or whole_span(trace)
 
 
 def _whole_since(trace: Trace) -> int:
