@@ -164,10 +164,16 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     tell(str(asked["folder"]), began_s, answer)
 
 
+ENDED = "its main thread has ended, and only other threads go on"
+
+
 def answered(
     asked: dict[str, object], before: "Collection[str]", no_forks: _thread.RLock
 ) -> dict[str, object]:
     """Load dynprof, and have it do what is asked; ``before`` names what was loaded by then."""
+    threading = sys.modules.get("threading")
+    if asked["action"] == "attach" and threading and not threading.main_thread().is_alive():
+        return {"failed": ENDED}
     with no_forks:
         from dynprof.attach.inside import act
         from dynprof.process.shadowed_modules import forget_shadowed
@@ -193,7 +199,7 @@ def take_back(finder: Installed, before: "Collection[str]") -> None:
 def failed(error: Exception) -> dict[str, object]:
     """Return what to say of a failure."""
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
-        return {"failed": "its main thread has ended, and only other threads go on"}
+        return {"failed": ENDED}
     if isinstance(error, RuntimeError) and "threading" in str(error):
         return {"failed": str(error)}
     return {"failed": f"{type(error).__name__}: {error}"}
