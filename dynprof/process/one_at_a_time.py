@@ -56,9 +56,10 @@ class OneAtATime:
 
     def _came_in(self, frame: FrameType) -> bool:
         with self._guard:
-            if self._inside is None or not _runs(*self._inside):
-                self._inside = threading.get_ident(), frame
-            return self._inside[1] is frame
+            inside = self._inside  # once: who is inside may leave meanwhile
+            if inside is None or not _runs(*inside):
+                inside = self._inside = threading.get_ident(), frame
+            return inside[1] is frame
 
 
 class _Stay:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dynprof.process import one_at_a_time
 from dynprof.process.one_at_a_time import OneAtATime
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    import pytest
 
 
 def on_another_thread(place: OneAtATime) -> bool:
@@ -48,6 +52,22 @@ def test_one_thread_at_a_time() -> None:
         thread.join()
     assert len(noted) == 1600
     assert noted[::2] == noted[1::2]
+
+
+def test_who_leaves_while_another_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other comes in with its next look."""
+    place = OneAtATime()
+    frame = sys._getframe()
+    assert place.enter(frame)
+    runs = one_at_a_time._runs
+
+    def leave(*inside: Any) -> bool:
+        runs_still = runs(*inside)
+        place.leave(frame)
+        return runs_still
+
+    monkeypatch.setattr(one_at_a_time, "_runs", leave)
+    assert on_another_thread(place)
 
 
 def test_no_thread_twice() -> None:
