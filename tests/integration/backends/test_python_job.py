@@ -27,9 +27,12 @@ print("torch" in sys.modules)
 
 
 def own_functions(trace: Any) -> set[str]:
-    """Return the functions in dynprof's own files that a capture shows."""
+    """Return the functions in dynprof's own files that a capture shows on the thread that trains.
+
+    Its own threads have some as well, under their names.
+    """
     home = str(Path(dynprof.__file__).parent)
-    names = (event["name"] for event in trace["traceEvents"])
+    names = (event["name"] for event in trace["traceEvents"] if event["tid"] == event["pid"])
     return {name.split(" ")[0] for name in names if f"({home}/" in name}
 
 
