@@ -98,7 +98,6 @@ count = run(dp.shutdown, 0, ["/dynprof/"])
 OWN = {"dynprof-watch", "dynprof-export", "dynprof-journal"}
 for number in range(1, 40):
     begin(number)
-    before = sys.getprofile()
     preempted(dp.shutdown, chance.randrange(1, count), "/dynprof/")
     dp.shutdown()
     await_untraced()
