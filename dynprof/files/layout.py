@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dynprof.files.far_descriptors import opened
 from dynprof.files.who_may_change import who_else_may_change
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
 
 def open_private(path: Path) -> BinaryIO:
     """Create a file that must not exist yet, private to user and group, for writing bytes."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
+    return open(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
 
 
 def make_private(path: Path) -> None:

@@ -10,6 +10,8 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
+from dynprof.files.far_descriptors import opened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -20,7 +22,7 @@ OLD_S = 60.0
 _PAUSE_S = 0.02
 """Between two looks at a lock that somebody else holds."""
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 """How a folder is opened: anything else in its place is refused at once, without waiting."""
 _IN_SCRIPTS_FOLDERS = (
     ".{}_*.recording",
@@ -49,7 +51,7 @@ def occupied(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
         folder: The lock is on itself; nothing is written there.
         patience_s: How long to wait for who holds it, in seconds.
     """
-    descriptor = os.open(folder, _FOLDER)
+    descriptor = opened(folder, _FOLDER)
     try:
         until_s = time.monotonic() + patience_s
         while not (mine := _lock(descriptor)) and time.monotonic() < until_s:
@@ -72,7 +74,7 @@ def _lock(descriptor: int) -> bool:
 def is_free(folder: Path) -> bool:
     """Return whether it is certain that nobody holds the lock on a folder."""
     try:
-        descriptor = os.open(folder, _FOLDER)
+        descriptor = opened(folder, _FOLDER)
     except OSError:  # a link, a FIFO, a file: nobody of ours made it
         return False
     try:

@@ -12,15 +12,14 @@ import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
+from dynprof.files.far_descriptors import opened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path, PurePath
 
-_ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-LAST_STREAM = 2
-"""The last descriptor of the standard streams."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_LINK
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
@@ -60,7 +59,7 @@ def descriptor_of(
     else:
         flags |= _NO_LINK
     try:
-        descriptor = os.open(path, flags | _ALWAYS, mode, dir_fd=folder)
+        descriptor = opened(path, flags, mode, folder=folder)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
             facts = os.stat(path, dir_fd=folder, follow_symlinks=follow_symlinks)
@@ -91,7 +90,7 @@ def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
         NotRegularError: Something else stands there.
         OSError: It cannot be opened.
     """
-    folder = os.open(path.parent, _FOLDER)
+    folder = opened(path.parent, _FOLDER)
     try:
         descriptor, facts = descriptor_of(path.name, flags, mode, folder=folder)
         if facts.st_nlink > 1:
@@ -100,19 +99,7 @@ def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
             descriptor, _ = descriptor_of(path.name, flags | os.O_EXCL, mode, folder=folder)
     finally:
         os.close(folder)
-    return _none_of_the_standard_streams(descriptor)
-
-
-def _none_of_the_standard_streams(descriptor: int) -> int:
-    """Return a descriptor of the same file; one that the job has closed is given to any opened."""
-    if descriptor > LAST_STREAM:
-        return descriptor
-    import fcntl
-
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, LAST_STREAM + 1)
-    finally:
-        os.close(descriptor)
+    return descriptor
 
 
 @contextlib.contextmanager
@@ -124,10 +111,10 @@ def folder_below(top: Path, below: PurePath) -> Iterator[int]:
     """
     if ".." in below.parts:
         raise PermissionError(errno.EPERM, "it lies elsewhere", str(below))
-    folder = os.open(top, _FOLDER)
+    folder = opened(top, _FOLDER)
     try:
         for name in below.parts:
-            above, folder = folder, os.open(name, _FOLDER, dir_fd=folder)
+            above, folder = folder, opened(name, _FOLDER, folder=folder)
             os.close(above)
         yield folder
     finally:

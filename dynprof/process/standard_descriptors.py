@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from dynprof.files.regular import LAST_STREAM
+from dynprof.files.far_descriptors import LAST_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
