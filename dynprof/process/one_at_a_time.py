@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _LOOK_AGAIN_S = 0.001
+_LOOKS = 4
 
 
 class OneAtATime:
@@ -77,7 +78,15 @@ class _Stay:
 
 
 def _runs(thread: int, frame: FrameType) -> bool:
-    """Return whether a thread is in a frame, or in what that has called."""
+    """Return whether a thread is in a frame, or in what that has called.
+
+    Before Python 3.12 a thread that leaves a generator, just as it is looked at, seems to be in
+    nothing else: seen in one look of 2,000 at most. Hardly ever is the next look interrupted, too.
+    """
+    return any(_is_seen(thread, frame) for _ in range(_LOOKS))
+
+
+def _is_seen(thread: int, frame: FrameType) -> bool:
     found = sys._current_frames().get(thread)
     while found is not None and found is not frame:
         found = found.f_back

@@ -93,3 +93,29 @@ def test_who_has_died_inside_is_not_waited_for() -> None:
     thread.start()
     thread.join()
     assert on_another_thread(place)
+
+
+def test_who_is_inside_is_seen_whatever_it_leaves_meanwhile() -> None:
+    """Leaving a generator at that moment, one frame of it has none below, on Python 3.10 and 3.11."""
+    place, over, begun = OneAtATime(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with place.take():
+            begun.set()
+            while not over.is_set():
+                sum(number for number in range(50))
+
+    threads = [threading.Thread(target=stay, daemon=True)]
+    threads.append(threading.Thread(target=lambda: any(iter(over.is_set, True)), daemon=True))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        assert begun.wait(patience_s())
+        assert place._inside is not None
+        unseen = sum(not one_at_a_time._runs(*place._inside) for _ in range(100_000))
+    finally:
+        over.set()
+        sys.setswitchinterval(before)
+    assert unseen == 0
