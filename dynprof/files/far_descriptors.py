@@ -42,6 +42,14 @@ def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = 
     return far
 
 
+def moved_far(near: int) -> int:
+    """Return another descriptor of the same with a high number, in the place of this one."""
+    far = _far_from(near)
+    if far != near:
+        os.close(near)
+    return far
+
+
 def _far_from(near: int) -> int:
     for least in (_least(), LAST_STREAM + 1):
         with contextlib.suppress(OSError):  # none is left there

@@ -8,49 +8,29 @@ systems) the same reading is done by the clock, for all processes of a machine b
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import os
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from watchdog.events import (
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
-from watchdog.observers import Observer
-
 from dynprof.files.file_system import is_remote, kind_of
-from dynprof.process.descriptors import descriptors_of, link_of
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
+from dynprof.requests.file_events import FileEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from watchdog.observers.api import BaseObserver
+    from pathlib import Path
 
 WatchMode = Literal["events", "poll"]
 POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
 """Between readings where it does: the net under a lost event and a replaced directory."""
-_EVENTS = "anon_inode:inotify"
-"""What a descriptor is through which file events come."""
-_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
-
-# Where nobody handles what a library logs, logging writes it to the job's stderr.
-logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 
 def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
@@ -104,9 +84,8 @@ class Watcher:
         self._shared = SharedLooks(f"{path.absolute()} in {_identity(path.parent)}")
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
         self._mode: WatchMode = mode
-        self._observer: BaseObserver | None = None
+        self._events: FileEvents | None = None
         self._observed: tuple[int, int] | None = None
-        self._descriptors: list[int] = []
         self._wake, self._stopping = Flag(), Flag()
         self._begun = Flag()
         self._thread = own_thread(self._run, "dynprof-watch")
@@ -133,11 +112,11 @@ class Watcher:
         try:
             self._watch()
         finally:
-            self._drop_observer()  # here: it waits for its own threads, without a limit
+            self._end_events()  # here: watchdog waits for its own threads, without a limit
 
     def _watch(self) -> None:
-        try:  # here, because the observer's threads leave signals to the job as this one does
-            self._attempt("watching the config", self._tend_observer)
+        try:  # here, because watchdog's threads leave signals to the job as this one does
+            self._attempt("watching the config", self._tend_events)
         finally:
             self._begun.set()
         while not self._stopping.is_set():
@@ -162,63 +141,41 @@ class Watcher:
             edit = self._detector.look(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)
-        self._tend_observer()
+        self._tend_events()
 
-    def _tend_observer(self) -> None:
+    def _tend_events(self) -> None:
         """Watch the directory that stands there now; it may have been removed or replaced."""
+        if self._events and self._events.are_cut_off:
+            self._end_events()
+            self._poll("the script has closed the descriptor that they come through")
         if self._mode == "poll":
             return
         directory = _identity(self._path.parent)
         if directory == self._observed:
             return
-        self._drop_observer()
+        self._end_events()
         if directory is not None:
-            self._observe(directory)
+            self._begin_events(directory)
 
-    def _observe(self, directory: tuple[int, int]) -> None:
-        observer: BaseObserver | None = None
+    def _begin_events(self, directory: tuple[int, int]) -> None:
         try:
-            observer = Observer()
-            observer.schedule(
-                _Waker("" if self._follow_symlinks else str(self._path), self._wake.set),
-                str(self._path.parent),
-                event_filter=_SIGNALS if os.uname().sysname == "Linux" else None,
-            )
-            observer.start()
+            events = FileEvents(self._path, self._wake.set, any_file=self._follow_symlinks)
         except (OSError, RuntimeError) as error:
             # No more inotify instances, watches or threads, or the directory is gone.
-            with contextlib.suppress(RuntimeError):  # it waits for threads that were not started
-                if observer:
-                    observer.stop()
             if _identity(self._path.parent) is not None:
-                self._mode = "poll"
                 number = getattr(error, "errno", None)
-                reason = os.strerror(number) if number else str(error)
-                self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
+                self._poll(os.strerror(number) if number else str(error))
             return
-        self._observer, self._observed = observer, directory
-        self._descriptors = _descriptors_for(directory)
-        for descriptor in self._descriptors:
-            os.set_inheritable(descriptor, False)  # watchdog has it kept by each exec of a job's
+        self._events, self._observed = events, directory
 
-    def _drop_observer(self) -> None:
-        observer, self._observer, self._observed = self._observer, None, None
-        # Else the script has closed them all: the numbers of its pipes are files of the script's.
-        if observer is not None and all(link_of(number) == _EVENTS for number in self._descriptors):
-            observer.unschedule_all()
-            observer.stop()
-            observer.join(timeout=5)
+    def _poll(self, reason: str) -> None:
+        self._mode = "poll"
+        self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
 
-
-class _Waker(FileSystemEventHandler):
-    """Wakes the watcher when the file changes; without a path, when anything does."""
-
-    def __init__(self, path: str, wake: Callable[[], None]) -> None:
-        self._path, self._wake = path, wake
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        if not self._path or self._path in (event.src_path, event.dest_path):
-            self._wake()
+    def _end_events(self) -> None:
+        events, self._events, self._observed = self._events, None, None
+        if events is not None:
+            events.end()
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
@@ -227,14 +184,3 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
-
-
-def _descriptors_for(directory: tuple[int, int]) -> list[int]:
-    """Return those through which the system sends this process what happens in a directory."""
-    found = []
-    for number in descriptors_of(_EVENTS):
-        with contextlib.suppress(OSError):  # it has been closed meanwhile
-            watches = Path(f"/proc/self/fdinfo/{number}").read_text()
-            if f" ino:{directory[1]:x} " in watches:
-                found.append(number)
-    return found

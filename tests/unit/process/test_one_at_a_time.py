@@ -96,7 +96,7 @@ def test_who_has_died_inside_is_not_waited_for() -> None:
 
 
 def test_who_is_inside_is_seen_whatever_it_leaves_meanwhile() -> None:
-    """Leaving a generator at that moment, one frame of it has none below, on Python 3.10 and 3.11."""
+    """As it leaves a generator, that has no frame below it on Python 3.10 and 3.11."""
     place, over, begun = OneAtATime(), threading.Event(), threading.Event()
 
     def stay() -> None:
