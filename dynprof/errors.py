@@ -83,7 +83,10 @@ class SessionError(DynprofError):
 
 def describe(error: BaseException) -> str:
     """Return an exception in words; its class only where we did not raise it on purpose."""
-    return str(error) if isinstance(error, DynprofError) else f"{type(error).__name__}: {error}"
+    text = str(error)
+    if text and isinstance(error, DynprofError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def failed_at_it(error: Exception) -> str:

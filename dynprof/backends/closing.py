@@ -85,14 +85,17 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
         return f"inline: on a device {VARIABLE}=detached asks for the detached close"
     if activities != ("CPU",) and not cupti.loaded():
         return "inline: without CUPTI a device is recorded beyond the window"
-    if asked != "detached" and _address_space_is_limited():
-        return "inline: the process's address space is limited (RLIMIT_AS)"
+    if asked != "detached" and (limit := _limit_of_memory()):
+        return f"inline: the process's memory is limited ({limit})"
     return None
 
 
-def _address_space_is_limited() -> bool:
-    """Return whether a thread may find no memory, where C++ knows no other way than to abort."""
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+def _limit_of_memory() -> str:
+    """Return by what a thread may find no memory, where C++ knows no other way than to abort."""
+    for name in ("RLIMIT_AS", "RLIMIT_DATA"):  # which counts stacks of threads, too
+        if resource.getrlimit(getattr(resource, name))[0] != resource.RLIM_INFINITY:
+            return name
+    return ""
 
 
 def choose_close(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 import sys
@@ -15,7 +16,8 @@ from dynprof.backends.viztracer_stacks import ViztracerStacks
 from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, Tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import CallsOfThread
+from dynprof.files.far_descriptors import opened
+from dynprof.process.profile_functions import CallsOfThread, audited
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ class PythonBackend:
         """Switch the tracing of calls on."""
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
+        if sys.version_info < (3, 12) and (reason := audited()):
+            raise BackendError(
+                f"calls of all threads cannot be recorded before Python 3.12: {reason}"
+            )
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
         beside = companions_for(plan.config.experimental, record_functions=True)
         companions = Companions(beside)
@@ -154,7 +160,8 @@ class PythonRecording:
         tracer, self._tracer = self._tracer, None
         facts = {**self._facts, "baseTimeNanoseconds": tracer.get_base_time()}
         try:
-            tracer.dump(str(path), sanitize_function_name=True)
+            with _in_utf8(path) as name:
+                tracer.dump(name, sanitize_function_name=True)
         finally:
             VIZTRACERS.give_back(tracer)
         end = _end_of(path)
@@ -242,6 +249,20 @@ def _other_profiler() -> str | None:
     if sys.version_info >= (3, 12):
         return sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
     return None if sys.getprofile() is None else "sys.setprofile"
+
+
+@contextlib.contextmanager
+def _in_utf8(path: Path) -> Iterator[str]:
+    """Give what a file is called where its folder's name may be none of UTF-8."""
+    folder, name = os.path.split(path)
+    if os.fsencode(folder).decode(errors="replace") == folder:
+        yield str(path)
+        return
+    descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
 
 
 def _end_of(path: Path) -> bytes:

@@ -31,6 +31,7 @@ from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import follow_graph_captures, in_backward, why_not_now
 from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
+from dynprof.process.profile_functions import audited
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class TorchBackend:
         if plan.config.with_stack and theirs:
             text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"
             raise BackendError(f"{text}; ask without it")
+        if plan.config.with_stack and not plan.script and (reason := audited()):
+            raise BackendError(f"with_stack cannot be recorded: {reason}; ask without it")
         asked = plan.activities
         plan = plan if plan.script else replace(plan, activities=used(torch, asked))
         session = ScriptSession() if plan.script else KINETO

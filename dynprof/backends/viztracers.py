@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from dynprof.errors import BackendError, describe
 from dynprof.process.profile_functions import ProfileFunction
 from dynprof.process.threads import own_thread
 
@@ -112,14 +113,24 @@ class _Viztracers:
 
         It traces the thread that makes it, and has the process end where it cannot: what a signal
         handler raises amid that comes up in the main thread alone, so another one makes it.
+
+        Raises:
+            BackendError: It cannot be made, for want of memory, say.
         """
         if not self._free:
-            making = own_thread(self._make, "dynprof-tracer")
+            failure = _Failure()
+            making = own_thread(self._make, "dynprof-tracer", failure)
             making.start()
             making.join()
+            if failure.error:
+                raise BackendError(f"VizTracer cannot begin: {describe(failure.error)}")
         return self._free.pop()
 
-    def _make(self) -> None:
+    def _make(self, failure: _Failure) -> None:
+        with failure:
+            self._free.append(self._new())
+
+    def _new(self) -> Any:
         from viztracer import VizTracer
 
         tracer = VizTracer(
@@ -136,12 +147,26 @@ class _Viztracers:
         Tracing(tracer).stop()
         if sys.version_info < (3, 12):
             self.pythons = ProfileFunction.of_python(_nothing).address
-        self._free.append(tracer)
+        return tracer
 
     def give_back(self, tracer: Any) -> None:
         """Forget what one has recorded, for the next window."""
         tracer.clear()
         self._free.append(tracer)
+
+
+class _Failure:
+    """Keeps what is raised within a ``with`` on one thread, for another."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.error = error
+        return True
 
 
 def _nothing(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import queue
 import secrets
@@ -202,6 +203,7 @@ class Exporter:
 
 def _save_manifest(export: Export, manifest: Manifest) -> None:
     if not export.copy:
+        _look_for_root(export)
         _claim(export)
     manifest.save(export.manifest_path)
 
@@ -218,11 +220,19 @@ def _save_files(export: Export) -> Manifest:
 
 def _write_folder_files(export: Export) -> None:
     """Make the folders, and write what is known before the trace is there."""
+    _look_for_root(export)
     export.layout.make_dir(export.manifest_path.parent)
     _claim(export)
     metadata = json.dumps(_user_metadata(export.manifest), indent=2)
     write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
     export.workplace.mkdir(mode=0o700)  # no other user can put anything in the trace's way
+
+
+def _look_for_root(export: Export) -> None:
+    """Raise where the directory was removed or moved away, which nobody wants made anew."""
+    root = export.layout.root
+    if root in export.folder.parents and not root.exists():
+        raise FileNotFoundError(errno.ENOENT, "the directory of the config is gone", str(root))
 
 
 def _claim(export: Export) -> None:

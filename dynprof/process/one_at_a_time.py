@@ -6,16 +6,21 @@ what a signal handler raises between any two lines, also on the way out, leaves 
 
 from __future__ import annotations
 
+import gc
+import operator
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _LOOK_AGAIN_S = 0.001
 _LOOKS = 4
+_call = operator.methodcaller("__call__")
 
 
 class OneAtATime:
@@ -87,7 +92,19 @@ def _runs(thread: int, frame: FrameType) -> bool:
 
 
 def _is_seen(thread: int, frame: FrameType) -> bool:
-    found = sys._current_frames().get(thread)
+    found = _frames().get(thread)
     while found is not None and found is not frame:
         found = found.f_back
     return found is not None
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread.
+
+    Up to Python 3.11 garbage may be collected amid that, under a lock which threads need to begin
+    and to end: what is called back then is Python, and all wait for ever. So nobody may come
+    between the two calls either: C alone makes them.
+    """
+    with no_collection():
+        _, frames = map(_call, (gc.disable, sys._current_frames))
+    return cast("dict[int, FrameType]", frames)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from dynprof.process.garbage_collector import no_collection
@@ -77,15 +78,15 @@ class ProfileFunction:
     def take_off_all(self) -> None:
         """Have no thread call it any more, and leave alone who calls another one."""
         states, again = itertools.tee(_states())
-        theirs = map(operator.eq, _words(states, self.at), itertools.repeat(self.address))
-        _put(itertools.compress(again, theirs), None, None)
+        theirs = map(operator.eq, _words(states, self.at), repeat(self.address))
+        _take_off(itertools.compress(again, theirs), self.at)
 
     def take_off_given(self) -> None:
         """Have no thread call it with what this one is given."""
         states, again = itertools.tee(_states())
         given = _words(states, self.at + _BEFORE * _WORD)
-        theirs = map(operator.eq, given, itertools.repeat(id(self.given)))
-        _put(itertools.compress(again, theirs), None, None)
+        theirs = map(operator.eq, given, repeat(id(self.given)))
+        _take_off(itertools.compress(again, theirs), self.at)
 
 
 class CallsOfThread:
@@ -111,6 +112,20 @@ class CallsOfThread:
             self.cut = (f"the script has set {what}: later calls of that thread are not there",)
 
 
+def audited() -> str:
+    """Say what is wrong with calls of all threads where the script audits; empty where nothing is.
+
+    To put a function on a thread is an event to be audited, and so to be looked at in Python, with
+    other threads running and ending amid that. One that begins then is told that another is having
+    one put, and never runs; one that ends leaves a state behind that is still to be changed.
+    """
+    try:
+        sys.audit(cast("str", None))  # looks at the name only if anybody audits
+    except TypeError:
+        return "the script audits what Python does (sys.addaudithook), which runs amid that"
+    return ""
+
+
 def take_off_each() -> None:
     """Have no thread call any profile function: what Python 3.12 has a function for."""
     _put(_states(), None, None)
@@ -125,20 +140,45 @@ def _states() -> Iterator[int]:
     head = _function("PyInterpreterState_ThreadHead", 1)
     following = _function("PyThreadState_Next", 2)  # takes one: C lets the other be
     interpreter = ctypes.c_void_p(_function("PyInterpreterState_Get", 0)())
-    found = itertools.chain(map(head, (interpreter,)), itertools.repeat(None))
+    found = itertools.chain(map(head, (interpreter,)), repeat(None))
     return itertools.takewhile(bool, itertools.accumulate(found, following))
 
 
 def _words(states: Iterator[int], at: int) -> Iterator[int | None]:
     """Return what states have in one place; None for 0."""
-    places = map(operator.add, states, itertools.repeat(at))
+    places = map(operator.add, states, repeat(at))
     return map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
+
+
+def _take_off(states: Iterator[int], at: int) -> None:
+    if not audited():
+        _put(states, None, None)
+        return
+    # Without a word to Python, which goes on to look there for one.
+    here, again = itertools.tee(map(_Words.from_address, map(operator.add, states, repeat(at))))
+    changes = zip(
+        map(setattr, here, repeat("function"), repeat(None)),
+        map(setattr, again, repeat("given"), repeat(None)),
+        strict=True,
+    )
+    with no_collection():
+        deque(changes, maxlen=0)
+
+
+class _Words(ctypes.Structure):
+    """What a thread's state has of it."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("traces", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+    )
 
 
 def _put(states: Iterator[int], address: int | None, given: int | None) -> None:
     put = _function("_PyEval_SetProfile", 3)
     with no_collection():
-        deque(map(put, states, itertools.repeat(address), itertools.repeat(given)), maxlen=0)
+        deque(map(put, states, repeat(address), repeat(given)), maxlen=0)
 
 
 def _function(name: str, arguments: int) -> Any:

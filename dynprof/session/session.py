@@ -133,8 +133,6 @@ class Session:
         """The directory that it watches."""
         return self._process.layout.root
 
-    # life
-
     def begin(self) -> None:
         """Open the log, begin to watch and to export.
 
@@ -249,7 +247,8 @@ class Session:
             return
         if self.inbox.answer():
             self._wall.attempt("what other threads asked of this step", self._answer_knock)
-        self._loop.turn()
+        if not self.is_over:
+            self._loop.turn()
 
     def _answer_knock(self) -> None:
         self._costs.step_ends()
@@ -257,6 +256,7 @@ class Session:
             text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
             self._renumber_steps(self.inbox.step + by, text, by_leader=by)
         self._member.step_ended()
+        self.inbox.fulfil()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""

@@ -130,6 +130,28 @@ def test_a_removed_directory(tmp_path: Path) -> None:
         job.ends_unharmed()
 
 
+def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
+    """Nothing is made anew then either: the capture is lost, and the next one is made."""
+    state = tmp_path / "state"
+    each = f"open({str(state)!r}, 'w').write(dp.status().state)"
+    with TroubledJob(tmp_path, each=each) as job:
+        text = job.config.read_text()
+        job.edit(active=300)
+        job.when("the window", lambda status: status.state == "recording")
+        remove(job.root)
+        wait_for("the end of the window", lambda: state.read_text() == "idle" or None)
+        assert not job.root.exists()
+        job.root.mkdir(mode=0o770)
+        job.config.write_text(json.dumps({**json.loads(text), "active": 2}))
+        answers = job.when(
+            "the next one", lambda status: any(a.outcome == "saved" for a in status.edits)
+        ).edits
+        lost = answers[0]
+        assert (lost.number, lost.outcome) == (1, "failed")
+        assert "the directory of the config is gone" in lost.text
+        job.ends_unharmed()
+
+
 def test_a_capture_moved_away_before_its_cost_is_counted(tmp_path: Path) -> None:
     """Whoever moves a capture away before its cost is counted reads of no error afterwards."""
     with TroubledJob(tmp_path) as job:

@@ -260,14 +260,15 @@ def test_annotations_that_end_with_a_future_across_windows(tmp_path: Path, memor
     assert not any(name.startswith("1 ") for name in names)
 
 
-def test_little_address_space_closes_in_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_little_memory_closes_in_place(tmp_path: Path, limit: str) -> None:
     """A thread that cannot get its memory would abort the process, so none is asked."""
     run(
         tmp_path,
-        """
+        f"""
         import resource
         limit = 64 << 30
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.{limit}, (limit, limit))
         window(active=2)
         steps(3)
         idle()
@@ -275,4 +276,4 @@ def test_little_address_space_closes_in_place(tmp_path: Path) -> None:
         closing="",
     )
     (manifest,) = manifests(tmp_path)
-    assert "address space" in manifest.closing
+    assert f"memory is limited ({limit})" in manifest.closing
