@@ -82,9 +82,15 @@ def nobody(directory: Path) -> str:
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
         how = "stopped" if last.state == "stopped" else "was last heard of"
-        return f"{text}; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at " \
-            f"{local(last.heartbeat)}"  # fmt: skip
+        text += f"; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at "
+        return f"{text}{local(last.heartbeat)}{_unwatched(last)}"
     return f"{text}; no job has called dp.init() on it yet{elsewhere(directory)}"
+
+
+def _unwatched(status: Status) -> str:
+    if not status.runs_on:
+        return ""
+    return f", but the process runs on: dynprof attach {status.pid} has it watched again"
 
 
 def elsewhere(directory: Path) -> str:

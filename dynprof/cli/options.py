@@ -35,8 +35,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """What the help shows for a value."""
-UNREMARKABLE = {"activities", "backend", "prof_dir", "metadata"}
-"""Settings of a job rather than of a request: nobody is surprised to find them kept."""
+UNREMARKABLE = {"activities"}
+"""A setting of the job rather than of a request: the file says it from the beginning."""
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,12 @@ def status(
 ) -> None:
     """Show where every rank stands: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, dead or stopped. Without a directory, show
-    all processes of this machine and user that watch one.
+    A rank is alive, starting (in its first step), stuck, dead, stopped, or unwatched where its
+    process goes on. Without a directory, show all processes of this machine and user that watch
+    one.
 
     Exit code 0: some rank is alive, starting or stuck; 2: there is no such directory; 3: all are
-    dead or stopped, or there is none.
+    dead, stopped or unwatched, or there is none.
 
     Example: dynprof status prof_config --watch
     """
@@ -161,7 +162,9 @@ def _is_odd(status: Status) -> bool:
 
 def _cells(status: Status) -> list[str]:
     found = how = health(status)
-    if found in ("stuck", "starting"):
+    if status.runs_on:
+        how = "unwatched"
+    elif found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found == "dead":
         how = f"dead for {time.time() - status.heartbeat:,.0f} s"

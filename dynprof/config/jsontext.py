@@ -27,10 +27,18 @@ MAX_SLIPS = 50
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
 _WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
+_NUMBER = re.compile(r"([+-]?)(0*)([0-9][0-9_]*)(?![0-9.eE])")
+"""A whole number as people write them, also where JSON does not."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _EXPONENT, _DIGIT = re.compile(r"[eE].*"), re.compile(r"[1-9]")
+_MANY_DIGITS = 1000
+_STRAIGHT = 'JSON wants straight double quotes, ", not curly ones.'
+_QUOTES = {
+    "'": "JSON wants double quotes around text, not single ones.",
+    **dict.fromkeys("“”„‟″", _STRAIGHT),
+}
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
 
 
@@ -139,7 +147,8 @@ class _Reader:
             if self._peek() == closing:
                 self._note(f"a comma before the closing {closing} is one too many.", "", comma)
         elif not first and self._peek() not in (closing, ""):
-            raise self._stop("a comma is missing before this.")
+            instead = "; write it instead of this" if self._peek() == ";" else " before this"
+            raise self._stop(f"a comma is missing{instead}.")
         if self._peek() == "":
             raise self._stop(f"the text breaks off: a closing {closing} is missing.")
         if self._peek() != closing:
@@ -148,17 +157,23 @@ class _Reader:
         return False
 
     def _key(self) -> str:
-        if self._peek() != '"':
-            raise self._stop('a key in double quotes is expected here, such as "active".')
+        here = self._peek()
+        if _QUOTES.get(here) == _STRAIGHT:
+            raise self._stop(_STRAIGHT)
+        if here != '"':
+            more = "; there are no commas within a number" if here.isdecimal() else ""
+            raise self._stop(f'a key in double quotes is expected here, such as "active"{more}.')
         return str(self._scalar(""))
 
     def _scalar(self, pointer: str) -> Any:
         word = _WORD.match(self.text, self.at)
         if word:
             return self._word(word, pointer)
-        if self._peek() == "'":
-            raise self._stop("JSON wants double quotes around text, not single ones.", pointer)
-        start = self.at
+        if wrong := _QUOTES.get(self._peek()):
+            raise self._stop(wrong, pointer)
+        number, start = _NUMBER.match(self.text, self.at), self.at
+        if number and (number[1] == "+" or number[2] or "_" in number[3]):
+            return self._spelt_otherwise(number, pointer)
         try:
             value, self.at = self._decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -171,6 +186,14 @@ class _Reader:
         if isinstance(value, float) and (why := _why_not_kept(value, self.text[start : self.at])):
             return self._stand_in(why, pointer, start)
         return value
+
+    def _spelt_otherwise(self, number: re.Match[str], pointer: str) -> int:
+        """Note how JSON writes a whole number, and read on."""
+        sign, _, digits = number.groups()
+        text = sign.replace("+", "") + digits.replace("_", "")
+        self._note(f"JSON spells this {text}, not {number[0]}.", pointer)
+        self.at = number.end()
+        return int(text) if len(text) < _MANY_DIGITS else 0
 
     def _stand_in(self, why: str, pointer: str, start: int) -> int:
         """Note why a number cannot be kept; return what to read on with."""

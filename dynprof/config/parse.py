@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from pydantic import ValidationError
 
 from dynprof.config.file_reading import MAX_BYTES
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from jsonschema import ValidationError as SchemaViolation
-    from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 50
 """More than this are counted, not listed."""
@@ -60,7 +59,7 @@ def parse_config(raw: bytes) -> Parsed:
     text, has_mark = _decode(raw)
     document = read_json(text)
     found = itertools.islice(_schema_problems(document), MOST_LOOKED_AT)
-    problems = [*document.problems, *_located(found, document.places)]
+    problems = list(dict.fromkeys((*document.problems, *_located(found, document.places))))
     forgiven = [problem for problem in problems if problem.pointer.startswith(_FORGIVEN)]
     if len(problems) > len(forgiven):
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
@@ -105,7 +104,16 @@ def _decode(raw: bytes) -> tuple[str, bool]:
 
 @functools.cache
 def _validator() -> Draft202012Validator:
-    return Draft202012Validator(config_schema())
+    # To the schema 1.0 is whole; to the model it is not, and would come up after all else only.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole)
+    strict: type[Draft202012Validator] = validators.extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator, type_checker=types
+    )
+    return strict(config_schema())
+
+
+def _is_whole(_: object, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _schema_problems(document: Document) -> Iterator[Problem]:
@@ -151,15 +159,8 @@ def _model_problems(
             yield from _located(cause.problems, places)
             continue
         pointer = _nearest(functools.reduce(join, entry["loc"], ""), places)
-        text = f"{show(entry['input'])} is not allowed{_instead(entry)}."
+        text = f"{show(entry['input'])} is not allowed: {entry['msg']}."
         yield Problem(text, pointer, *places.get(pointer, (0, 0)))
-
-
-def _instead(entry: ErrorDetails) -> str:
-    value = entry["input"]
-    if isinstance(value, float) and value.is_integer():
-        return f"; write {int(value)}, without a decimal point"
-    return f": {entry['msg']}"
 
 
 def _nearest(pointer: str, places: dict[str, tuple[int, int]]) -> str:

@@ -54,8 +54,22 @@ def violation(error: ValidationError) -> str:
     if most := _most_digits(error):
         return f"{found} has a number that is too large; write at most {counted(most, 'digit')}."
     wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
+    if whole := _whole_but_for_its_point(error):
+        return f"{found} is not allowed; write {whole}, without a decimal point."
     near = near_miss(error.instance, _choices(error))
     return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
+
+
+def _whole_but_for_its_point(error: ValidationError) -> str:
+    value = error.instance
+    if not isinstance(value, float) or not value.is_integer() or not isinstance(error.schema, dict):
+        return ""
+    allows = any(
+        option.get("type") == "integer"
+        and option.get("minimum", value) <= value <= option.get("maximum", value)
+        for option in map(_resolve, error.schema.get("anyOf", [error.schema]))
+    )
+    return str(int(value)) if allows else ""
 
 
 def branch_violations(error: ValidationError) -> list[ValidationError]:

@@ -187,6 +187,11 @@ class Status:
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
+    @property
+    def runs_on(self) -> bool:
+        """Whether it stopped, as ``shutdown()`` or ``dynprof detach`` asks, but not its process."""
+        return self.state == "stopped" and self._is_there() is True
+
     def _patience_s(self) -> float:
         """Return for how long a step may take."""
         if self.longest_s is None:

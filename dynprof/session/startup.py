@@ -149,10 +149,17 @@ def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]
     return tuple(place.resolve() for place in places), urls
 
 
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
+"""How a URL begins, as a path has it."""
+
+
 def _usable(path: Path) -> Path:
     """Return the directory, absolute and with its links resolved, after making it."""
     if path.name == CONFIG_NAME:
         raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
+    if _SCHEME.fullmatch(path.parts[0] if path.parts else "") and not path.exists():
+        text = "is no directory of this machine; captures may go to such a place, by prof_dir"
+        raise UnusablePathError(f"{path} {text}")
     try:
         root = path.expanduser().resolve()
         if root.exists() and not root.is_dir():

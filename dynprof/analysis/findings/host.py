@@ -195,6 +195,8 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     mine = measured.in_steps
     if not steps.on_host:
         mine = mine & (measured.trace.spans["device"] == steps.device)
+    elif not measured.trace.category(OPERATORS).any():  # other threads mostly wait, all the while
+        mine = mine & (measured.trace.spans["thread"] == main_thread(measured.trace))
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
@@ -202,7 +204,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     of_them = f"of them in {steps.a_step}"
-    chosen = measured.trace.named(lambda name: name == kind.name)
+    chosen = mine & measured.trace.named(lambda name: name == kind.name)
     most = -1.0
     if steps.on_host:  # with all that is called there
         most = steps.time_in(measured.trace.when(chosen))

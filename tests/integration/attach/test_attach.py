@@ -55,6 +55,9 @@ def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
         assert f"process {process.pid} watches {tmp_path}/prof_config no more." in output
         (status,) = statuses(tmp_path).values()
         assert status.state == "stopped"
+        code, output, errors = dynprof("status", tmp_path / "prof_config")
+        assert (code, "unwatched" in output) == (3, True)
+        assert f"the process runs on: dynprof attach {process.pid} has it watched again" in errors
         attached(process, "--step-on", ":work")  # and once more
         is_stepping(tmp_path)
         assert ended(tmp_path, process) == ""

@@ -208,12 +208,14 @@ def test_options_that_mean_nothing_change_nothing(
 
 def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
     """Settings stay in the file; the command names them, and start_step and cancel begin anew."""
-    dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, "--max-seconds", 7)
+    options = ["--max-seconds", 7, "--prof-dir", "captures", "--metadata", "a=b"]
+    dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, *options)
     dynprof("cancel", job.root)
     (step,) = [one.step + 500 for one in [job.status()] if one]
     code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--start-step", step, "--wait")
     assert code == 0, errors
-    assert "as the file says besides: active 2, max_seconds 7" in errors
+    besides = 'active 2, max_seconds 7, prof_dir "captures", metadata {"a": "b"}'
+    assert f"as the file says besides: {besides}" in errors
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
     assert manifest.steps.first == step + 1

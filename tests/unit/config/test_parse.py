@@ -28,6 +28,17 @@ def test_a_whole_number_with_a_point_is_said_what_to_write(document: str) -> Non
     assert problem.text == "5.0 is not allowed; write 5, without a decimal point."
 
 
+def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
+    """It is told beside the others, not once these are mended."""
+    assert problems_of('{"active": 0, "warmup": 1.0, "analyse": "True"}') == [
+        "line 1, column 2, /active: 0 is not allowed; write a whole number of at least 1.",
+        "line 1, column 15, /warmup: 1.0 is not allowed; write 1, without a decimal point.",
+        'line 1, column 30, /analyse: "True" is not allowed; write true or false.',
+    ]
+    (problem,) = problems_of('{"active": -1.0}')
+    assert problem.endswith("-1.0 is not allowed; write a whole number of at least 1.")
+
+
 def test_all_problems_are_reported_at_once() -> None:
     """Slips, unknown keys, wrong values and wrong types come in one report, in file order."""
     problems = problems_of(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.analysis.measures.code.user_code import function_of
-from tests.unit.analysis.findings.given_spans import HEALTHY, Span, found, measured
+from tests.unit.analysis.findings.given_spans import HEALTHY, MS, STEP_MS, Span, found, measured
 from tests.unit.analysis.findings.planted import (
     BUSY,
     EARLY,
@@ -160,6 +160,19 @@ def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
     ]
     saves = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"].saves
     assert saves == "Without it a step would be 90 ms shorter at most."
+
+
+def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:
+    """Of plain Python: what idle workers of a pool are in takes no time of the step's."""
+    waits: list[dict[str, Any]] = [
+        {"ph": "X", "pid": 1, "tid": worker, "name": "_queue.SimpleQueue.get", "cat": "FEE",
+         "ts": step * STEP_MS * MS, "dur": STEP_MS * MS}
+        for worker in (2, 3, 4) for step in range(2)
+    ]  # fmt: skip
+    spans: list[Span] = [("crunch (train.py:3)", "FEE", 0, 80), ("lock.acquire", "FEE", 80, 20)]
+    said = found(measured(tmp_path, spans, *waits))
+    assert list(said) == ["crunch (train.py:3) takes the most"]
+    assert said["crunch (train.py:3) takes the most"].share == pytest.approx(0.8)
 
 
 def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
