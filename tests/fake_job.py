@@ -32,6 +32,7 @@ class Job:
         memory_mb: list[float] | None = None,
         steps: str | float = "script",
     ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings = iter(memory_mb or [])

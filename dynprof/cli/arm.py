@@ -55,13 +55,14 @@ STAYS = (
 def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
-    Settings that are not given stay as they stand in the file, and are named; only start_step and
-    cancel begin anew. What is only on or off is switched off by --no-with-stack and the like. All
-    of it is explained in docs/settings.md, and by your editor in the config itself.
+    Settings that are not given stay as they stand in the file, and are named, but for activities;
+    only start_step and cancel begin anew. What is only on or off is switched off by --no-with-stack
+    and the like. All of it is explained in docs/settings.md, and by your editor in the config.
 
     Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
     2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;
-    5: a rank died, stands still, or was not there in time; 6: none of the live ranks is asked.
+    5: a rank died, stands still, or was not there in time; 6: none of the live ranks is asked;
+    130: Ctrl-C.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """

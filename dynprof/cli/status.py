@@ -21,7 +21,7 @@ from dynprof.cli.config_directory import (
     nobody,
     statuses,
 )
-from dynprof.cli.outcome import NOBODY, fail, say
+from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
@@ -77,25 +77,31 @@ def status(
 
     Example: dynprof status prof_config --watch
     """
+    if watch and as_json:
+        fail("--json prints once, and --watch goes on: give one of them", UNREADABLE)
     if directory is None:
         show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
-    if watch and not as_json:
+    if watch:
         _watch(directory)
     found = statuses(directory)
     if as_json:
         typer.echo(json.dumps(_plain(directory, found), indent=2))
     elif not watch:
-        shown = console()
-        shown.print(screen(found, shown.width))
-        left = _left(directory, found)
-        for one in left[:MOST_LEFT]:
-            say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
-        if more := len(left[MOST_LEFT:]):
-            say(f"so it is with {counted(more, 'more capture')}, which --json names")
+        _show(directory, found)
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
+
+
+def _show(directory: Path, found: list[Status]) -> None:
+    shown = console()
+    shown.print(screen(found, shown.width))
+    left = _left(directory, found)
+    for one in left[:MOST_LEFT]:
+        say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
+    if more := len(left[MOST_LEFT:]):
+        say(f"so it is with {counted(more, 'more capture')}, which --json names")
 
 
 def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:

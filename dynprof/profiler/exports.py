@@ -110,8 +110,11 @@ class Exports(ABC):
 
     @property
     def profiler(self) -> Any:
-        """Torch's ``torch.autograd.profiler.profile`` of the newest window."""
-        return self._recorded_now().results.profiler
+        """Torch's ``torch.autograd.profiler.profile`` of the newest window; None before its end."""
+        try:
+            return self._recorded_now().results.profiler
+        except RuntimeError:
+            return None
 
     def _say_no_effect(self, **settings: Any) -> None:
         """Warn of arguments of torch's that mean nothing here."""
