@@ -6,16 +6,18 @@ what a signal handler raises between any two lines, also on the way out, leaves 
 
 from __future__ import annotations
 
+import functools
 import gc
 import operator
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 _LOOK_AGAIN_S = 0.001
@@ -92,19 +94,20 @@ def _runs(thread: int, frame: FrameType) -> bool:
 
 
 def _is_seen(thread: int, frame: FrameType) -> bool:
-    found = _frames().get(thread)
-    while found is not None and found is not frame:
-        found = found.f_back
-    return found is not None
+    with no_collection():
+        found = _undisturbed(sys._current_frames).get(thread)
+        while found is not None and found is not frame:
+            found = _undisturbed(functools.partial(getattr, found, "f_back"))
+        return found is not None
 
 
-def _frames() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread.
+def _undisturbed(look: Callable[[], Any]) -> Any:
+    """Look at frames of threads, by a function of C.
 
-    Up to Python 3.11 garbage may be collected amid that, under a lock which threads need to begin
-    and to end: what is called back then is Python, and all wait for ever. So nobody may come
+    Up to Python 3.11 garbage may be collected amid that, and what is called back then is Python,
+    which lets other threads run. They need a lock that is held meanwhile to begin and to end, and
+    all wait for ever; or they leave the frame that is just looked at. So none may put collecting on
     between the two calls either: C alone makes them.
     """
-    with no_collection():
-        _, frames = map(_call, (gc.disable, sys._current_frames))
-    return cast("dict[int, FrameType]", frames)
+    _, found = map(_call, (gc.disable, look))
+    return found
