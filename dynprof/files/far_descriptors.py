@@ -43,15 +43,18 @@ def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = 
 
 
 def moved_far(near: int) -> int:
-    """Return another descriptor of the same with a high number, in the place of this one."""
-    far = _far_from(near)
+    """Return another descriptor of the same with a high number, in the place of this one.
+
+    It is none that :func:`opened` gives, also where somebody else uses it once it was closed.
+    """
+    far = _far_from(near, _ROOM // 2)
     if far != near:
         os.close(near)
     return far
 
 
-def _far_from(near: int) -> int:
-    for least in (_least(), LAST_STREAM + 1):
+def _far_from(near: int, below: int = 0) -> int:
+    for least in (max(_least() - below, LAST_STREAM + 1), LAST_STREAM + 1):
         with contextlib.suppress(OSError):  # none is left there
             return fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, least)
     return near

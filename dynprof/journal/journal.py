@@ -243,13 +243,20 @@ class _Raw(io.FileIO):
     def __init__(self, path: str, opener: Callable[[str, int], int]) -> None:
         super().__init__(path, "a", opener=opener)
         self._facts = os.fstat(self.fileno())
+        self._was_lost = False
 
     @property
     def has_its_descriptor(self) -> bool:
-        """False where the script has closed it: the number may be a file's of its own."""
-        with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self.fileno()), self._facts)
-        return False
+        """False once the script has closed it: the number may be a file's of its own.
+
+        Or the log's, opened anew.
+        """
+        try:
+            there = os.fstat(self.fileno())
+            self._was_lost = self._was_lost or not os.path.samestat(there, self._facts)
+        except OSError:
+            self._was_lost = True
+        return not self._was_lost
 
     def lies_at(self, path: Path) -> bool:
         """Return whether it is this file that stands there, not another of its name."""

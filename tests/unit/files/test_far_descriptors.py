@@ -50,6 +50,18 @@ def test_however_few_a_process_may_have(
     assert descriptor < (allowed if allowed > 0 else 4096)
 
 
+def test_what_a_library_opens_has_numbers_of_its_own(tmp_path: Path) -> None:
+    """Closed by the script, it is no file of ours that the library goes on to read."""
+    moved = [far_descriptors.moved_far(os.open(os.devnull, os.O_RDONLY)) for _ in range(3)]
+    for number in moved:
+        os.close(number)
+    opened = [far_descriptors.opened(tmp_path / "log", WRITES, 0o600) for _ in range(8)]
+    for number in opened:
+        os.close(number)
+    assert not set(moved) & set(opened)
+    assert min(moved) > 100
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_a_script_that_takes_the_number_meanwhile(
     *, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

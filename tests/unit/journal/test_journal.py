@@ -190,11 +190,8 @@ def test_a_directory_in_the_place_of_an_old_log(
     assert office.layout.log.stat().st_size <= 300
 
 
-def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
-    """As daemons close all that they find: nothing goes into the file that has its number now."""
-    office, mine = Office(tmp_path), tmp_path / "of the script"
-    office.journal.start()
-    office.journal.info("one")
+def descriptor_of_log(office: Office) -> int:
+    """Return that by which the journal writes its log, once it does."""
     while not office.layout.log.exists() or "one" not in office.layout.log.read_text():
         office.ticked.wait(0.01)
     log = office.layout.log.stat()
@@ -203,6 +200,29 @@ def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
         for path in Path("/proc/self/fd").iterdir()
         if path.exists() and path.stat().st_ino == log.st_ino and path.stat().st_dev == log.st_dev
     ]
+    return number
+
+
+def test_a_descriptor_that_the_script_has_closed_and_the_log_gets_again(tmp_path: Path) -> None:
+    """Opened anew it may have the same number, and no line is lost."""
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.info("one")
+    number = descriptor_of_log(office)
+    os.close(number)
+    for line in ("two", "three", "four"):
+        office.journal.info(line)
+    office.journal.stop()
+    text = office.layout.log.read_text()
+    assert [line in text for line in ("one", "two", "three", "four")] == [True] * 4
+
+
+def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
+    """As daemons close all that they find: nothing goes into the file that has its number now."""
+    office, mine = Office(tmp_path), tmp_path / "of the script"
+    office.journal.start()
+    office.journal.info("one")
+    number = descriptor_of_log(office)
     with mine.open("wb") as file:
         os.dup2(file.fileno(), number)  # closes the journal's
     office.journal.info("two")
