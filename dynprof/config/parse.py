@@ -149,7 +149,7 @@ def _problems_of(error: SchemaViolation, stand_ins: Collection[str]) -> Iterator
 def _model_problems(
     error: ValidationError, places: dict[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Yield what pydantic, stricter than the schema, does not let through (1.0 for 1)."""
+    """Yield what the schema lets through and the model does not: rules between its fields."""
     entries = error.errors(include_url=False)
     # Where an element of a list is wrong, that the list is no text is of the other alternative.
     named = [entry for entry in entries if not isinstance(entry["input"], list)]

@@ -23,6 +23,7 @@ _ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _MOST = 4096
 """The system keeps a table up to the highest number, and copies it at each fork."""
 _ROOM = 128
+"""So many numbers from the highest on are for what is opened here."""
 
 
 def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = None) -> int:
@@ -32,7 +33,7 @@ def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = 
         OSError: It cannot be opened; EBADF where the script closed it in that moment.
     """
     near = os.open(path, flags | _ALWAYS, mode, dir_fd=folder)
-    far = _far_from(near)
+    far = _far_from(near, _ROOM)
     if far != near:
         if _is_own(near):
             os.close(near)
@@ -47,22 +48,19 @@ def moved_far(near: int) -> int:
 
     It is none that :func:`opened` gives, also where somebody else uses it once it was closed.
     """
-    far = _far_from(near, _ROOM // 2)
+    far = _far_from(near, _ROOM + _ROOM // 2)
     if far != near:
         os.close(near)
     return far
 
 
-def _far_from(near: int, below: int = 0) -> int:
-    for least in (max(_least() - below, LAST_STREAM + 1), LAST_STREAM + 1):
+def _far_from(near: int, room: int) -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(allowed, _MOST) if allowed > 0 else _MOST  # it is negative where there is no limit
+    for least in (max(most - room, LAST_STREAM + 1), LAST_STREAM + 1):
         with contextlib.suppress(OSError):  # none is left there
             return fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, least)
     return near
-
-
-def _least() -> int:
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(min(allowed, _MOST) - _ROOM, LAST_STREAM + 1) if allowed > 0 else _MOST - _ROOM
 
 
 def _is_own(descriptor: int) -> bool:

@@ -92,9 +92,6 @@ class FileEvents:
         """Have the threads end, which read in vain as fast as they can, and touch no descriptor."""
         for thread in self._threads:
             thread.stopped_event.set()
-            made_by: Any = type(thread)  # in watchdog 7.0 one reads for all, the script's too
-            if vars(made_by).get("_instance") is thread:
-                made_by._instance = None
         self._observer.event_queue.put(EventDispatcher.stop_event)
 
 

@@ -67,13 +67,13 @@ def test_a_script_that_takes_the_number_meanwhile(
     *, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has opened there is neither closed nor written to."""
-    far_from: Callable[[int], int] = far_descriptors._far_from
+    far_from: Callable[[int, int], int] = far_descriptors._far_from
     checkpoint = os.open(tmp_path / "checkpoint", WRITES, 0o600)
 
-    def taken(near: int) -> int:
+    def taken(near: int, room: int) -> int:
         if before:
             os.dup2(checkpoint, near)
-        far = far_from(near)
+        far = far_from(near, room)
         os.dup2(checkpoint, near)
         numbers.append(near)
         return far
