@@ -59,7 +59,7 @@ def step() -> None:
     if inbox.due:
         try:
             inbox.on_due()
-        except RecursionError:  # the script's stack is full
+        except (RecursionError, MemoryError):  # the script's stack is full, or its memory
             inbox.passed_over += 1
 
 

@@ -62,16 +62,24 @@ class Wall:
             # The broad except of the package: whatever fails behind this wall costs a
             # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
             # a training loop's own exceptions are none of our business and pass.
-            if came_from_a_signal(error):
+            try:
+                is_the_scripts = came_from_a_signal(error)
+                if not is_the_scripts:
+                    self._note(doing, error)
+            except MemoryError:  # there is not even enough to look at it
+                is_the_scripts = False
+            if is_the_scripts:
                 raise
-            text = f"{doing} failed: {describe(error)}"
-            self._journal.remember(last_error=text)
-            if text != self._last.get(doing):  # what fails once a second must not fill the log
-                self._journal.error(_at_length(text, error))
-            self._last[doing] = text
             return error
         self._last.pop(doing, None)
         return None
+
+    def _note(self, doing: str, error: Exception) -> None:
+        text = f"{doing} failed: {describe(error)}"
+        self._journal.remember(last_error=text)
+        if text != self._last.get(doing):  # what fails once a second must not fill the log
+            self._journal.error(_at_length(text, error))
+        self._last[doing] = text
 
     def attempt_or(
         self, doing: str, action: Callable[[], object], amend: Callable[[Exception], object]

@@ -8,7 +8,6 @@ import queue
 import resource
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import cupti
@@ -16,6 +15,7 @@ from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
 from dynprof.errors import BackendError
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 

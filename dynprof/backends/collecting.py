@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
+
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,12 +22,12 @@ import ctypes
 import functools
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.quiescence import let_operators_end, let_others_leave
 from dynprof.errors import BackendError
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

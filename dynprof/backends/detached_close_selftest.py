@@ -20,7 +20,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from dynprof.backends.trace_writing import writer_of
 from dynprof.errors import BackendError
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import open_regular
+from dynprof.process.clock import time
 from dynprof.process.fresh_interpreter import command, environment
 from dynprof.process.threads import own_thread
 

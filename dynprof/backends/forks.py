@@ -18,7 +18,6 @@ import ctypes
 import functools
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import COLLECTOR
@@ -28,6 +27,7 @@ from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
+from dynprof.process.clock import time
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.profile_functions import is_noting_a_call
 

@@ -15,13 +15,13 @@ import atexit
 import functools
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.collecting import Collecting
 from dynprof.backends.detached_close import records_everywhere
 from dynprof.errors import BackendError
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 
 if TYPE_CHECKING:

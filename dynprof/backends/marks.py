@@ -6,11 +6,11 @@ import json
 import os
 import platform
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.companions import Companions, companions_for
+from dynprof.process.clock import time
 from dynprof.requests.capabilities import MARKS, Capabilities
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
 from pathlib import Path
 
+from dynprof.process.clock import time
 from dynprof.process.interruptions import but_for_signals
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05)

@@ -8,7 +8,6 @@ import queue
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from dynprof.captures.trace_packing import pack
 from dynprof.errors import describe
 from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
@@ -148,12 +148,13 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
-            if export.is_taken:
+            try:
+                if not export.is_taken:
+                    export.is_taken = True
+                    self._leave_to_others(export)
+                    self._export(export)
+            finally:  # also where memory is wanting for what lies around these
                 self._rest(export)
-            else:
-                export.is_taken = True
-                self._leave_to_others(export)
-                self._export(export)
             del export  # the recording holds the events of the whole window
 
     def _leave_to_others(self, export: Export) -> None:

@@ -6,10 +6,10 @@ import contextlib
 import gc
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from dynprof.companions.base import Companion, named_track
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from dynprof.companions.base import Event, Events

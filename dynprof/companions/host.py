@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import psutil
 
 from dynprof.companions.base import Companion
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 

@@ -9,10 +9,10 @@ import json
 import os
 import re
 import secrets
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config import parse_config, read_source
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

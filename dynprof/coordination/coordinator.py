@@ -6,7 +6,6 @@ import contextlib
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 from dynprof.coordination.timed_store import TimedStore
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread

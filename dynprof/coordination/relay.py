@@ -9,7 +9,6 @@ sure that a reply of his was passed on gives it again. One that comes twice coun
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at, value_of
@@ -17,6 +16,7 @@ from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
 from dynprof.coordination.wire import MOST_BYTES
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
+from dynprof.process.clock import time
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.spool import Spool
 

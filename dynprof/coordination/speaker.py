@@ -7,7 +7,6 @@ anew; these are the only old ones that are kept.
 from __future__ import annotations
 
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 from dynprof.coordination.job_store import (
@@ -26,6 +25,7 @@ from dynprof.coordination.job_store import (
 from dynprof.coordination.messages import Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace, first_pause_s
 from dynprof.coordination.wire import coming_and_going, lines_of, to_text
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ is made then.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.coordination.job_store import beneath
+from dynprof.process.clock import time
 from dynprof.process.connections import Connection, connections
 
 if TYPE_CHECKING:

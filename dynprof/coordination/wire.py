@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter
@@ -20,6 +19,7 @@ from dynprof.coordination.messages import (
     Reply,
 )
 from dynprof.plural import counted
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

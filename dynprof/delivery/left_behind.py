@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed
 from dynprof.files.leftovers import OLD_S, is_free
 from dynprof.files.scratch_dirs import workshops
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from dynprof.files.regular import descriptor_of, descriptor_of_own
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
+from dynprof.process.clock import time
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
@@ -65,7 +65,7 @@ class Journal:
         self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
         self._remembering = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
-        self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[_Line | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
         self._handler: logging.Handler | None = None
@@ -140,7 +140,7 @@ class Journal:
             self._thread.join(timeout=5)
 
     def _note(self, level: int, text: str) -> None:
-        self._lines.put(logging.LogRecord("dynprof", level, "", 0, text, None, None))
+        self._lines.put(_Line(level, text))
 
     def _run(self) -> None:
         due_s = time.monotonic()
@@ -274,6 +274,15 @@ def _open_own(path: str, flags: int) -> int:
     return descriptor_of_own(Path(path), flags, FILE_MODE)
 
 
+class _Line(logging.LogRecord):
+    """Has what the log shows: a whole record asks modules which the script may have changed."""
+
+    def __init__(self, level: int, text: str) -> None:
+        self.created = time.time()
+        self.levelno, self.levelname = level, logging.getLevelName(level)
+        self.msg, self.args = text, None
+
+
 class _LineFormatter(logging.Formatter):
     """``2026-01-31 03:00:00.123 WARNING rank 3  text``, one line a record and no control codes."""
 
@@ -283,7 +292,7 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        head = f"{stamp}.{int(record.msecs):03d} {record.levelname:7} {self._who}  "
+        head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._who}  "
         lines = [printable(line) for line in record.getMessage().split("\n")]
         return head + "\n    ".join(lines)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
+from dynprof.process.clock import time
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:

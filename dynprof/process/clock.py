@@ -1,10 +1,24 @@
-"""The two clocks that dynprof reads, replaceable in tests."""
+"""The clocks that dynprof reads, whatever the script makes of them; two differ in tests."""
 
 from __future__ import annotations
 
-import time
+import time as module
 from datetime import datetime, timezone
 from typing import Protocol
+
+
+class time:  # noqa: N801
+    """What the module of this name had at first: freezegun, say, or a mock replaces that later."""
+
+    sleep = staticmethod(module.sleep)
+    time = staticmethod(module.time)
+    time_ns = staticmethod(module.time_ns)
+    monotonic = staticmethod(module.monotonic)
+    perf_counter = staticmethod(module.perf_counter)
+    perf_counter_ns = staticmethod(module.perf_counter_ns)
+    strftime = staticmethod(module.strftime)
+    gmtime = staticmethod(module.gmtime)
+    localtime = staticmethod(module.localtime)
 
 
 class Clock(Protocol):

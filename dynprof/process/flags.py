@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 
+from dynprof.process.clock import time
 from dynprof.process.queues import next_of
 
 _LOOK_AGAIN_S = 10.0

@@ -12,12 +12,12 @@ import contextlib
 import functools
 import os
 import threading
-import time
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

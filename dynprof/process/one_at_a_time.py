@@ -11,9 +11,9 @@ import gc
 import operator
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
+from dynprof.process.clock import time
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:

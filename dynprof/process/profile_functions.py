@@ -101,12 +101,13 @@ class CallsOfThread:
     """
 
     def __init__(self, *, are_recorded: bool) -> None:
-        self._thread, self._given = threading.get_ident(), are_recorded and sys.getprofile()
+        self._here = threading.local()  # an ended thread's number is the next one's
+        self._here.is_it, self._given = True, are_recorded and sys.getprofile()
         self.cut: tuple[str, ...] = ()
 
     def end(self) -> None:
         """Look once more."""
-        is_here = threading.get_ident() == self._thread
+        is_here = hasattr(self._here, "is_it")
         if is_here and self._given and sys.getprofile() is not self._given:
             what = "a profile function of its own, by sys.setprofile() or cProfile"
             self.cut = (f"the script has set {what}: later calls of that thread are not there",)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from typing import TYPE_CHECKING
 
 from dynprof.files.regular import descriptor_of
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

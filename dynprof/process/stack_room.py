@@ -6,7 +6,7 @@ import sys
 
 FRAMES = 100
 """Windows of every kind could be opened and closed in 40, the first ones too (Python 3.11)."""
-NO_ROOM = f"fewer than {FRAMES} frames were left of Python's recursion limit"
+NO_ROOM = f"fewer than {FRAMES} frames were left of Python's recursion limit, or no memory"
 
 
 def has_room() -> bool:

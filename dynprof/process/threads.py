@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
+
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,14 +25,49 @@ STACK = 1 << 20
 _AMPLE = 64 << 20
 """What a thread of the job's gets that starts as it is looked what it asked for: not too little."""
 
+START_S = 5.0
+"""For so long a thread may not have begun: without memory it dies before, and nobody is told."""
+AGAIN_S = 1.0
+
 _here = threading.local()
 
 
 class _Thread(threading.Thread):
-    """A daemon whose stack is large enough for dynprof, whatever the job wants for its own."""
+    """A daemon whose stack is large enough for dynprof, whatever the job wants for its own.
+
+    Args:
+        run: What it runs.
+        name: Its name.
+    """
+
+    def __init__(self, run: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._action = [run]  # taken out by whoever comes first: the thread, or who waits no more
+
+    def run(self) -> None:
+        """Do it, if somebody still waits for that."""
+        for run in self._take():
+            _run_apart(run)
+
+    def _take(self) -> list[Callable[[], object]]:
+        taken, self._action = self._action, []
+        return taken
 
     def start(self) -> None:
-        """Start it."""
+        """Start it.
+
+        Raises:
+            RuntimeError: It cannot be, or has not begun after :data:`START_S`.
+        """
+        began = self._started  # type: ignore[attr-defined]  # waited for without a limit
+        began.wait = partial(began.wait, START_S)
+        self._start()
+        if not began.is_set():
+            self._take()
+            getattr(threading, "_limbo", {}).pop(self, None)
+            raise RuntimeError("a thread has not begun, for want of memory as a rule")
+
+    def _start(self) -> None:
         before = threading.stack_size(_AMPLE)  # tells what was asked for only as it is changed
         is_small = 0 < before < STACK
         threading.stack_size(STACK if is_small else before)
@@ -50,12 +88,22 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
     Processes and threads that it starts receive none either, until they say otherwise.
     """
-    return _Thread(target=_run_apart, args=(run, *args), name=name, daemon=True)
+    return _Thread(partial(run, *args), name)
 
 
-def _run_apart(run: Callable[..., object], *args: object) -> None:
+def _run_apart(run: Callable[[], object]) -> None:
     _here.is_own = True
     if hasattr(signal, "pthread_sigmask"):
         kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)
-    run(*args)
+    while not _ends(run):
+        time.sleep(AGAIN_S)
+
+
+def _ends(run: Callable[[], object]) -> bool:
+    """Run what goes round by round; False where there was no memory for what lies around those."""
+    try:
+        run()
+    except MemoryError:
+        return False
+    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_an
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout, make_dir
+from dynprof.process.clock import time
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script

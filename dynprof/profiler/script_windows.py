@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.base import discard
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
+from dynprof.process.clock import time
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.process_end import call_at_forked_end
 from dynprof.process.rank import find_rank

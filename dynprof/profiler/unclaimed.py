@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.closing import is_being_tested
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Limits
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread

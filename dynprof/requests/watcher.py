@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Literal
 
 from dynprof.files.file_system import is_remote, kind_of
+from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching

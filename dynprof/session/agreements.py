@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
+from dynprof.process.clock import time
 from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING
 
 from dynprof.journal.edit_outcomes import MOST
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.journal import printable
+from dynprof.process.clock import time
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked

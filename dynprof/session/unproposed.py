@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from dynprof.coordination.terms import LEADER
 from dynprof.coordination.wire import in_utf_8
 from dynprof.errors import CaptureError
 from dynprof.journal.status import load_status
+from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -65,7 +65,7 @@ class EndedSteps:
         if inbox.due:
             try:
                 inbox.on_due()
-            except RecursionError:  # as in dynprof.step()
+            except (RecursionError, MemoryError):  # as in dynprof.step()
                 inbox.passed_over += 1
 
     def renumber(self, step: int) -> None:

@@ -326,6 +326,21 @@ def test_nothing_waits_on_what_a_signal_can_break() -> None:
     assert sorted(waits_on(ast.parse(planted))) == ["Event", "Queue", "wait"]
 
 
+def test_a_job_has_one_place_that_looks_at_clocks() -> None:
+    """Whatever the script makes of those; but for marks, which are in its own time."""
+    apart = ("cli", "attach", "analysis", "demo", "marks", "companions.marks", "mstx")
+    importing = {
+        module
+        for module, path in modules().items()
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == "time")
+    }
+    others = {module for module in importing if not module.startswith(apart)}
+    below = {"files.layout", "files.leftovers"}  # the room of clocks
+    assert others == {"process.clock", "windows.noted_steps"} | below
+
+
 def test_there_is_one_broad_except() -> None:
     """Failures are caught broadly by the wall alone, before it is there, and as one is said."""
     broad = []

@@ -48,15 +48,19 @@ def test_steps_of_several_threads(tmp_path: Path) -> None:
         assert len({e["tid"] for e in seen if e.get("cat") == "cpu_op"}) > 1
 
 
-def test_a_thread_for_each_request(tmp_path: Path) -> None:
-    """A window outlives the thread that opened it, and counts each thread's one step."""
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
+    """A window outlives the thread that opened it, and counts each thread's one step.
+
+    The system gives the next thread the number of the one before: of which the calls were traced.
+    """
     run(
         tmp_path,
-        """
+        f"""
         def request():
             work()
             dp.step()
-        window_of = threading.Thread(target=lambda: window(active=5))
+        window_of = threading.Thread(target=lambda: window(active=5, with_stack={with_stack}))
         window_of.start()
         window_of.join()
         for _ in range(9):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -23,6 +22,7 @@ from dynprof.coordination.messages import (
     Withdrawal,
 )
 from dynprof.coordination.wire import MOST_BYTES, lines_of, message_of, to_text
+from dynprof.process import clock
 
 ALL: list[Message] = [
     Proposal(1, '{"active": "\N{SNOWMAN}\n"}', 1.5, 30.0),
@@ -95,6 +95,6 @@ def test_other_threads_go_on_while_what_many_say_is_read(monkeypatch: pytest.Mon
     """Its thread hands the interpreter on by itself: asked for it, it would do so 5 ms later."""
     breaths: list[float] = []
     monkeypatch.setattr(wire, "AT_A_TIME_S", 0.0)
-    monkeypatch.setattr(time, "sleep", breaths.append)
+    monkeypatch.setattr(clock.time, "sleep", breaths.append)
     lines_of(Reply, f"{to_text(Reply(0))}\n".encode() * 5)
     assert breaths == [wire.BREATH_S] * 5

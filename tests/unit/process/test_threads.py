@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.process import threads
 from dynprof.process.threads import STACK, own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("asked", [0, 32_768, STACK // 2, STACK * 4])
@@ -21,3 +26,65 @@ def test_the_job_keeps_the_stack_size_that_it_asked_for(asked: int) -> None:
     finally:
         after = threading.stack_size(before)
     assert (ran, after) == ([1], asked)
+
+
+def test_a_thread_of_ours_has_a_stack_that_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the job wants for its own."""
+    begun_with: list[int] = []
+
+    def begin(*_: object, **__: object) -> int:
+        begun_with.append(threading.stack_size())
+        return 0
+
+    monkeypatch.setattr(threads, "START_S", 0.01)
+    for name in BEGINNING:
+        if hasattr(threading, name):
+            monkeypatch.setattr(threading, name, begin)
+    before = threading.stack_size(32_768)
+    try:
+        with pytest.raises(RuntimeError, match="has not begun"):
+            own_thread(print, "dynprof-test").start()
+    finally:
+        threading.stack_size(before)
+    assert begun_with == [STACK]
+
+
+BEGINNING = ("_start_new_thread", "_start_joinable_thread")
+"""How the system is asked for a thread, up to Python 3.12 and from 3.13 on."""
+
+
+def test_a_thread_that_dies_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does for want of memory: nobody waits for ever, or finds it among the living."""
+    ran: list[int] = []
+    begun: list[Callable[[], None]] = []
+
+    def begin(bootstrap: Callable[[], None], *_: object, **__: object) -> int:
+        begun.append(bootstrap)
+        return 0
+
+    monkeypatch.setattr(threads, "START_S", 0.01)
+    for name in BEGINNING:
+        if hasattr(threading, name):
+            monkeypatch.setattr(threading, name, begin)
+    thread = own_thread(lambda: ran.append(1), "dynprof-test")
+    with pytest.raises(RuntimeError, match="has not begun"):
+        thread.start()
+    assert thread not in threading.enumerate()
+    thread.run()  # it only took long: what it was to do is no more waited for
+    assert (len(begun), ran) == (1, [])
+
+
+def test_no_memory_between_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes round by round goes on, once there is some."""
+    monkeypatch.setattr(threads, "AGAIN_S", 0.001)
+    rounds: list[int] = []
+
+    def go_round() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise MemoryError
+
+    thread = own_thread(go_round, "dynprof-test")
+    thread.start()
+    thread.join()
+    assert rounds == [0, 1, 2]
