@@ -63,6 +63,7 @@ class FakeBackend:
         in_the_way: What ``obstacle()`` returns.
         hesitates: What ``hesitation()`` returns.
         only_notes_steps: Whether its recordings are told of steps later.
+        takes: What ``saving_takes()`` returns.
         recordings: Every recording made, in order.
     """
 
@@ -72,6 +73,7 @@ class FakeBackend:
     in_the_way: str | None = None
     hesitates: str | None = None
     only_notes_steps: bool = False
+    takes: float = 1.0
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
@@ -94,6 +96,10 @@ class FakeBackend:
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.hesitates
+
+    def saving_takes(self, plan: Plan) -> float:  # noqa: ARG002
+        """Return what the test set."""
+        return self.takes
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> FakeRecording:  # noqa: ARG002
         """Make a recording."""

@@ -30,6 +30,7 @@ class Job:
         *,
         hold: bool = False,
         memory_mb: list[float] | None = None,
+        free_mb: float = 1e6,
         steps: str | float = "script",
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,7 @@ class Job:
             (self.backend,),
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
+            free_mb=lambda: free_mb,
         )
         self.session = Session(
             process,

@@ -153,6 +153,9 @@ class Backend(Protocol):
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""
 
+    def saving_takes(self, plan: Plan) -> float:
+        """Say how many times the memory of its events a recording may come to while it is saved."""
+
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:
         """Turn the profiler on, for the warm-up; runs on the training thread.
 

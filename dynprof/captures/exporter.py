@@ -20,6 +20,7 @@ from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
 from dynprof.process.clock import time
 from dynprof.process.flags import Flag
+from dynprof.process.memory import give_back, resident_mb
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from dynprof.backends.base import Recording, Saved
     from dynprof.captures.manifest import Manifest
     from dynprof.files.layout import Layout
+
+KEPT_MB = 500.0
+"""So much a capture may leave with the allocator, for the next one."""
 
 Attempt = Callable[[str, Callable[[], object]], Exception | None]
 
@@ -148,6 +152,7 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
+            before_mb = resident_mb()
             try:
                 if not export.is_taken:
                     export.is_taken = True
@@ -156,6 +161,8 @@ class Exporter:
             finally:  # also where memory is wanting for what lies around these
                 self._rest(export)
             del export  # the recording holds the events of the whole window
+            if resident_mb() > before_mb + KEPT_MB:
+                give_back()
 
     def _leave_to_others(self, export: Export) -> None:
         if wait_s := export.wait_s:

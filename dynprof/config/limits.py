@@ -29,7 +29,8 @@ class Limits(Section):
             gt=0,
             le=1e9,
             description="Close at the first step end at which this process has grown by this "
-            "many MB (10^6 bytes) of resident memory since the window opened; asked every 50 ms, "
+            "many MB (10^6 bytes) of resident memory since the window opened, or at which to save "
+            "what it has could take more than half of the memory that is free; asked every 50 ms, "
             "every 250 ms where marks alone are recorded.",
         ),
         SAME,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dynprof.windows.open_window import OpenWindow
+    from dynprof.windows.this_process import ThisProcess
 
 LOOK_EVERY_S = 0.05
 """The system is asked for the memory so often at most: it takes as long as a hundred marks."""
+LITTLE_MB = 256.0
+"""For less nobody looks at what is free."""
+SHARE = 0.5
+"""So much of what is free a capture may take while it is saved."""
 STAYS_AWAY_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
 
@@ -50,13 +53,13 @@ def why_forgotten(current: OpenWindow, now_s: float) -> str:
     return f"{text}, and no step has ended for {still_s:.0f} s"
 
 
-def why_early(current: OpenWindow, now_s: float, memory_mb: Callable[[], float]) -> str:
+def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
     """Return which limit of its config an open window has passed; empty where none.
 
     Args:
         current: The window.
         now_s: Monotonic time.
-        memory_mb: Returns the resident memory of the process.
+        process: Which knows its memory.
     """
     limits = current.request.config.limits
     seconds = now_s - current.opened_s
@@ -64,8 +67,16 @@ def why_early(current: OpenWindow, now_s: float, memory_mb: Callable[[], float])
         return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
     if limits.max_memory_mb is None or now_s - current.asked_s < LOOK_EVERY_S:
         return ""
-    current.asked_s, grown_mb = now_s, memory_mb() - current.memory_mb
+    current.asked_s, grown_mb = now_s, process.memory_mb() - current.memory_mb
     if grown_mb > limits.max_memory_mb:
         text = f"the process grew by {grown_mb:.0f} MB"
         return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
-    return ""
+    return _why_no_room(grown_mb, grown_mb * (current.saving_takes - 1), process)
+
+
+def _why_no_room(grown_mb: float, more_mb: float, process: ThisProcess) -> str:
+    """Say why what is recorded could not be saved if it became more; empty where it could."""
+    if more_mb < LITTLE_MB or more_mb < SHARE * (free_mb := process.free_mb()):
+        return ""
+    text = f"the process grew by {grown_mb:,.0f} MB; saving that may take {more_mb:,.0f} MB more"
+    return f"{text}, and {free_mb:,.0f} MB are free"

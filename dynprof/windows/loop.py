@@ -222,7 +222,7 @@ class Loop:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
     def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
-        return self._inbox.order or why_early(current, now_s, self._process.memory_mb)
+        return self._inbox.order or why_early(current, now_s, self._process)
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting

@@ -68,6 +68,11 @@ class OpenWindow:
         self.step, self.moved_s = self.opened_step, self.opened_s
 
     @property
+    def saving_takes(self) -> float:
+        """How many times the memory of its events it may take to save them."""
+        return self.backend.saving_takes(self.request.plan)
+
+    @property
     def activities(self) -> tuple[str, ...]:
         """What was watched."""
         asked = self.request.plan.activities

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import psutil
-
 from dynprof.files.destination import destination
 from dynprof.process.clock import SystemClock
+from dynprof.process.memory import free_mb, resident_mb
 from dynprof.requests.edits import read
 
 if TYPE_CHECKING:
@@ -28,17 +26,6 @@ if TYPE_CHECKING:
     from dynprof.requests.request import Request
 
 
-def resident_mb() -> float:
-    """Return the resident memory of this process in MB (10^6 bytes)."""
-    return float(_process(os.getpid()).memory_info().rss) / 1e6
-
-
-@functools.lru_cache(maxsize=1)
-def _process(pid: int) -> psutil.Process:
-    """Return a process to ask; each recorded step asks, and to make one takes twice as long."""
-    return psutil.Process(pid)
-
-
 @dataclass
 class ThisProcess:
     """What a process is, and how it looks at itself; tests replace parts of it.
@@ -49,6 +36,7 @@ class ThisProcess:
         backends: The profilers, those that ``auto`` prefers first.
         clock: Tells the time.
         memory_mb: Returns its resident memory in MB (10^6 bytes).
+        free_mb: Returns how many MB it may still get.
         store: That of all ranks, where the script gave one.
     """
 
@@ -57,6 +45,7 @@ class ThisProcess:
     backends: tuple[Backend, ...]
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
+    free_mb: Callable[[], float] = free_mb
     store: object = None
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False

@@ -1,0 +1,81 @@
+"""What memory this process has, what it may still get, and giving back what it needs no more."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MB = 1e6
+_MINE = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_OF_VERSION = {
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""The limit of a control group, what it uses, and what of that is a cache of files that can go:
+Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
+
+
+def resident_mb() -> float:
+    """Return the resident memory of this process in MB (10^6 bytes)."""
+    return float(_process(os.getpid()).memory_info().rss) / _MB
+
+
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    """Return a process to ask; each recorded step asks, and to make one takes twice as long."""
+    return psutil.Process(pid)
+
+
+def free_mb() -> float:
+    """Return how many MB (10^6 bytes) this process may still get, beside its like on the machine.
+
+    That is what the machine has, or the control group of a container allows, shared among as many
+    processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``).
+    """
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    machine = psutil.virtual_memory().available
+    return min([machine, *_left_in_groups()]) / _MB / max(1, int(here) if here.isdecimal() else 1)
+
+
+def give_back() -> None:
+    """Give the system the memory that the allocator keeps for later; glibc's can.
+
+    A thread that allocates meanwhile may wait: some tenth of a second for each GB that is free in
+    pieces.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _left_in_groups() -> Iterator[int]:
+    for version, folder in _groups():
+        limit, used, cache = _OF_VERSION[version]
+        with contextlib.suppress(OSError, ValueError):  # "max", or there is no such file
+            most = int((folder / limit).read_text())
+            facts = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+            yield max(0, most - int((folder / used).read_text()) + int(facts.get(cache, 0)))
+
+
+def _groups() -> Iterator[tuple[int, Path]]:
+    """Return the groups that this process is in, each with those around it."""
+    with contextlib.suppress(OSError):
+        for line in _MINE.read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            if names == "":
+                version, root = 2, _GROUPS
+            elif "memory" in names.split(","):
+                version, root = 1, _GROUPS / "memory"
+            else:
+                continue
+            inner = root / path.lstrip("/")
+            yield from ((version, place) for place in (inner, *inner.parents) if root <= place)
