@@ -6,6 +6,6 @@ of the script that a warning is about. Decides nothing, and keeps no state of a 
 ``fresh_interpreter``, ``side_process``, ``package_files``, ``greenlets``, ``interruptions``,
 ``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
 ``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections``,
-``profile_functions``, ``flags``, ``one_at_a_time``, ``descriptors``, ``stack_room``, ``unwatched``
-and ``process_end``.
+``profile_functions``, ``flags``, ``one_at_a_time``, ``descriptors``, ``stack_room``, ``unwatched``,
+``memory`` and ``process_end``.
 """
