@@ -21,7 +21,10 @@ from dynprof.analysis.findings.culprits import (
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of, users_frames
-from dynprof.analysis.measures.critical_path.critical_path import main_thread
+from dynprof.analysis.measures.critical_path.critical_path import (
+    main_thread,
+    step_threads,
+)
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
 
 _MANY_OPERATORS = 500
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
@@ -163,13 +167,24 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] - steps.idle_in(causes)
     lines = functions_named(between(measured, steps, united(steps.busy, causes)))
-    stacks = measured.trace.category(FRAMES).any()
-    look = "See in the flame graph" if stacks else "Record with_stack to see"
     return Finding(
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
-        f"{look} which functions; loops over tensors, logging and .item() are the usual ones.",
+        _how_to_see_functions(measured.trace),
+    )
+
+
+def _how_to_see_functions(trace: Trace) -> str:
+    usual = "loops over tensors, logging and .item() are the usual ones."
+    frames = trace.category(FRAMES)
+    if not frames.any():
+        return f"Record with_stack to see which functions; {usual}"
+    if np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() > 0.5:
+        return f"See in the flame graph which functions; {usual}"
+    return (
+        "The threads of these steps began within the window, and torch has stacks of older ones "
+        "alone: record --backend python, or have a pool of threads serve."
     )
 
 
@@ -196,7 +211,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not steps.on_host:
         mine = mine & (measured.trace.spans["device"] == steps.device)
     elif not measured.trace.category(OPERATORS).any():  # other threads mostly wait, all the while
-        mine = mine & (measured.trace.spans["thread"] == main_thread(measured.trace))
+        mine = mine & np.isin(measured.trace.spans["thread"], step_threads(measured.trace))
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)

@@ -39,6 +39,8 @@ from dynprof.analysis.reading.categories import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from dynprof.analysis.measures.critical_path.graph import Graph
     from dynprof.analysis.measures.critical_path.parts import PathTimes
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
@@ -152,10 +154,22 @@ def _span(marked: list[Marked]) -> tuple[int, int]:
     return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
+def step_threads(trace: Trace) -> Numbers:
+    """Return the threads that end steps, each of which does a part of the work; else the main one.
+
+    A server's each end their own.
+    """
+    found: Numbers = np.unique(trace.spans["thread"][_step_marks(trace)])
+    return found if len(found) else np.array([main_thread(trace)], np.int64)
+
+
+def _step_marks(trace: Trace) -> NDArray[np.bool_]:
+    return trace.category(STEP_LABELS) & trace.named(lambda name: name.startswith(STEP))
+
+
 def main_thread(trace: Trace) -> int:
     """Return the thread of the steps, else the first that does anything; -1 where none does."""
-    steps = trace.category(STEP_LABELS) & trace.named(lambda name: name.startswith(STEP))
-    for chosen in (steps, trace.category(OPERATORS), trace.category(LAUNCHES)):
+    for chosen in (_step_marks(trace), trace.category(OPERATORS), trace.category(LAUNCHES)):
         if chosen.any():
             return int(trace.spans["thread"][chosen.argmax()])
     return UNKNOWN

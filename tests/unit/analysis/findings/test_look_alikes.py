@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.analysis.measures.code.user_code import function_of
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.unit.analysis.findings.given_spans import HEALTHY, MS, STEP_MS, Span, found, measured
 from tests.unit.analysis.findings.planted import (
     BUSY,
@@ -173,6 +175,42 @@ def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:
     said = found(measured(tmp_path, spans, *waits))
     assert list(said) == ["crunch (train.py:3) takes the most"]
     assert said["crunch (train.py:3) takes the most"].share == pytest.approx(0.8)
+
+
+def of_a_server(path: Path, threads: int, spans: list[Span], with_frames: int = 0) -> MeasuredTrace:
+    """Write steps that threads end by turns, each in the same spans; some threads have frames."""
+    frame: Span = ("train.py(3): work", "python_function", 0, 90)
+    events = [
+        {"ph": "X", "pid": 1, "tid": number % threads, "name": f"ProfilerStep#{number}",
+         "cat": "user_annotation", "ts": number * STEP_MS * MS, "dur": STEP_MS * MS}
+        for number in range(12)
+    ] + [
+        {"ph": "X", "pid": 1, "tid": number % threads, "name": name, "cat": category,
+         "ts": (number * STEP_MS + since) * MS, "dur": took * MS}
+        for number in range(12)
+        for name, category, since, took in [*spans, *[frame] * (number % threads < with_frames)]
+    ]  # fmt: skip
+    trace = path / "a.trace.json"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    return MeasuredTrace(trace)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 12])
+def test_threads_that_each_end_steps(tmp_path: Path, threads: int) -> None:
+    """Of plain Python: what all of them did is in the steps, not that of the first alone."""
+    spans: list[Span] = [("time.sleep", "FEE", 0, 80)]
+    said = found(of_a_server(tmp_path, threads, spans))["time.sleep takes the most"]
+    assert said.detail == "1 of them in a step takes 80 ms."
+
+
+@pytest.mark.parametrize(
+    ("with_frames", "advice"), [(0, "with_stack"), (1, "--backend python"), (6, "flame graph")]
+)
+def test_stacks_of_threads_that_have_none(tmp_path: Path, with_frames: int, advice: str) -> None:
+    """Of those that begin within a window torch has none: nobody finds their functions there."""
+    spans: list[Span] = [("aten::mm", "cpu_op", 0, 10)]
+    said = found(of_a_server(tmp_path, 6, spans, with_frames))
+    assert advice in said["Python between the operators"].advice
 
 
 def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
