@@ -60,9 +60,9 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
     and the like. All of it is explained in docs/settings.md, and by your editor in the config.
 
     Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
-    2: there is no config; 3: no process watches the directory; 4: refused, superseded or failed;
-    5: a rank died, stands still, or was not there in time; 6: none of the live ranks is asked;
-    130: Ctrl-C.
+    2: there is no config; 3: no process watches the directory; 4: refused, superseded, cancelled
+    or failed, or another rank leads; 5: a rank died, stands still, takes no part or was not there
+    in time; 6: none of the live ranks is asked; 130: Ctrl-C.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """

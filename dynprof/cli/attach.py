@@ -66,8 +66,8 @@ def attach(
     here where the job has none of its own. Steps end with those of its optimizer, unless --step-on
     names something else.
 
-    Exit code 0: it watches; 1: --step-on names nothing; 3: there is no such process; 4: it cannot
-    be reached, or watches already.
+    Exit code 0: it watches; 1: --step-on is nothing that could end steps; 3: there is no such
+    process; 4: it cannot be reached, or watches already.
 
     Example: dynprof attach 12345 --config prof_config
     """

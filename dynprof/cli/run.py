@@ -42,8 +42,8 @@ def run(
     The job is executed in the place of this command; its arguments, exit code, signals and
     tracebacks are its own.
 
-    Exit code 1: --step-on names nothing; 2: there is no such script or program, or the directory
-    cannot be used; else the job's.
+    Exit code 1: --step-on is nothing that could end steps; 2: there is no such script or program,
+    or the directory cannot be used; else the job's.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """

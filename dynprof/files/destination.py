@@ -114,12 +114,14 @@ def placed(root: Path, place: str) -> str:
 
 
 def why_no_destination(prof_dir: str) -> str:
-    """Say what is wrong with a URL; nothing where it may be used, or is none.
+    """Say what is wrong with a URL; nothing where it may be used, or is meant for none.
 
     Credentials are the environment's: what stands in a config is in logs and manifests as well.
     """
     if not is_url(prof_dir):
-        return ""
+        scheme, colon, _ = prof_dir.partition(":/")
+        meant = colon and scheme in FILE_SYSTEMS
+        return f"a URL has two slashes: write {scheme}://bucket/path" if meant else ""
     scheme, _, rest = prof_dir.partition("://")
     if scheme not in FILE_SYSTEMS:
         known = ", ".join(f"{name}://" for name in FILE_SYSTEMS)

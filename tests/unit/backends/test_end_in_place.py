@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -11,10 +12,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from dynprof.backends import end_in_place as module
-from dynprof.backends import torch_recording
+from dynprof.backends import operator_arguments, torch_recording
 from dynprof.backends.detached_close import Taken
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.torch_recording import TorchRecording
+from dynprof.backends.unfinished_operators import UNFINISHED
 
 UNTRACED, LEFT, ENDED = "no thread calls it any more", "each has left it", "torch frees it"
 
@@ -86,3 +88,27 @@ def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str])
     recording.orphan()
     KINETO.wait(30)
     assert order == [UNTRACED, LEFT, ENDED]
+
+
+def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
+    order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which only the trace would have told: the next windows record their own thread alone."""
+    monkeypatch.setattr(UNFINISHED, "suppose", lambda: order.append("supposed"))
+    recording = lost(None, order)
+    recording._unread = True  # all threads were recorded, and nobody has read the events
+    recording.discard()
+    assert order == [UNTRACED, LEFT, ENDED, "supposed"]
+
+
+def test_a_file_of_operators_ends_once_each_thread_has_left_it(
+    order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch closes it at once, and whoever is amid an operator would write there."""
+    monkeypatch.setattr(operator_arguments, "let_others_leave", lambda: order.append(LEFT))
+    arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
+    arguments._ending, arguments._unwrap = threading.RLock(), lambda: None
+    arguments._observer = Mock(is_registered=True)
+    arguments._observer.unregister_callback = lambda: order.append(ENDED)
+    arguments.end()
+    assert order == [LEFT, ENDED]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from dynprof.backends import forks
 from dynprof.backends.forks import _Gate
 
 
@@ -63,3 +65,26 @@ def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
     assert gate_of_child._lock is not old
     over.set()
     thread.join()
+
+
+def test_a_fork_waits_until_busy_threads_have_learnt_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some milliseconds after a profiler was opened or closed, and not at all long after that."""
+    now_s, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now_s[0] += seconds
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(forks, "time", clock)
+    gate = _Gate()
+    for pause_s, waits in ((0.0, True), (0.01, True), (1.0, False)):
+        slept.clear()
+        with gate.change():
+            pass
+        now_s[0] += pause_s
+        gate.begin_fork()
+        gate.end_fork()
+        assert sum(slept) == pytest.approx(forks.NEWS_S - pause_s if waits else 0)

@@ -70,6 +70,7 @@ def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -
         ("s3://me:secret@bucket/x", "a URL with credentials or parameters"),
         ("s3://bucket/x?key=secret", "a URL with credentials or parameters"),
         ("s3://bucket/x#frag", "a URL with credentials or parameters"),
+        ("s3:/me:secret@bucket/x", "a URL has two slashes: write s3://bucket/path"),
         ("s3://", "this URL names no place"),
         ("s3:///", "this URL names no place"),
         ("s3://bucket/a/../b", "this URL names no place"),
