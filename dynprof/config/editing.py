@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
@@ -12,11 +14,15 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config import parse_config, read_source
+from dynprof.config.jsontext import join, read_json
+from dynprof.errors import ConfigError
 from dynprof.process.clock import time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from dynprof.errors import Problem
 
 PATIENCE_S = 10.0
 """A command holds the lock for milliseconds."""
@@ -89,9 +95,24 @@ def change(
     for keys, value in changes.items():
         _set(document, keys, value)
     after = (json.dumps(document, indent=_indent(text), ensure_ascii=False) + "\n").encode()
-    parse_config(after)
+    try:
+        parse_config(after)
+    except ConfigError as error:
+        raise ConfigError(_as_it_stands(error.problems, text, changes)) from None
     _replace(path, after)
     return after
+
+
+def _as_it_stands(
+    problems: Iterable[Problem], text: str, changes: Mapping[tuple[str, ...], Any]
+) -> Iterator[Problem]:
+    """Return problems with their places in the file as it is; what was to be set has none there."""
+    places = read_json(text).places
+    set_here = {functools.reduce(join, keys, "") for keys in changes}
+    for problem in problems:
+        is_there = problem.pointer and problem.pointer not in set_here
+        line, column = places.get(problem.pointer, (0, 0)) if is_there else (0, 0)
+        yield dataclasses.replace(problem, line=line, column=column)
 
 
 def _is_object(text: str) -> bool:
