@@ -17,7 +17,7 @@ from dynprof.cli.whole_job import tell_of_all
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
 from dynprof.journal.journal import printable
-from dynprof.journal.status import HEARTBEAT_S, JobStatus, Status, WindowStatus
+from dynprof.journal.status import HEARTBEAT_S, NOBODY_YET, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,7 +235,9 @@ def _standing_still(status: Status | None, how: str) -> str:
     what = {"stuck": "its step counter has stood still", "starting": "it is in its first step"}
     if status is None or how not in what:
         return ""
-    return f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
+    text = f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
+    nobody = how == "starting" and status.steps_from.startswith(NOBODY_YET)
+    return f"{text}, and its steps come from {status.steps_from}" if nobody else text
 
 
 def _ended(how: str) -> str:

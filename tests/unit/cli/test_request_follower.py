@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.cli.outcome import LOST, UNSERVED
-from dynprof.cli.request_follower import Follower
+from dynprof.cli.request_follower import Follower, _standing_still
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
+from dynprof.journal.status import LEADS, NOBODY_YET, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,3 +198,13 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     code, said = told(tmp_path, capsys, alive(0, saved, job=job), alive(1))
     assert (code, said.splitlines()[1:]) == (LOST, [f"rank 1: {why}"])
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
+
+
+def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
+    """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
+    status = Status("waiting", heartbeat=time.time(), still_s=51.0)
+    why = f"{NOBODY_YET}: no step has ended in 30 s: dp.step() was not called"
+    said = _standing_still(status, "starting")
+    assert said == "; it is in its first step for 51 s"
+    forgotten = dataclasses.replace(status, steps_from=why)
+    assert _standing_still(forgotten, "starting") == f"{said}, and its steps come from {why}"
