@@ -79,4 +79,4 @@ def _why_no_room(grown_mb: float, more_mb: float, process: ThisProcess) -> str:
     if more_mb < LITTLE_MB or more_mb < SHARE * (free_mb := process.free_mb()):
         return ""
     text = f"the process grew by {grown_mb:,.0f} MB; saving that may take {more_mb:,.0f} MB more"
-    return f"{text}, and {free_mb:,.0f} MB are free"
+    return f"{text}, and {free_mb:,.0f} MB are free; limits.max_memory_mb null lets it go on"

@@ -40,7 +40,8 @@ def test_what_could_not_be_saved_is_closed_early(tmp_path: Path) -> None:
     (manifest,) = job.manifests()
     assert manifest.steps.recorded == 11
     assert manifest.reason == (
-        "the process grew by 9 MB; saving that may take 621 MB more, and 1,000 MB are free"
+        "the process grew by 9 MB; saving that may take 621 MB more, and 1,000 MB are free; "
+        "limits.max_memory_mb null lets it go on"
     )
 
 
