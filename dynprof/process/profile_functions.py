@@ -14,19 +14,26 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
+from dynprof.process.clock import time
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _WORDS = 32
 """So many words of a thread's state are looked through; there are more."""
 _BEFORE = 2
 """So many words before what a function is given stands where it is."""
+_MADE_AT = (3 if sys.version_info >= (3, 11) else 2) * _WORD
+"""There a state has what is not 0 once it is made whole: from Python 3.11 on, which puts it into
+the list before, that it is; else the interpreter."""
+_LOOKS, _LOOK_AGAIN_S = 1000, 0.0001
+"""To make one takes a microsecond, and as long as the system keeps its thread from a processor."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +78,17 @@ class ProfileFunction:
 
     def put_on_all(self) -> None:
         """Have all threads call it that call none."""
-        states, again = itertools.tee(_states())
-        free = map(operator.not_, _words(states, self.at))
-        _put(itertools.compress(again, free), self.address, id(self.given))
+        put = partial(_put, address=self.address, given=id(self.given))
+        _change(lambda states: map(operator.not_, _words(states, self.at)), put)
 
     def take_off_all(self) -> None:
         """Have no thread call it any more, and leave alone who calls another one."""
-        states, again = itertools.tee(_states())
-        theirs = map(operator.eq, _words(states, self.at), repeat(self.address))
-        _take_off(itertools.compress(again, theirs), self.at)
+        _change(partial(_have, at=self.at, word=self.address), partial(_take_off, at=self.at))
 
     def take_off_given(self) -> None:
         """Have no thread call it with what this one is given."""
-        states, again = itertools.tee(_states())
-        given = _words(states, self.at + _BEFORE * _WORD)
-        theirs = map(operator.eq, given, repeat(id(self.given)))
-        _take_off(itertools.compress(again, theirs), self.at)
+        theirs = partial(_have, at=self.at + _BEFORE * _WORD, word=id(self.given))
+        _change(theirs, partial(_take_off, at=self.at))
 
 
 class CallsOfThread:
@@ -129,7 +131,33 @@ def audited() -> str:
 
 def take_off_each() -> None:
     """Have no thread call any profile function: what Python 3.12 has a function for."""
-    _put(_states(), None, None)
+    _change(lambda states: map(bool, states), _put)
+
+
+def _change(
+    chosen: Callable[[Iterator[int]], Iterator[bool]],
+    change: Callable[[Iterator[int]], Iterator[object]],
+) -> None:
+    """Change the states of those threads that are chosen, again while one was but half made.
+
+    A thread that C begins, or that ends one of VizTracer's, makes its state without the GIL, and
+    puts it into the list first, where Python 3.11 would crash of changing it. Those behind it are
+    not to be seen yet either.
+    """
+    for _ in range(_LOOKS):
+        made: dict[int, bool] = {}
+        every, marks, looked, again = itertools.tee(_states(), 4)
+        is_made = map(made.setdefault, every, map(bool, _words(marks, _MADE_AT)))
+        wanted = map(operator.and_, is_made, chosen(looked))
+        with no_collection():
+            deque(change(itertools.compress(again, wanted)), maxlen=0)
+        if all(made.values()):
+            return
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _have(states: Iterator[int], at: int, word: int) -> Iterator[bool]:
+    return map(operator.eq, _words(states, at), repeat(word))
 
 
 def _states() -> Iterator[int]:
@@ -151,19 +179,16 @@ def _words(states: Iterator[int], at: int) -> Iterator[int | None]:
     return map(operator.attrgetter("value"), map(ctypes.c_void_p.from_address, places))
 
 
-def _take_off(states: Iterator[int], at: int) -> None:
+def _take_off(states: Iterator[int], at: int) -> Iterator[object]:
     if not audited():
-        _put(states, None, None)
-        return
+        return _put(states)
     # Without a word to Python, which goes on to look there for one.
     here, again = itertools.tee(map(_Words.from_address, map(operator.add, states, repeat(at))))
-    changes = zip(
+    return zip(
         map(setattr, here, repeat("function"), repeat(None)),
         map(setattr, again, repeat("given"), repeat(None)),
         strict=True,
     )
-    with no_collection():
-        deque(changes, maxlen=0)
 
 
 class _Words(ctypes.Structure):
@@ -176,10 +201,10 @@ class _Words(ctypes.Structure):
     )
 
 
-def _put(states: Iterator[int], address: int | None, given: int | None) -> None:
-    put = _function("_PyEval_SetProfile", 3)
-    with no_collection():
-        deque(map(put, states, repeat(address), repeat(given)), maxlen=0)
+def _put(
+    states: Iterator[int], address: int | None = None, given: int | None = None
+) -> Iterator[object]:
+    return map(_function("_PyEval_SetProfile", 3), states, repeat(address), repeat(given))
 
 
 def _function(name: str, arguments: int) -> Any:
