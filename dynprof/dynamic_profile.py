@@ -267,8 +267,7 @@ def disabled() -> bool:
 
 def _running(name: str) -> Session | None:
     if _session is None and not disabled():
-        when = "before dynprof.init() or after shutdown()"
-        text = f"dynprof.{name}() was called {when}; it does nothing"
+        text = f"dynprof.{name}() was called before init() or after shutdown(); it does nothing"
         warnings.warn(text, stacklevel=3)
     return _session
 

@@ -14,8 +14,8 @@ from dynprof.backends import cupti
 from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
+from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 

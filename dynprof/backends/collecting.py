@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

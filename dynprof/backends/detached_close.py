@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.quiescence import let_operators_end, let_others_leave
+from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

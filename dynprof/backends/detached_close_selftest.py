@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from dynprof.backends.detached_close import find, library
 from dynprof.backends.torch_features import experimental_config, has
 from dynprof.backends.trace_writing import writer_of
+from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import open_regular
-from dynprof.process.clock import time
 from dynprof.process.fresh_interpreter import command, environment
 from dynprof.process.threads import own_thread
 

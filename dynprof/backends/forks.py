@@ -26,8 +26,8 @@ from dynprof.backends.detached_close import find, library
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
+from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.clock import time
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.profile_functions import is_noting_a_call
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.closing import COLLECTOR
 from dynprof.backends.collecting import Collecting
 from dynprof.backends.detached_close import records_everywhere
+from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.clock import time
 from dynprof.companions import Companions, companions_for
-from dynprof.process.clock import time
 from dynprof.requests.capabilities import MARKS, Capabilities
 
 if TYPE_CHECKING:

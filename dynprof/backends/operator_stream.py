@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

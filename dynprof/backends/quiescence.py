@@ -14,7 +14,7 @@ import itertools
 import threading
 from pathlib import Path
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.process.interruptions import but_for_signals
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import discard
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
+from dynprof.clock import time
 from dynprof.errors import describe
 from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.memory import give_back, resident_mb
 from dynprof.process.thread_switching import brisk_switching

@@ -11,11 +11,11 @@ import psutil
 import typer
 
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
+from dynprof.clock import local
 from dynprof.errors import CaptureError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.status import Status, load_status
 from dynprof.launch.watched_processes import watched_process
-from dynprof.process.clock import local
 
 LIVE = ("alive", "starting", "stuck")
 

@@ -8,8 +8,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.companions.base import Companion, named_track
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from dynprof.companions.base import Event, Events

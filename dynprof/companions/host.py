@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.clock import time
 from dynprof.companions.base import Companion
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 

@@ -13,10 +13,10 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from dynprof.clock import time
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

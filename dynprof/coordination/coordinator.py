@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
@@ -19,7 +20,6 @@ from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 from dynprof.coordination.timed_store import TimedStore
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread

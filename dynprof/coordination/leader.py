@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, why_not
 from dynprof.coordination.messages import Opening, Withdrawal
 from dynprof.coordination.pace import Pace
@@ -13,7 +14,6 @@ from dynprof.coordination.roll import LOOK_AGAIN_S, ON_THE_WAY, SOON_S, Roll
 from dynprof.coordination.start_step import Place, start_step
 from dynprof.coordination.step_numbers import far_apart, perhaps_otherwise, renumbered
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError, Told
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

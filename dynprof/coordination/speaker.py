@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.coordination.job_store import (
     DIRECT_RANKS,
     JOINED,
@@ -25,7 +26,6 @@ from dynprof.coordination.job_store import (
 from dynprof.coordination.messages import Joined, Message, Parted, Rejoin, Reply
 from dynprof.coordination.pace import FIRST_PAUSE_S, Pace, first_pause_s
 from dynprof.coordination.wire import coming_and_going, lines_of, to_text
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

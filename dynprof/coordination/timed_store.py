@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynprof.clock import time
 from dynprof.coordination.job_store import beneath
-from dynprof.process.clock import time
 from dynprof.process.connections import Connection, connections
 
 if TYPE_CHECKING:

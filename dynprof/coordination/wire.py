@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter
 
+from dynprof.clock import time
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.coordination.messages import (
     Joined,
@@ -19,7 +20,6 @@ from dynprof.coordination.messages import (
     Reply,
 )
 from dynprof.plural import counted
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

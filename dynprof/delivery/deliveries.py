@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.files.destination import OUTGOING
 from dynprof.files.leftovers import occupied
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.side_process import SideProcess
 from dynprof.process.threads import own_thread

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.clock import time
 from dynprof.config import parse_config
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed
 from dynprof.files.leftovers import OLD_S, is_free
 from dynprof.files.scratch_dirs import workshops
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

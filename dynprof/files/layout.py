@@ -12,11 +12,11 @@ import re
 import secrets
 import shutil
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dynprof.clock import time
 from dynprof.files.far_descriptors import opened
 from dynprof.files.who_may_change import who_else_may_change
 

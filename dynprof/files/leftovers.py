@@ -7,9 +7,9 @@ import fcntl
 import glob
 import os
 import shutil
-import time
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.files.far_descriptors import opened
 
 if TYPE_CHECKING:

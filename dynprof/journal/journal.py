@@ -18,12 +18,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.clock import time
 from dynprof.files.layout import FILE_MODE, Layout
 from dynprof.files.regular import descriptor_of, descriptor_of_own
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
-from dynprof.process.clock import time
 from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 

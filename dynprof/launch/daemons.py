@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.clock import time
 from dynprof.launch.which_process import leave_to_children
-from dynprof.process.clock import time
 from dynprof.process.threads import own_thread
 from dynprof.wall import StderrNotes, Wall
 

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
-from dynprof.process.clock import time
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """This process and the machine under it, as far as profiling has to know them.
 
-Tells the rank and the clocks, starts threads and interpreters of dynprof's own, and finds the line
-of the script that a warning is about. Decides nothing, and keeps no state of a session. Others use
-``rank``, ``process_group``, ``clock``, ``threads``, ``queues``, ``thread_switching``,
+Tells the rank, starts threads and interpreters of dynprof's own, and finds the line of the script
+that a warning is about. Decides nothing, and keeps no state of a session. Others use ``rank``,
+``process_group``, ``threads``, ``queues``, ``thread_switching``,
 ``fresh_interpreter``, ``side_process``, ``package_files``, ``greenlets``, ``interruptions``,
 ``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
 ``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections``,

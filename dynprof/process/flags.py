@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.process.queues import next_of
 
 _LOOK_AGAIN_S = 10.0

@@ -16,8 +16,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

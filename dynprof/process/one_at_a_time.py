@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:

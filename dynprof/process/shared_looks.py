@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from dynprof.clock import time
 from dynprof.files.layout import write_atomic
 from dynprof.files.regular import read_regular
-from dynprof.process.clock import time
 
 SILENT_S = 3.0
 """For so long the one that looks may say nothing before another does."""

@@ -12,8 +12,8 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.files.regular import descriptor_of
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

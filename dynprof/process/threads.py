@@ -11,7 +11,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

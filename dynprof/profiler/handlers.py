@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
+from dynprof.clock import time
 from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout, make_dir
-from dynprof.process.clock import time
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script

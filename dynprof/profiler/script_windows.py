@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
+from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
-from dynprof.process.clock import time
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.process_end import call_at_forked_end
 from dynprof.process.rank import find_rank

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import is_being_tested
 from dynprof.captures.exporter import Exporter
+from dynprof.clock import time
 from dynprof.config import Limits
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread

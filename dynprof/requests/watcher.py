@@ -13,8 +13,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Literal
 
+from dynprof.clock import time
 from dynprof.files.file_system import is_remote, kind_of
-from dynprof.process.clock import time
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.coordination.coordinator import Coordinator
 from dynprof.coordination.job_group import group_to_agree_in
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal
@@ -17,7 +18,6 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.plural import counted, listed_ranks
-from dynprof.process.clock import time
 from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
 from dynprof.session.job_windows import JobWindows

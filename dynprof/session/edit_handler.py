@@ -7,13 +7,13 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.clock import local
 from dynprof.errors import Problem, failed_at_it
 from dynprof.files.destination import destination
 from dynprof.files.layout import free_disk_mb
 from dynprof.files.scratch_dirs import note_scratch
 from dynprof.journal.journal import printable
 from dynprof.plural import counted
-from dynprof.process.clock import local
 from dynprof.process.greenlets import why_no_threads
 from dynprof.requests.capabilities import MARKS
 from dynprof.requests.edits import edit_of

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import WindowRecord
+from dynprof.clock import iso
 from dynprof.delivery.deliveries import Errand
 from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.process.clock import iso
 from dynprof.session.known_window import NAMED, KnownWindow
 from dynprof.version import __version__
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.journal.edit_outcomes import MOST
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Collection

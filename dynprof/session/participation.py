@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.config import parse_config
 from dynprof.coordination.messages import Profiler, Reply
 from dynprof.coordination.wire import in_utf_8
@@ -13,7 +14,6 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.journal import printable
-from dynprof.process.clock import time
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked

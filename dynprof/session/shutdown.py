@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:

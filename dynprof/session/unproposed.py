@@ -7,11 +7,11 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import time
 from dynprof.coordination.terms import LEADER
 from dynprof.coordination.wire import in_utf_8
 from dynprof.errors import CaptureError
 from dynprof.journal.status import load_status
-from dynprof.process.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

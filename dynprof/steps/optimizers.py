@@ -7,7 +7,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from dynprof.process.clock import time
+from dynprof.clock import time
 from dynprof.steps.iteration_ends import MOST_FIRES, IterationEnds
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
-    from dynprof.process.clock import Clock
+    from dynprof.clock import Clock
     from dynprof.steps.source import EndedSteps
 
 

@@ -15,8 +15,8 @@ from dynprof.steps.source import EndedSteps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.clock import Clock
     from dynprof.journal.journal import Journal
-    from dynprof.process.clock import Clock
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.source import Source
     from dynprof.steps.wish import Wish

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
-    from dynprof.process.clock import Clock
+    from dynprof.clock import Clock
     from dynprof.requests.inbox import Inbox
 
 AFTER_S = 10.0

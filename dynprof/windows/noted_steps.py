@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.process.clock import Clock
+    from dynprof.clock import Clock
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
 

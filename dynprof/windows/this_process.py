@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dynprof.clock import SystemClock
 from dynprof.files.destination import destination
-from dynprof.process.clock import SystemClock
 from dynprof.process.memory import free_mb, resident_mb
 from dynprof.requests.edits import read
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends import Backend, Recording
+    from dynprof.clock import Clock
     from dynprof.files.layout import Layout
-    from dynprof.process.clock import Clock
     from dynprof.process.rank import Rank
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.edits import Reading

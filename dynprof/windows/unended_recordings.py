@@ -9,7 +9,7 @@ from dynprof.process.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
     from dynprof.backends import Recording
-    from dynprof.process.clock import Clock
+    from dynprof.clock import Clock
     from dynprof.wall import Wall
     from dynprof.windows.open_window import OpenWindow
 

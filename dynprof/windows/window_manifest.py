@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
-from dynprof.process.clock import iso
+from dynprof.clock import iso
 from dynprof.version import __version__
 
 if TYPE_CHECKING:

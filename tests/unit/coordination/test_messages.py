@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dynprof import clock
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.coordination import wire
 from dynprof.coordination.messages import (
@@ -22,7 +23,6 @@ from dynprof.coordination.messages import (
     Withdrawal,
 )
 from dynprof.coordination.wire import MOST_BYTES, lines_of, message_of, to_text
-from dynprof.process import clock
 
 ALL: list[Message] = [
     Proposal(1, '{"active": "\N{SNOWMAN}\n"}', 1.5, 30.0),
