@@ -82,5 +82,6 @@ print(sum(one["complete"] for one in found))
 
 def test_windows_with_stacks_while_threads_of_c_begin(tmp_path: Path) -> None:
     """As a training's are, of autograd's."""
+    pytest.importorskip("torch", reason="torch is not installed")
     run(tmp_path, THREADS + WINDOWS.format(settings="with_stack=True") + END)
     assert len(manifests(tmp_path)) == 20
