@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 from dynprof.backends.torch import TAKES
 from tests.integration.scripts import manifests, run
 
