@@ -20,7 +20,7 @@ from dynprof.errors import describe
 from dynprof.files.layout import open_private, write_atomic, write_if_absent
 from dynprof.files.leftovers import occupied
 from dynprof.process.flags import Flag
-from dynprof.process.memory import give_back, resident_mb
+from dynprof.process.memory import give_back, grown_mb
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 
@@ -152,7 +152,7 @@ class Exporter:
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
-            before_mb = resident_mb()
+            before_mb = grown_mb()
             try:
                 if not export.is_taken:
                     export.is_taken = True
@@ -161,7 +161,7 @@ class Exporter:
             finally:  # also where memory is wanting for what lies around these
                 self._rest(export)
             del export  # the recording holds the events of the whole window
-            if resident_mb() > before_mb + KEPT_MB:
+            if grown_mb(before_mb) > KEPT_MB:
                 give_back()
 
     def _leave_to_others(self, export: Export) -> None:

@@ -30,6 +30,13 @@ def resident_mb() -> float:
     return float(_process(os.getpid()).memory_info().rss) / _MB
 
 
+def grown_mb(since_mb: float = 0.0) -> float:
+    """Return how much more that is; 0 where it cannot be told, for too many open files, say."""
+    with contextlib.suppress(OSError, psutil.Error):
+        return resident_mb() - since_mb
+    return 0.0
+
+
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> psutil.Process:
     """Return a process to ask; each recorded step asks, and to make one takes twice as long."""

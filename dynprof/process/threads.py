@@ -25,8 +25,9 @@ STACK = 1 << 20
 _AMPLE = 64 << 20
 """What a thread of the job's gets that starts as it is looked what it asked for: not too little."""
 
-START_S = 5.0
-"""For so long a thread may not have begun: without memory it dies before, and nobody is told."""
+LOOKS, LOOK_S = 50, 0.1
+"""So often is it looked whether a thread has begun, each time for so long: without memory it dies
+before that, and nobody is told. A process that is stopped meanwhile loses one look, not all."""
 AGAIN_S = 1.0
 
 _here = threading.local()
@@ -57,10 +58,10 @@ class _Thread(threading.Thread):
         """Start it.
 
         Raises:
-            RuntimeError: It cannot be, or has not begun after :data:`START_S`.
+            RuntimeError: It cannot be, or has not begun after :data:`LOOKS`.
         """
         began = self._started  # type: ignore[attr-defined]  # waited for without a limit
-        began.wait = partial(began.wait, START_S)
+        began.wait = partial(_is_told, began.wait)
         self._start()
         if not began.is_set():
             self._take()
@@ -76,6 +77,10 @@ class _Thread(threading.Thread):
         finally:
             if is_small and (now := threading.stack_size(before)) != STACK:
                 threading.stack_size(now)  # the job has just asked for another one
+
+
+def _is_told(wait: Callable[[float], bool]) -> bool:
+    return any(wait(LOOK_S) for _ in range(LOOKS))
 
 
 def is_own_thread() -> bool:

@@ -10,10 +10,11 @@ import pytest
 
 from dynprof.captures import disk_guard as diskguard
 from dynprof.captures.disk_guard import DiskGuard
-from dynprof.captures.exporter import Export
+from dynprof.captures.exporter import Export, Exporter
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps, load_manifest
 from dynprof.errors import BackendError, CaptureError, DynprofError
 from dynprof.files.layout import Layout
+from dynprof.process import memory
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
 
 if TYPE_CHECKING:
@@ -68,8 +69,11 @@ def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
             return error
         return None
 
-    def run(recording: FakeRecording, least_free_mb: float | None) -> Manifest:
-        exporter = HandExporter(attempt)
+    def run(
+        recording: FakeRecording, least_free_mb: float | None, kind: type[Exporter] = HandExporter
+    ) -> Manifest:
+        exporter = kind(attempt)
+        exporter.start()
         exporter.submit(
             Export(
                 recording=recording,
@@ -81,6 +85,8 @@ def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
                 on_end=lambda *_: None,
             )
         )
+        assert exporter.wait(60)
+        exporter.stop()
         return load_manifest(layout.manifest(folder))
 
     return run
@@ -104,6 +110,18 @@ def a_manifest() -> Manifest:
         complete=True,
         cost=Cost(open_ms=1, close_ms=1),
     )
+
+
+def test_who_cannot_tell_its_memory_saves_all_the_same(
+    export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the process has too many files open."""
+
+    def fail() -> float:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(memory, "resident_mb", fail)
+    assert export(FakeRecording(FakeBackend()), None, Exporter).complete
 
 
 def test_a_filling_disk_costs_the_capture_not_the_space(

@@ -36,7 +36,7 @@ def test_a_thread_of_ours_has_a_stack_that_is_large_enough(monkeypatch: pytest.M
         begun_with.append(threading.stack_size())
         return 0
 
-    monkeypatch.setattr(threads, "START_S", 0.01)
+    monkeypatch.setattr(threads, "LOOK_S", 0.0001)
     for name in BEGINNING:
         if hasattr(threading, name):
             monkeypatch.setattr(threading, name, begin)
@@ -62,7 +62,7 @@ def test_a_thread_that_dies_before_it_begins(monkeypatch: pytest.MonkeyPatch) ->
         begun.append(bootstrap)
         return 0
 
-    monkeypatch.setattr(threads, "START_S", 0.01)
+    monkeypatch.setattr(threads, "LOOK_S", 0.0001)
     for name in BEGINNING:
         if hasattr(threading, name):
             monkeypatch.setattr(threading, name, begin)
