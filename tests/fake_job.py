@@ -31,12 +31,13 @@ class Job:
         hold: bool = False,
         memory_mb: list[float] | None = None,
         free_mb: float = 1e6,
+        in_use_mb: list[float | None] | None = None,
         steps: str | float = "script",
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
-        readings = iter(memory_mb or [])
+        readings, allocated = iter(memory_mb or []), iter(in_use_mb or [])
         process = ThisProcess(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
@@ -44,6 +45,7 @@ class Job:
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
             free_mb=lambda: free_mb,
+            in_use_mb=lambda: next(allocated, None),
         )
         self.session = Session(
             process,

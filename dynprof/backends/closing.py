@@ -237,8 +237,8 @@ class LowPriorityThread:
         try:
             outcome.follow(action)
         finally:
-            if not outcome.is_foreseen:  # it ends this thread, not the wait for it
-                self._thread = None
+            if not (outcome.is_foreseen or isinstance(sys.exc_info()[1], MemoryError)):
+                self._thread = None  # it ends this thread, not the wait for it
             outcome.tell()
 
 

@@ -62,7 +62,7 @@ class Deliveries:
         self._workshops: set[Path] = set()
         self._held: dict[Path, contextlib.ExitStack] = {}
         self._idle, self._ending = Flag(is_set=True), Flag()
-        self._thread = own_thread(self._run, "dynprof-delivery")
+        self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
@@ -77,8 +77,10 @@ class Deliveries:
             self._idle.clear()
             self._hold_what_waits()
             self._errands.put(errand)
-            if self._thread.ident is None:
-                self._thread.start()
+            if self._thread is None:
+                thread = own_thread(self._run, "dynprof-delivery")
+                thread.start()
+                self._thread = thread
 
     def _hold_what_waits(self) -> None:
         """Keep it from being taken for left behind, and sent by somebody else.

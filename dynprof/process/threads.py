@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.clock import time
 
@@ -43,7 +43,9 @@ class _Thread(threading.Thread):
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self._action = [run]  # taken out by whoever comes first: the thread, or who waits no more
+        self._asked = run
+        self._action: list[Callable[[], object]] = []
+        """Taken out by whoever comes first: the thread, or who waits no more."""
 
     def run(self) -> None:
         """Do it, if somebody still waits for that."""
@@ -60,8 +62,9 @@ class _Thread(threading.Thread):
         Raises:
             RuntimeError: It cannot be, or has not begun after :data:`LOOKS`.
         """
-        began = self._started  # type: ignore[attr-defined]  # waited for without a limit
-        began.wait = partial(_is_told, began.wait)
+        self._action = [self._asked]
+        began = self._started  # type: ignore[attr-defined]
+        began.wait = partial(_is_told, type(began).wait, began)  # which has no limit
         self._start()
         if not began.is_set():
             self._take()
@@ -79,8 +82,8 @@ class _Thread(threading.Thread):
                 threading.stack_size(now)  # the job has just asked for another one
 
 
-def _is_told(wait: Callable[[float], bool]) -> bool:
-    return any(wait(LOOK_S) for _ in range(LOOKS))
+def _is_told(wait: Callable[[Any, float], bool], began: Any) -> bool:
+    return any(wait(began, LOOK_S) for _ in range(LOOKS))
 
 
 def is_own_thread() -> bool:
@@ -97,10 +100,6 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
 
 def _run_apart(run: Callable[[], object]) -> None:
-    _here.is_own = True
-    if hasattr(signal, "pthread_sigmask"):
-        kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)
     while not _ends(run):
         time.sleep(AGAIN_S)
 
@@ -108,6 +107,10 @@ def _run_apart(run: Callable[[], object]) -> None:
 def _ends(run: Callable[[], object]) -> bool:
     """Run what goes round by round; False where there was no memory for what lies around those."""
     try:
+        _here.is_own = True
+        if hasattr(signal, "pthread_sigmask"):
+            kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)
         run()
     except MemoryError:
         return False

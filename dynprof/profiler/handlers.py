@@ -224,8 +224,9 @@ def _background() -> Exporter:
     """Return the thread that saves, starting it when it is first needed."""
     global _exporter
     if _exporter is None:
-        _exporter = Exporter(Wall(StderrNotes()).attempt)
-        _exporter.start()
+        exporter = Exporter(Wall(StderrNotes()).attempt)
+        exporter.start()
+        _exporter = exporter
         call_at_end(_wait_at_exit)
     return _exporter
 

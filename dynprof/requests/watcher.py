@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WatchMode = Literal["events", "poll"]
+BEGUN_S = 60.0
+"""For so long ``init()`` waits for events at most; without memory they may come later."""
 POLL_S = 0.5
 """Between readings where the file system sends no events."""
 CHECK_S = 2.0
@@ -98,7 +100,7 @@ class Watcher:
     def start(self) -> None:
         """Begin to watch; events are on when this returns."""
         self._thread.start()
-        self._begun.wait()
+        self._begun.wait(BEGUN_S)
 
     def stop(self) -> None:
         """End the threads."""

@@ -71,12 +71,16 @@ def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
     if grown_mb > limits.max_memory_mb:
         text = f"the process grew by {grown_mb:.0f} MB"
         return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
-    return _why_no_room(grown_mb, grown_mb * (current.saving_takes - 1), process)
+    times = current.saving_takes - 1
+    if not times:
+        return ""
+    events_mb = current.events_memory.look(process, current.window.recorded, now_s, grown_mb)
+    return _why_no_room(events_mb, events_mb * times, process)
 
 
-def _why_no_room(grown_mb: float, more_mb: float, process: ThisProcess) -> str:
+def _why_no_room(events_mb: float, more_mb: float, process: ThisProcess) -> str:
     """Say why what is recorded could not be saved if it became more; empty where it could."""
     if more_mb < LITTLE_MB or more_mb < SHARE * (free_mb := process.free_mb()):
         return ""
-    text = f"the process grew by {grown_mb:,.0f} MB; saving that may take {more_mb:,.0f} MB more"
+    text = f"its events take {events_mb:,.0f} MB; saving them may take {more_mb:,.0f} MB more"
     return f"{text}, and {free_mb:,.0f} MB are free; limits.max_memory_mb null lets it go on"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.plural import counted
+from dynprof.windows.events_memory import EventsMemory
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
@@ -43,6 +44,7 @@ class OpenWindow:
         without: Activities of the plan that it does not watch.
         remarks: What was odd about its steps.
         export: What the exporter has of it, once it is handed over.
+        events_memory: Tells what its events take.
     """
 
     window: Window
@@ -63,8 +65,10 @@ class OpenWindow:
     step: int = 0
     remarks: list[str] = field(default_factory=list)
     export: Export | None = None
+    events_memory: EventsMemory = field(init=False)
 
     def __post_init__(self) -> None:
+        self.events_memory = EventsMemory(self.opened_s)
         self.step, self.moved_s = self.opened_step, self.opened_s
 
     @property

@@ -31,6 +31,7 @@ def resident_mb():
     return psutil.Process().memory_info().rss / 1e6
 def record(work, count, **settings):
     before, grown, most, over = resident_mb(), 0.0, [0.0], []
+    allocated = memory.in_use_mb() or before
     def look():
         while not over:
             most[0] = max(most[0], resident_mb() - before)
@@ -40,7 +41,7 @@ def record(work, count, **settings):
     window(active=count, **settings)
     for _ in range(count):
         work()
-        grown = max(grown, resident_mb() - before)
+        grown = max(grown, (memory.in_use_mb() or resident_mb()) - allocated)
         dp.step()
     idle()
     over.append(True)
@@ -87,16 +88,16 @@ def with_little(self, *args, **kwargs):
     memory_of(self, *args, **{**kwargs, "free_mb": lambda: 600.0})
 ThisProcess.__init__ = with_little
 dp.init("prof_config")
-window(active=1000, with_stack=True)
-for _ in range(200):
+window(active=100_000, with_stack=True)
+while dp.status().state == "recording":
     calling()
     dp.step()
 idle()
 """,
     )
     manifest = max(manifests(tmp_path), key=lambda one: one.opened_at)
-    assert 0 < manifest.steps.recorded < 100
-    assert re.search(r"early: the process grew by \d+ MB; saving that may take \d+ MB more", log)
+    assert 0 < manifest.steps.recorded < 100_000
+    assert re.search(r"early: its events take \d+ MB; saving them may take [\d,]+ MB more", log)
     assert not manifest.complete
     assert manifest.trace
 
