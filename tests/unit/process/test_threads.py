@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -88,3 +89,23 @@ def test_no_memory_between_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     thread.join()
     assert rounds == [0, 1, 2]
+
+
+def test_no_memory_as_a_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has begun by then, and somebody waits for what it does: it tries again."""
+    monkeypatch.setattr(threads, "AGAIN_S", 0.001)
+    tried: list[int] = []
+    ran: list[int] = []
+    signals = signal.valid_signals
+
+    def valid_signals() -> set[signal.Signals]:
+        tried.append(1)
+        if len(tried) < 3:
+            raise MemoryError
+        return signals()
+
+    monkeypatch.setattr(signal, "valid_signals", valid_signals)
+    thread = own_thread(lambda: ran.append(1), "dynprof-test")
+    thread.start()
+    thread.join()
+    assert (len(tried), ran) == (3, [1])
