@@ -87,7 +87,7 @@ class Upkeep:
                 self._clear_up_once()
 
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
-            self._wall.attempt("clearing up", own_thread(clear_up, "dynprof-clear").start)
+            own_thread(clear_up, "dynprof-clear").start()
 
     def _clear_up_once(self) -> None:
         layout = self._process.layout
