@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from dynprof.requests.plan import Plan
 
 TAKES = {True: 120.0, False: 15.0}
-"""How many times the memory that a process grew by in a window it may come to while that is saved,
-with stacks and without.
+"""How many times the memory of a window's events it may come to while they are saved, with stacks
+and without.
 
 Measured with torch 2.13, on CPUs: 66 to 92 times with stacks, of a loop that does nothing but call,
 4 to 9 of one of operators; 3 to 11 without. A call is 16 to 24 bytes in torch's buffers, and 1.5 kB

@@ -100,8 +100,8 @@ def _left_in_groups() -> Iterator[int]:
 
 def _cached(folder: Path, name: str) -> int:
     with contextlib.suppress(OSError, ValueError):
-        lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
-        return int(dict(line for line in lines if len(line) == len(("name", "bytes")))[name])
+        facts = (line.partition(" ") for line in (folder / "memory.stat").read_text().splitlines())
+        return next((int(value) for fact, _, value in facts if fact == name), 0)
     return 0
 
 

@@ -61,6 +61,13 @@ def test_a_container_has_what_its_group_leaves(groups: Path, path: str) -> None:
     assert memory.free_mb() == 3_000
 
 
+def test_a_group_that_tells_of_no_cache(groups: Path) -> None:
+    """It has what its limit leaves."""
+    groups.parent.joinpath("mine").write_text("0::/\n")
+    group(groups, V2, 10 * GB, 8 * GB, "anon 1\n\nodd")
+    assert memory.free_mb() == 2_000
+
+
 def test_the_narrowest_group_around_it_counts(groups: Path) -> None:
     """One without a limit says ``max``; one that is full has nothing left."""
     groups.parent.joinpath("mine").write_text("0::/pods/this\n")
