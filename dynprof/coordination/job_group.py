@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from dynprof.coordination.job_store import beneath
 from dynprof.plural import counted
 from dynprof.process.process_group import own_distributed
+from dynprof.process.rank import ranks_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +73,7 @@ class JobGroup:
     @property
     def machines(self) -> float:
         """On how many they are, as far as the launcher says; else one each."""
-        here = os.environ.get("LOCAL_WORLD_SIZE", "")
-        return self.world_size / max(1, int(here) if here.isdecimal() else 1)
+        return self.world_size / ranks_here()
 
     def collectives(self) -> Begun | None:
         """Return how many this process has begun; None where torch does not say."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.process.rank import ranks_here
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MB = 1e6
-_DIGITS = 9
 _MINE = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _OF_VERSION = {
@@ -50,10 +51,8 @@ def free_mb() -> float:
     That is what the machine has, or the control group of a container allows, shared among as many
     processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``).
     """
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
     machine = psutil.virtual_memory().available
-    ranks = int(here) if here.isdecimal() and len(here) < _DIGITS else 1
-    return min([machine, *_left_in_groups()]) / _MB / max(1, ranks)
+    return min([machine, *_left_in_groups()]) / _MB / ranks_here()
 
 
 def in_use_mb() -> float | None:

@@ -48,6 +48,10 @@ class Rank:
         return found if found.source == GROUP or self.source == UNKNOWN else self
 
 
+_DIGITS = 8
+"""No machine has more processes than numbers of so many."""
+
+
 def find_rank() -> Rank:
     """Ask an initialised process group, then what launchers set in the environment; else 0 of 1."""
     with contextlib.suppress(RuntimeError, ValueError):  # it is just destroyed
@@ -60,6 +64,12 @@ def find_rank() -> Rank:
             size = int(size_text) if size_text.isdecimal() else int(text) + 1
             return Rank(int(text), size, name)
     return Rank(0, 1, UNKNOWN)
+
+
+def ranks_here() -> int:
+    """Return how many of the job's processes the launcher says that this machine has, else 1."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(here) if here.isdecimal() and len(here) <= _DIGITS else 1)
 
 
 def why_no_rank() -> str | None:
