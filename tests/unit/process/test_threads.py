@@ -29,6 +29,14 @@ def test_the_job_keeps_the_stack_size_that_it_asked_for(asked: int) -> None:
     assert (ran, after) == ([1], asked)
 
 
+def let_begin(monkeypatch: pytest.MonkeyPatch, begin: Callable[..., int]) -> None:
+    """Have the system asked for no thread, but a function; nobody waits long for it."""
+    monkeypatch.setattr(threads, "LOOK_S", 0.0001)
+    for name in BEGINNING:
+        if hasattr(threading, name):
+            monkeypatch.setattr(threading, name, begin)
+
+
 def test_a_thread_of_ours_has_a_stack_that_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the job wants for its own."""
     begun_with: list[int] = []
@@ -37,10 +45,7 @@ def test_a_thread_of_ours_has_a_stack_that_is_large_enough(monkeypatch: pytest.M
         begun_with.append(threading.stack_size())
         return 0
 
-    monkeypatch.setattr(threads, "LOOK_S", 0.0001)
-    for name in BEGINNING:
-        if hasattr(threading, name):
-            monkeypatch.setattr(threading, name, begin)
+    let_begin(monkeypatch, begin)
     before = threading.stack_size(32_768)
     try:
         with pytest.raises(RuntimeError, match="has not begun"):
@@ -63,10 +68,7 @@ def test_a_thread_that_dies_before_it_begins(monkeypatch: pytest.MonkeyPatch) ->
         begun.append(bootstrap)
         return 0
 
-    monkeypatch.setattr(threads, "LOOK_S", 0.0001)
-    for name in BEGINNING:
-        if hasattr(threading, name):
-            monkeypatch.setattr(threading, name, begin)
+    let_begin(monkeypatch, begin)
     thread = own_thread(lambda: ran.append(1), "dynprof-test")
     with pytest.raises(RuntimeError, match="has not begun"):
         thread.start()
