@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,26 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_MB = 250.0
-"""What each kind of window needs once stays: code, malloc's heaps, the buffers of a profiler."""
+MOST_MB = 200.0
+"""What each kind of window needs once stays: code, the buffers of a profiler."""
+
+
+class _Heaps(ctypes.Structure):
+    """What ``mallinfo2`` returns: malloc.h."""
+
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
+
+
+def held_mb() -> float:
+    """Return what is resident and not free, in MB (10^6 bytes).
+
+    malloc keeps what was freed between what was not: over 20,000 steps and 900 edits that came to
+    130 MB, of other sizes in each run, while what was held grew by 17.
+    """
+    tell = ctypes.CDLL(None).mallinfo2
+    tell.restype = _Heaps
+    return float(psutil.Process().memory_info().rss - tell().fordblks) / 1e6
 
 
 class MemoryGuard:
@@ -34,7 +53,7 @@ class MemoryGuard:
 
     def look(self, now_mb: float | None = None) -> None:
         """Compare with the last rest."""
-        now_mb = psutil.Process().memory_info().rss / 1e6 if now_mb is None else now_mb
+        now_mb = held_mb() if now_mb is None else now_mb
         if self._first_mb is None:
             self._first_mb = now_mb
         else:
