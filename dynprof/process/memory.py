@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dynprof.clock import time
 from dynprof.process.rank import ranks_here
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ _MB = 1e6
 _MINE = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _OF_VERSION = {
-    2: ("memory.max", "memory.current", "inactive_file"),
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    1: (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
 }
 """The limit of a control group, what it uses, and what of that is a cache of files that can go:
 Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
+SLOW_S = 0.02
+"""An allocator that takes longer to tell is not asked again: nobody allocates meanwhile."""
 
 
 def resident_mb() -> float:
@@ -55,20 +62,31 @@ def free_mb() -> float:
     return min([machine, *_left_in_groups()]) / _MB / ranks_here()
 
 
-def in_use_mb() -> float | None:
-    """Return how many MB (10^6 bytes) are allocated; None where the allocator cannot tell.
+class _Allocator:
+    """glibc's, which tells what it has given out, from 2.33 on."""
 
-    Unlike resident memory that has neither what was freed nor what lies idle between. glibc's
-    can, from 2.33 on; it looks at each piece that is free, for a tenth of a second where there are
-    100,000.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        tell = ctypes.CDLL(None).mallinfo2
-        tell.restype = _Allocated
-        found = tell()
-        return float(found.uordblks + found.hblkhd) / _MB
-    return None
+    def __init__(self) -> None:
+        self._is_slow = False
 
+    def in_use_mb(self) -> float | None:
+        """Return how many MB (10^6 bytes) are allocated; None where the allocator cannot tell.
+
+        Unlike resident memory that has neither what was freed nor what lies idle between. It looks
+        at each piece that is free, which takes half a second of a million: once, and not again.
+        """
+        if self._is_slow:
+            return None
+        began_s = time.perf_counter()
+        with contextlib.suppress(OSError, AttributeError):
+            tell = ctypes.CDLL(None).mallinfo2
+            tell.restype = _Allocated
+            found = tell()
+            self._is_slow = time.perf_counter() - began_s > SLOW_S
+            return float(found.uordblks + found.hblkhd) / _MB
+        return None
+
+
+in_use_mb = _Allocator().in_use_mb
 
 _ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
@@ -91,16 +109,16 @@ def give_back() -> None:
 
 def _left_in_groups() -> Iterator[int]:
     for version, folder in _groups():
-        limit, used, cache = _OF_VERSION[version]
+        limit, used, caches = _OF_VERSION[version]
         with contextlib.suppress(OSError, ValueError):  # "max", or there is no such file
             most = int((folder / limit).read_text())
-            yield max(0, most - int((folder / used).read_text()) + _cached(folder, cache))
+            yield max(0, most - int((folder / used).read_text()) + _cached(folder, caches))
 
 
-def _cached(folder: Path, name: str) -> int:
+def _cached(folder: Path, names: tuple[str, ...]) -> int:
     with contextlib.suppress(OSError, ValueError):
         facts = (line.partition(" ") for line in (folder / "memory.stat").read_text().splitlines())
-        return next((int(value) for fact, _, value in facts if fact == name), 0)
+        return sum(int(value) for fact, _, value in facts if fact in names)
     return 0
 
 

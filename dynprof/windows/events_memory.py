@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from dynprof.clock import time
@@ -9,18 +10,23 @@ from dynprof.clock import time
 if TYPE_CHECKING:
     from dynprof.windows.this_process import ThisProcess
 
+    Samples = list[tuple[int, float]]
+
 FIRST_S = 1.0
 """A window of less can hardly have recorded too much."""
-EVERY_S = 0.25
 COST = 100.0
 """A look is followed by none for so many times what it took."""
+LEAST, MOST = 8, 256
+"""Fewer looks tell nothing; of more every second one is forgotten."""
+SURE = 4.0
+"""So many standard errors what is told is above what chance would make of batches that differ."""
 
 
 class EventsMemory:
-    """Told by what is allocated at the ends of steps, where a training has as much each time.
+    """Told by how memory grows from one end of a step to the next.
 
-    Resident memory would be told by what the allocator happens to keep: of a transformer's first
-    window with stacks it grew ten times as much as the events.
+    Events add as much in each step as in the one before, while what the training has there goes up
+    and down with its batches, or is freed at once.
 
     Args:
         opened_s: Monotonic time of opening.
@@ -28,28 +34,48 @@ class EventsMemory:
 
     def __init__(self, opened_s: float) -> None:
         self._due_s = opened_s + FIRST_S
-        self._first: tuple[int, float] | None = None
+        self._in_use: list[tuple[int, float | None]] = []
+        self._resident: Samples = []
 
-    def look(self, process: ThisProcess, done: int, now_s: float, grown_mb: float) -> float:
-        """Return how many MB they are; 0 where that is not to be looked at yet.
+    def look(self, process: ThisProcess, done: int, now_s: float, resident_mb: float) -> float:
+        """Return how many MB (10^6 bytes) they are at least; 0 where that cannot be told yet.
 
         Args:
             process: Which knows what is allocated.
             done: How many steps are recorded.
             now_s: Monotonic time.
-            grown_mb: By how much the resident memory has grown, where nothing better is known.
+            resident_mb: The resident memory, which counts where nothing better is known.
         """
-        if now_s < self._due_s:
+        if now_s < self._due_s or (self._resident and done <= self._resident[-1][0]):
             return 0.0
         began_s = time.perf_counter()
-        in_use_mb = process.in_use_mb()
-        self._due_s = now_s + max(EVERY_S, COST * (time.perf_counter() - began_s))
-        if in_use_mb is None:
-            return grown_mb
-        if self._first is None or done <= self._first[0]:
-            self._first = self._first or (done, in_use_mb)
-            return 0.0
-        before, before_mb = self._first
-        if in_use_mb == before_mb:  # another allocator than the one that was asked
-            return grown_mb
-        return (in_use_mb - before_mb) / (done - before) * done
+        self._in_use.append((done, process.in_use_mb()))
+        self._resident.append((done, resident_mb))
+        samples = self._samples()
+        rate_mb = max(growth(samples), growth(samples[-(len(samples) // 2) :]))
+        self._due_s = now_s + COST * (time.perf_counter() - began_s)
+        return max(0.0, rate_mb * done)
+
+    def _samples(self) -> Samples:
+        """Return what is allocated, unless the allocator cannot tell, or is not the one in use."""
+        if len(self._resident) > MOST:
+            self._in_use, self._resident = self._in_use[1::2], self._resident[1::2]
+        allocated = [(done, mb) for done, mb in self._in_use if mb is not None]
+        is_told = len(allocated) == len(self._resident) and len({mb for _, mb in allocated}) > 1
+        return allocated if is_told else self._resident
+
+
+def growth(samples: Samples) -> float:
+    """Return by how many MB a step memory grows at least: the slope, less what chance may add.
+
+    Args:
+        samples: Steps and MB, at least :data:`LEAST`; 0 is returned of fewer.
+    """
+    if len(samples) < LEAST:
+        return 0.0
+    count = len(samples)
+    mean_step, mean_mb = (sum(column) / count for column in zip(*samples, strict=True))
+    steps: float = sum((step - mean_step) ** 2 for step, _ in samples)
+    slope: float = sum((step - mean_step) * (mb - mean_mb) for step, mb in samples) / steps
+    left: float = sum((mb - mean_mb - slope * (step - mean_step)) ** 2 for step, mb in samples)
+    return slope - SURE * math.sqrt(left / (count - 2) / steps)

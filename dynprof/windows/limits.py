@@ -64,17 +64,19 @@ def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
     limits = current.request.config.limits
     seconds = now_s - current.opened_s
     if limits.max_seconds is not None and seconds > limits.max_seconds:
-        return f"{seconds:.1f} s have gone, limits.max_seconds is {limits.max_seconds:g}"
+        gone = f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
+        return f"{gone} s have gone, limits.max_seconds is {limits.max_seconds:g}"
     if limits.max_memory_mb is None or now_s - current.asked_s < LOOK_EVERY_S:
         return ""
-    current.asked_s, grown_mb = now_s, process.memory_mb() - current.memory_mb
+    current.asked_s, resident_mb = now_s, process.memory_mb()
+    grown_mb = resident_mb - current.memory_mb
     if grown_mb > limits.max_memory_mb:
         text = f"the process grew by {grown_mb:.0f} MB"
         return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
     times = current.saving_takes - 1
     if not times:
         return ""
-    events_mb = current.events_memory.look(process, current.window.recorded, now_s, grown_mb)
+    events_mb = current.events_memory.look(process, current.window.recorded, now_s, resident_mb)
     return _why_no_room(events_mb, events_mb * times, process)
 
 
@@ -82,5 +84,6 @@ def _why_no_room(events_mb: float, more_mb: float, process: ThisProcess) -> str:
     """Say why what is recorded could not be saved if it became more; empty where it could."""
     if more_mb < LITTLE_MB or more_mb < SHARE * (free_mb := process.free_mb()):
         return ""
-    text = f"its events take {events_mb:,.0f} MB; saving them may take {more_mb:,.0f} MB more"
-    return f"{text}, and {free_mb:,.0f} MB are free; limits.max_memory_mb null lets it go on"
+    text = f"memory grows from step to step, by {events_mb:,.0f} MB so far, as events make it grow"
+    text = f"{text}; to save so many may take {more_mb:,.0f} MB, and {free_mb:,.0f} MB are free"
+    return f"{text}; limits.max_memory_mb null lets it go on"

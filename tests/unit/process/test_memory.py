@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from dynprof.clock import time
 from dynprof.process import memory
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def test_ranks_of_a_machine_share_it(
 def test_a_container_has_what_its_group_leaves(groups: Path, path: str) -> None:
     """Its own group is the root where it sees no others; a cache of files makes room."""
     groups.parent.joinpath("mine").write_text(f"0::{path}\n")
-    group(groups, V2, 10 * GB, 8 * GB, f"anon 1\ninactive_file {GB}")
-    assert memory.free_mb() == 3_000
+    group(groups, V2, 10 * GB, 8 * GB, f"anon 1\ninactive_file {GB}\nactive_file {2 * GB}\nfile 9")
+    assert memory.free_mb() == 5_000
 
 
 def test_a_group_that_tells_of_no_cache(groups: Path) -> None:
@@ -81,10 +82,21 @@ def test_the_narrowest_group_around_it_counts(groups: Path) -> None:
 def test_groups_of_the_first_version(groups: Path) -> None:
     """They have a tree for memory alone."""
     groups.parent.joinpath("mine").write_text("5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
-    group(groups / "memory" / "a", V1, 6 * GB, 5 * GB, f"inactive_file 7\ntotal_inactive_file {GB}")
-    assert memory.free_mb() == 2_000
+    cache = f"inactive_file 7\ntotal_inactive_file {GB}\ntotal_active_file {GB}"
+    group(groups / "memory" / "a", V1, 6 * GB, 5 * GB, cache)
+    assert memory.free_mb() == 3_000
 
 
 def test_what_this_process_has() -> None:
     """As the system counts it: within what another look a moment later finds."""
     assert memory.resident_mb() == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.1)
+
+
+def test_an_allocator_that_is_slow_to_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at each piece that is free, and nobody allocates meanwhile."""
+    now_s = iter([0.0, 0.01, 1.0, 1.03])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now_s))
+    allocator = memory._Allocator()
+    assert allocator.in_use_mb()
+    assert allocator.in_use_mb()
+    assert allocator.in_use_mb() is None

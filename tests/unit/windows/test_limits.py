@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
@@ -37,47 +39,73 @@ def test_max_memory_closes_early(tmp_path: Path) -> None:
 def job_of_many_events(
     path: Path, free_mb: float, in_use_mb: list[float | None], **limits: float | None
 ) -> Manifest:
-    """Return the manifest of 400 steps of 10 ms whose events take 70 times as much to save."""
-    job = Job(path, memory_mb=[1000, *[1009] * 99], free_mb=free_mb, in_use_mb=in_use_mb)
-    job.backend.takes = 70.0
+    """Return the manifest of 400 steps of 10 ms whose events take 71 times as much to save."""
+    resident = [1000 + 0.5 * look for look in range(90)]
+    job = Job(path, memory_mb=resident, free_mb=free_mb, in_use_mb=in_use_mb)
+    job.backend.takes = 71.0
     job.edit(active=400, limits=limits)
     job.step(410)
     (manifest,) = job.manifests()
     return manifest
 
 
+def growing(by_mb: float, batch: Callable[[int], float] = lambda _: 0.0) -> list[float | None]:
+    """Return what is allocated at each look, which is at every fifth step from the 101st on."""
+    return [500 + by_mb * look + batch(look) for look in range(90)]
+
+
 def test_what_could_not_be_saved_is_closed_early(tmp_path: Path) -> None:
-    """By what is allocated at ends of steps, first after a second, then every quarter of one."""
-    manifest = job_of_many_events(tmp_path, 1000, [500, 501, 502.5, 504])
-    assert manifest.steps.recorded == pytest.approx(151, abs=2)
+    """By what is allocated at ends of steps: 0.2 MB more at each of them, so 7.1 MB at the 36th.
+
+    It is first looked at after a second, and eight looks tell.
+    """
+    manifest = job_of_many_events(tmp_path, 4000, growing(1.0))
+    assert manifest.steps.recorded == pytest.approx(2000 / 70 / 0.2, abs=5)
     assert re.fullmatch(
-        "its events take [78] MB; saving them may take [56][0-9]{2} MB more, and 1,000 MB are "
-        "free; limits.max_memory_mb null lets it go on",
+        r"memory grows from step to step, by (28|29) MB so far, as events make it grow; to save so "
+        r"many may take [12],[09]\d\d MB, and 4,000 MB are free; limits.max_memory_mb null lets "
+        r"it go on",
         manifest.reason,
     )
+    manifest = job_of_many_events(tmp_path / "less", 1000, growing(1.0))
+    assert manifest.steps.recorded == pytest.approx(101 + 7 * 5, abs=5)
 
 
-@pytest.mark.parametrize("in_use_mb", [[None] * 9, [500] * 9])
-def test_what_it_grew_by_counts_where_the_allocator_tells_nothing(
+@pytest.mark.parametrize("in_use_mb", [[None] * 90, [500] * 90, [500] * 20 + [None] * 70])
+def test_resident_memory_counts_where_the_allocator_tells_nothing(
     tmp_path: Path, in_use_mb: list[float | None]
 ) -> None:
-    """As where there is none of glibc's, or another one has taken its place."""
-    manifest = job_of_many_events(tmp_path, 1000, in_use_mb)
-    assert 90 < manifest.steps.recorded < 140
-    assert "its events take 9 MB" in manifest.reason
+    """As where there is none of glibc's, another one has taken its place, or it is slow."""
+    manifest = job_of_many_events(tmp_path, 2000, in_use_mb)
+    assert manifest.steps.recorded == pytest.approx(1000 / 70 / 0.1, abs=5)
 
 
-@pytest.mark.parametrize("free_mb", [4000, 1e6])
+@pytest.mark.parametrize("free_mb", [12_000, 1e6])
 def test_what_can_be_saved_goes_on(tmp_path: Path, free_mb: float) -> None:
     """All of it is recorded."""
-    grows: list[float | None] = [500 + look for look in range(12)]
-    manifest = job_of_many_events(tmp_path, free_mb, grows)
+    manifest = job_of_many_events(tmp_path, free_mb, growing(1.0))
     assert (manifest.steps.recorded, manifest.reason) == (400, "")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_that_differ_are_no_events(tmp_path: Path, seed: int) -> None:
+    """What the training has at the ends of steps goes up and down, whatever its sizes are."""
+    chance = random.Random(seed)  # noqa: S311
+    batches = growing(0.0, lambda _: chance.choice([chance.random(), chance.random() < 0.1]) * 300)
+    assert job_of_many_events(tmp_path, 4000, batches).steps.recorded == 400
+
+
+@pytest.mark.parametrize("at", [1, 5, 20])
+def test_what_the_training_frees_hides_no_events(tmp_path: Path, at: int) -> None:
+    """They are seen soon after, as they go on growing."""
+    freed = growing(1.0, lambda look: 400 * (look < at))
+    manifest = job_of_many_events(tmp_path, 4000, freed)
+    assert manifest.steps.recorded < 1.4 * 2000 / 70 / 0.2
 
 
 def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
     """It is theirs to decide."""
-    assert job_of_many_events(tmp_path, 10, [500, 600, 700], max_memory_mb=None).complete
+    assert job_of_many_events(tmp_path, 10, growing(100.0), max_memory_mb=None).complete
 
 
 def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
