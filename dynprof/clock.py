@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time as module
-from datetime import datetime, timezone
 from typing import Protocol
 
 
@@ -40,9 +39,17 @@ class SystemClock:
 
 def local(wall_s: float) -> str:
     """Return the time of day as the log shows it: local, to the millisecond."""
-    return datetime.fromtimestamp(wall_s).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    whole_s, ms = _split(wall_s)
+    return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
 
 
 def iso(wall_s: float) -> str:
     """Return a time as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="milliseconds")
+    whole_s, ms = _split(wall_s)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole_s))}.{ms:03}+00:00"
+
+
+def _split(wall_s: float) -> tuple[int, int]:
+    """Return whole seconds and milliseconds, cut as :mod:`datetime` cuts them."""
+    whole_s, rest_s = divmod(wall_s, 1)
+    return divmod(int(whole_s) * 1000 + round(rest_s * 1e6) // 1000, 1000)

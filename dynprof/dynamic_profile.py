@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dynprof.process.interruptions import FULL, came_from_a_signal
 from dynprof.process.one_at_a_time import OneAtATime
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
@@ -59,7 +60,13 @@ def step() -> None:
     if inbox.due:
         try:
             inbox.on_due()
-        except (RecursionError, MemoryError):  # the script's stack is full, or its memory
+        except FULL as error:  # the script's stack is full, or its memory
+            try:
+                is_the_scripts = came_from_a_signal(error)
+            except FULL:
+                is_the_scripts = False
+            if is_the_scripts:
+                raise
             inbox.passed_over += 1
 
 
@@ -130,7 +137,7 @@ def init(
             return
         from dynprof.process.process_end import call_at_end
         from dynprof.process.unwatched import why_not_here
-        from dynprof.session.startup import Wishes, open_session
+        from dynprof.session.startup import Wishes, mark_as_wished, open_session
 
         if (reason := why_not_here(rank)) is not None:
             _inbox = NoInbox(silent=True)
@@ -141,14 +148,7 @@ def init(
         _session = open_session(Path(path), wishes)
         call_at_end(_end_at_exit)
         _inbox = _session.inbox
-    if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
-        from dynprof.plugin import install
-
-        install()
-    if nvtx or (nvtx is None and os.environ.get("DYNPROF_NVTX") == "1"):
-        from dynprof.mstx import to_nvtx
-
-        to_nvtx()
+    mark_as_wished(plugin=plugin, nvtx=nvtx)
 
 
 def _why_nothing_changes(*, mine: bool) -> str:

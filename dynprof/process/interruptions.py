@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import signal
-import traceback
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType
+    from types import CodeType, TracebackType
+
+FULL = (RecursionError, MemoryError)
+"""What anything raises where the script's stack is full, or its memory; so does looking at that."""
+_TAKES_ANY_NUMBER = 0x04
+"""A flag of code, as in :mod:`inspect`, which takes as long to import as all the rest."""
 
 
 @contextlib.contextmanager
@@ -35,8 +38,14 @@ def came_from_a_signal(error: BaseException) -> bool:
     not be installed any more, and may have let go of what it was given.
     """
     installed = {code for number in signal.valid_signals() if (code := _code_of(number))}
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    frames = itertools.islice(_frames(error.__traceback__), 1, None)
     return any(frame.f_code in installed or _was_given_a_frame(frame) for frame in frames)
+
+
+def _frames(tail: TracebackType | None) -> Iterator[FrameType]:
+    while tail:
+        yield tail.tb_frame
+        tail = tail.tb_next
 
 
 def _code_of(number: signal.Signals) -> CodeType | None:
@@ -50,7 +59,7 @@ def _code_of(number: signal.Signals) -> CodeType | None:
 def _was_given_a_frame(frame: FrameType) -> bool:
     """Return whether it was called with a number and, right after it, a frame."""
     code = frame.f_code
-    count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
+    count = code.co_argcount + bool(code.co_flags & _TAKES_ANY_NUMBER)
     given: list[object] = []
     for name in code.co_varnames[:count]:
         value = frame.f_locals.get(name)

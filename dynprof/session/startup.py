@@ -133,6 +133,18 @@ def _place(rank: int | None) -> Rank:
     return found if rank is None else Rank(rank, max(found.world_size, rank + 1), SCRIPT)
 
 
+def mark_as_wished(*, plugin: bool | None, nvtx: bool | None) -> None:
+    """Mark torch's loops, and send marks to NVTX, as the script says, else the environment."""
+    if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
+        from dynprof.plugin import install
+
+        install()
+    if nvtx or (nvtx is None and os.environ.get("DYNPROF_NVTX") == "1"):
+        from dynprof.mstx import to_nvtx
+
+        to_nvtx()
+
+
 def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return where captures may go besides: the argument, else the variable; and which URLs."""
     if isinstance(asked, (str, os.PathLike)):

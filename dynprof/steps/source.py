@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from dynprof.process.interruptions import FULL, came_from_a_signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -65,7 +67,13 @@ class EndedSteps:
         if inbox.due:
             try:
                 inbox.on_due()
-            except (RecursionError, MemoryError):  # as in dynprof.step()
+            except FULL as error:  # as in dynprof.step()
+                try:
+                    is_the_scripts = came_from_a_signal(error)
+                except FULL:
+                    is_the_scripts = False
+                if is_the_scripts:
+                    raise
                 inbox.passed_over += 1
 
     def renumber(self, step: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.scripts import manifests, run_without_torch
 
 if TYPE_CHECKING:
@@ -167,3 +169,32 @@ print(max(stood) < 30, dp.status().state)
 """,
     )
     assert printed == "True waiting\n"
+
+
+@pytest.mark.parametrize("kind", ["MemoryError", "RecursionError", "TimeoutError"])
+def test_what_handlers_raise_amid_steps(tmp_path: Path, kind: str) -> None:
+    """The script gets each, also one that is what a full memory or stack raises; so do sources."""
+    printed = run_without_torch(
+        tmp_path,
+        PREEMPTED.replace("(TimeoutError)", f"({kind})")
+        + """
+from dynprof.requests.inbox import Inbox
+from dynprof.steps.source import EndedSteps
+def turn():
+    for _ in range(5):
+        pass
+inbox = Inbox(turn)
+inbox.due = True
+source = EndedSteps(inbox, print)
+dp.shutdown()
+dp.dynamic_profile._inbox = inbox
+for action in (dp.step, source.end_step):
+    inbox.step = source.next
+    turn_of = turn.__code__.co_filename
+    lines = run(action, 10**9, [turn_of])
+    assert lines > 5
+    got = [preempted(action, at, turn_of) for at in range(1, lines + 1)]
+    print(got == [True] * lines, inbox.passed_over)
+""",
+    )
+    assert printed == "True 0\nTrue 0\n"

@@ -1,0 +1,18 @@
+"""What times look like in the log and in manifests."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+
+from dynprof.clock import iso, local
+
+
+def test_times_are_those_of_datetime() -> None:
+    """Which is not imported for them, as it takes half as long as all of dynprof."""
+    chance = random.Random(1)  # noqa: S311
+    for _ in range(10_000):
+        wall_s = round(4e9 * chance.random(), chance.choice([3, 7]))
+        there = datetime.fromtimestamp(wall_s, timezone.utc)
+        assert iso(wall_s) == there.isoformat(timespec="milliseconds")
+        assert local(wall_s) == there.astimezone().strftime("%H:%M:%S.%f")[:-3]
