@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import psutil
@@ -37,8 +38,11 @@ _REMOTE = frozenset(
 
 def kind_of(directory: Path) -> str:
     """Return the system's name of the kind; empty where nobody knows."""
-    mounts = [p for p in psutil.disk_partitions(all=True) if directory.is_relative_to(p.mountpoint)]
-    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else ""
+    with contextlib.suppress(OSError):  # a container may have no /proc
+        every = psutil.disk_partitions(all=True)
+        mounts = [mount for mount in every if directory.is_relative_to(mount.mountpoint)]
+        return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
+    return ""
 
 
 def is_remote(kind: str) -> bool:

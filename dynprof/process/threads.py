@@ -30,6 +30,9 @@ LOOKS, LOOK_S = 50, 0.1
 before that, and nobody is told. A process that is stopped meanwhile loses one look, not all."""
 AGAIN_S = 1.0
 
+_LIMBO: dict[threading.Thread, threading.Thread] = getattr(threading, "_limbo", {})
+"""Python's threads that are to begin: each takes itself out."""
+
 _here = threading.local()
 
 
@@ -68,8 +71,12 @@ class _Thread(threading.Thread):
         self._start()
         if not began.is_set():
             self._take()
-            getattr(threading, "_limbo", {}).pop(self, None)
+            _LIMBO.pop(self, None)
             raise RuntimeError("a thread has not begun, for want of memory as a rule")
+
+    def _bootstrap(self) -> None:
+        _LIMBO.setdefault(self, self)  # of one that begins after nobody waits for it any more
+        super()._bootstrap()  # type: ignore[misc]
 
     def _start(self) -> None:
         before = threading.stack_size(_AMPLE)  # tells what was asked for only as it is changed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -60,7 +62,10 @@ BEGINNING = ("_start_new_thread", "_start_joinable_thread")
 
 
 def test_a_thread_that_dies_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one does for want of memory: nobody waits for ever, or finds it among the living."""
+    """As one does for want of memory: nobody waits for ever, or finds it among the living.
+
+    One that only took long does nothing, and says nothing.
+    """
     ran: list[int] = []
     begun: list[Callable[[], None]] = []
 
@@ -73,8 +78,21 @@ def test_a_thread_that_dies_before_it_begins(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RuntimeError, match="has not begun"):
         thread.start()
     assert thread not in threading.enumerate()
-    thread.run()  # it only took long: what it was to do is no more waited for
-    assert (len(begun), ran) == (1, [])
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    over = threading.Lock()
+    over.acquire()
+
+    def begin_late() -> None:
+        try:
+            begun[0]()
+        finally:
+            over.release()
+
+    _thread.start_new_thread(begin_late, ())
+    assert over.acquire(timeout=60)
+    assert (len(begun), ran, said) == (1, [], [])
+    assert thread not in threading.enumerate()
 
 
 def test_no_memory_between_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
