@@ -119,11 +119,23 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
 
 def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
     """Return where in the user's code some spans of the host were opened, the longest first."""
-    spans = measured.trace.spans
     place = np.flatnonzero(chosen & measured.in_steps)
+    return _opened(measured, steps, place, measured.trace.spans["length"][place])
+
+
+def own_openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+    """Return the same of operators and calls of Python, by their own time alone."""
+    found = measured.operators
+    mine = (chosen & measured.in_steps)[found.span]
+    return _opened(measured, steps, found.span[mine], found.own[mine])
+
+
+def _opened(
+    measured: MeasuredTrace, steps: Breakdown, place: Numbers, time: Numbers
+) -> list[Culprit]:
+    spans = measured.trace.spans
     found = where(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
-    nobody = np.full(len(place), UNKNOWN, np.int64)
-    return _grouped(measured, steps, nobody, found.frame, spans["length"][place])
+    return _grouped(measured, steps, np.full(len(place), UNKNOWN), found.frame, time)
 
 
 def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:

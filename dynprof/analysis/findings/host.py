@@ -14,13 +14,14 @@ from dynprof.analysis.findings.culprits import (
     functions_named,
     lines_named,
     openers,
+    own_openers,
     places,
     starters,
     starters_named,
 )
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
-from dynprof.analysis.measures.code.user_code import place_of, users_frames
+from dynprof.analysis.measures.code.user_code import is_users, place_of, users_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
     main_thread,
     step_threads,
@@ -42,7 +43,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.reading.categories import COLLECTIONS, FRAMES, OPERATORS
+from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
 
@@ -102,7 +103,7 @@ def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
     place = np.searchsorted(begins, start, side="right") - 1
     inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside[inside] = start[inside] < ends[place[inside]]
-    frames = inside & trace.category(FRAMES)[calls.span]
+    frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():
         return ""
     users = frames & users_frames(trace)[calls.span]
@@ -223,7 +224,8 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     most = -1.0
     if steps.on_host:  # with all that is called there
         most = steps.time_in(measured.trace.when(chosen))
-        who = lines_named(openers(measured, steps, chosen)) + "."
+        place = "" if is_users(kind.name) else lines_named(own_openers(measured, steps, chosen))
+        who = f"{place}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     return Finding(

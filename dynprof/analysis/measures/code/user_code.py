@@ -12,7 +12,8 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.reading.categories import FRAMES, OPERATORS
+from dynprof.analysis.measures.timeline.overhead import whose
+from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-_FRAME = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
+_KINETO = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
 """What Kineto writes: the file, the line at which the function was entered, its name."""
+_VIZTRACER = re.compile(r"(?P<function>\S+) \((?P<file>[^<>]+):(?P<line>\d+)\)")
+"""The same of VizTracer, with the whole path; functions in C have their names alone."""
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
-_INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]")
+_INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib(64)?[\\/]python3[.\dt]*)[\\/]")
+_FOLDERS = re.compile(r"[\\/]")
 _GENERATED = re.compile(r"[\\/](\w\w)[\\/]c\1[a-z2-7]{40,}\.py$")
 """What torch.compile writes, in whichever folder: each file lies in one named as itself begins."""
 _INSTALLED_PACKAGES = """
@@ -67,10 +71,13 @@ class Where:
 
 def is_users(name: str) -> bool:
     """Return whether a frame is of the user's own code, as far as its name tells."""
-    found = _FRAME.fullmatch(name)
-    if not found or _INSTALLED.search(found["file"]) or _GENERATED.search(found["file"]):
+    found = _frame(name)
+    if not found or whose(name):
         return False
-    first, *inner = re.split(r"[\\/]", found["file"])
+    file = found["file"]
+    if _INSTALLED.search(file) or _GENERATED.search(file):
+        return False
+    first, *inner = _FOLDERS.split(file)
     if inner:
         return first not in _PACKAGES | _OF_PYTHON
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
@@ -84,12 +91,11 @@ def place_of(name: str, *, stood: bool = False) -> str:
         stood: Whether it was entered before the profiler came: then its line says where it stood.
             A module always was.
     """
-    found = _FRAME.fullmatch(name)
+    found = _frame(name)
     if not found:
         return _built_in(name)
-    if stood or found["function"] == "<module>":
-        return f"{found['file']} ({found['function']})"
-    return f"{found['file']}:{found['line']} ({found['function']})"
+    line = "" if stood or found["function"] == "<module>" else f":{found['line']}"
+    return f"{_shown(found)}{line} ({found['function']})"
 
 
 def function_of(name: str, *, stood: bool = False) -> str:
@@ -97,11 +103,20 @@ def function_of(name: str, *, stood: bool = False) -> str:
 
     ``main (train.py:22)``, and of a built-in function ``sleep``.
     """
-    found = _FRAME.fullmatch(name)
+    found = _frame(name)
     if not found or found["function"] == "<module>":
         return place_of(name)
     line = "" if stood else f":{found['line']}"
-    return f"{found['function']} ({found['file']}{line})"
+    return f"{found['function']} ({_shown(found)}{line})"
+
+
+def _frame(name: str) -> re.Match[str] | None:
+    return _KINETO.fullmatch(name) or _VIZTRACER.fullmatch(name)
+
+
+def _shown(frame: re.Match[str]) -> str:
+    """Return a frame's file as a sentence names it: of a whole path the name is enough."""
+    return _FOLDERS.split(frame["file"])[-1] if frame.re is _VIZTRACER else frame["file"]
 
 
 def _built_in(name: str) -> str:
@@ -116,14 +131,16 @@ def _built_in(name: str) -> str:
 
 def users_frames(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of the user's own code."""
-    return trace.category(FRAMES) & trace.named(is_users)
+    return trace.category(FRAMES, CALLS) & trace.named(is_users)
 
 
 def stood(trace: Trace, marked: list[Marked]) -> NDArray[np.bool_]:
-    """Return which spans began before the first step, as frames that were open already do."""
+    """Return which frames began before the first step, as those that were open already do.
+
+    None of VizTracer's: its lines are those of definitions, whenever a call began.
+    """
     first = marked[0][1] if marked else 0
-    found: NDArray[np.bool_] = trace.spans["start"] < first
-    return found
+    return trace.category(FRAMES) & (trace.spans["start"] < first)
 
 
 def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
@@ -138,7 +155,7 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
     users = users_frames(trace)[calls.span]
     step = trace.named(lambda name: name.startswith(STEP))
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
-    others = trace.category(FRAMES)[calls.span] & ~users
+    others = trace.category(FRAMES, CALLS)[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)
     frame, operator, called = np.full((3, len(when)), ROOT, np.int64)
     left = np.flatnonzero(place != ROOT)

@@ -160,8 +160,34 @@ def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
         ("transform (train.py:3)", "FEE", 0, 90),
         ("helper (train.py:1)", "FEE", 10, 40),
     ]
-    saves = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"].saves
-    assert saves == "Without it a step would be 90 ms shorter at most."
+    said = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"]
+    assert said.saves == "Without it a step would be 90 ms shorter at most."
+    assert said.detail == "1 of them in a step takes 50 ms."  # its place is in its name
+
+
+def test_lines_of_plain_python(tmp_path: Path) -> None:
+    """The user's functions that call it are named with its own time, whenever they began."""
+    early = {"ph": "X", "pid": 1, "tid": 1, "cat": "FEE", "ts": -10, "dur": 200_010,
+             "name": "main (/home/me/job.py:20)"}  # fmt: skip
+    spans: list[Span] = [
+        ("time.sleep", "FEE", 0, 40),
+        ("lookup (/home/me/job.py:6)", "FEE", 40, 50),
+        ("retry (/usr/lib/python3.12/site-packages/retry.py:4)", "FEE", 41, 49),
+        ("time.sleep", "FEE", 42, 30),
+    ]
+    assert found(measured(tmp_path, spans, early))["time.sleep takes the most"].detail == (
+        "2 of them in a step take 70 ms, 40 ms at job.py:20 (main); 30 ms at job.py:6 (lookup)."
+    )
+    recursive = "encode (/usr/lib/python3.12/json/encoder.py:3)"
+    spans = [(recursive, "FEE", since, took) for since, took in ((0, 90), (1, 30), (40, 40))]
+    assert found(measured(tmp_path, spans, early))[f"{recursive} takes the most"].detail == (
+        "3 of them in a step take 90 ms, 90 ms at job.py:20 (main)."
+    )
+    spans = [("dataloader", "user_annotation", 0, 90), ("read (/home/me/job.py:9)", "FEE", 5, 80),
+             ("time.sleep", "FEE", 6, 78)]  # fmt: skip
+    assert found(measured(tmp_path, spans))[WAITS].detail == (
+        "The data loader keeps a step waiting for 90 ms, 100% of it in job.py:9 (read)."
+    )
 
 
 def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:

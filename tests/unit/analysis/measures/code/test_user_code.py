@@ -1,0 +1,46 @@
+"""Whose code a frame is of, and how a sentence names it, by Kineto's names and by VizTracer's."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynprof.analysis.measures.code.user_code import function_of, is_users, place_of
+
+USERS = [
+    ("train.py(22): main", "train.py:22 (main)", "main (train.py:22)"),
+    ("src/data.py(7): <lambda>", "src/data.py:7 (<lambda>)", "<lambda> (src/data.py:7)"),
+    ("train.py(25): <module>", "train.py (<module>)", "train.py (<module>)"),
+    ("lookup (/home/me/job.py:6)", "job.py:6 (lookup)", "lookup (job.py:6)"),
+    ("Net.fit.<locals>.<lambda> (/home/me/run (2)/net.py:9)",
+     "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (net.py:9)"),
+    ("<module> (/home/me/queue.py:1)", "queue.py (<module>)", "queue.py (<module>)"),
+    ("load (/home/me/dynprof/datasets/json.py:3)", "json.py:3 (load)", "load (json.py:3)"),
+]  # fmt: skip
+OTHERS = [
+    "queue.py(154): get",
+    "torch/nn/modules/linear.py(130): forward",
+    "Queue.get (/usr/lib/python3.12/queue.py:154)",
+    "get (/usr/lib64/python3.10/queue.py:154)",
+    "get (/opt/free/lib/python3.13t/queue.py:154)",
+    "dumps (/venv/lib/python3.11/site-packages/simplejson/__init__.py:183)",
+    "step (/home/me/clone/dynprof/dynamic_profile.py:50)",
+    "_find_and_load (<frozen importlib._bootstrap>:1349)",
+    "call (/tmp/torchinductor_me/ab/cabxyzabcdefghijklmnopqrstuvwxyz234567abcdefghijklmn.py:40)",
+    "time.sleep",
+    "<built-in function sleep>",
+    "aten::mm",
+]
+
+
+@pytest.mark.parametrize(("name", "place", "function"), USERS)
+def test_frames_of_the_users(name: str, place: str, function: str) -> None:
+    """Of a whole path the file's name is shown; a module has no line of its own."""
+    assert is_users(name)
+    assert place_of(name) == place
+    assert function_of(name) == function
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_frames_of_others(name: str) -> None:
+    """Of Python, of what is installed, of the profiler itself, of no file, or in C."""
+    assert not is_users(name)
