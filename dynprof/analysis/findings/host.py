@@ -43,6 +43,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
+from dynprof.analysis.measures.waiting.waits_for_work import waits_for_work
 from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.plural import counted
@@ -211,8 +212,8 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     mine = measured.in_steps
     if not steps.on_host:
         mine = mine & (measured.trace.spans["device"] == steps.device)
-    elif not measured.trace.category(OPERATORS).any():  # other threads mostly wait, all the while
-        mine = mine & np.isin(measured.trace.spans["thread"], step_threads(measured.trace))
+    elif not measured.trace.category(OPERATORS).any():
+        mine = mine & _in_threads_of_steps(measured)
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
@@ -237,6 +238,16 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         on_path=kind.name,
         most=most,
     )
+
+
+def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
+    """Return what the threads that end steps do, as others mostly wait, all the while.
+
+    Of several one waits for work while others do it; what a single one waits for, its step does.
+    """
+    threads = step_threads(measured.trace)
+    mine: NDArray[np.bool_] = np.isin(measured.trace.spans["thread"], threads)
+    return mine & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else mine
 
 
 def _advice_on(name: str, *, shapes: bool) -> str:

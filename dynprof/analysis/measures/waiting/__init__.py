@@ -1,6 +1,7 @@
-"""Why devices wait, and how long their work stands in a queue.
+"""Why devices wait, how long their work stands in a queue, and when threads have nothing to do.
 
 In come the gaps between what a device ran and what the host did meanwhile; out goes one cause for
 each nanosecond, and the delay of each launch. Judges nothing: what is too long, ``findings`` say.
-Others use ``gaps``, ``host_waits``, ``idle``, ``queue``, ``queue_waits`` and ``cut_spans``.
+Others use ``gaps``, ``host_waits``, ``idle``, ``queue``, ``queue_waits``, ``cut_spans`` and
+``waits_for_work``.
 """

@@ -229,6 +229,35 @@ def test_threads_that_each_end_steps(tmp_path: Path, threads: int) -> None:
     assert said.detail == "1 of them in a step takes 80 ms."
 
 
+WAITS_FOR_WORK = [
+    [("Queue.get (/usr/lib/python3.12/queue.py:154)", 65), ("_thread.lock.acquire", 64.9)],
+    [("get (/usr/lib/python3.10/queue.py:154)", 65), ("_thread.lock.acquire", 64.9)],
+    [("_queue.SimpleQueue.get", 65)],
+    [("socket.accept (/usr/lib/python3.12/socket.py:287)", 65), ("socket._accept", 64.9)],
+    [("_socket.socket._accept", 65)],
+    [("select.epoll.poll", 65)],
+    [("select.poll.poll", 65)],
+    [("select.select", 65)],
+]
+
+
+@pytest.mark.parametrize("waits", WAITS_FOR_WORK)
+def test_workers_that_wait_for_work(tmp_path: Path, waits: list[tuple[str, float]]) -> None:
+    """Of several threads one waits while others work; of a single one the step itself waits."""
+    idle: list[Span] = [(name, "FEE", 0, took) for name, took in waits]
+    spans: list[Span] = [*idle, ("time.sleep", "FEE", 65, 30)]
+    assert list(found(of_a_server(tmp_path, 2, spans))) == ["time.sleep takes the most"]
+    assert list(found(of_a_server(tmp_path, 2, idle))) == []
+    assert list(found(of_a_server(tmp_path, 1, spans))) == [f"{waits[-1][0]} takes the most"]
+
+
+def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
+    """A lock of their own, or a function of theirs that is called like a queue's, is their work."""
+    for name in ("_thread.lock.acquire", "get (/home/me/queue.py:154)"):
+        said = found(of_a_server(tmp_path, 2, [(name, "FEE", 0, 80)]))
+        assert list(said) == [f"{name} takes the most"]
+
+
 @pytest.mark.parametrize(
     ("with_frames", "advice"), [(0, "with_stack"), (1, "--backend python"), (6, "flame graph")]
 )
