@@ -252,7 +252,8 @@ def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
 
 def _advice_on(name: str, *, shapes: bool) -> str:
     if any(part in name.lower() for part in _PRODUCTS):
-        where = "in operator_details.csv" if shapes else "with record_shapes"
+        table = "in operator_details.csv, which dynprof analyse writes,"
+        where = table if shapes else "with record_shapes"
         return (
             f"Look {where} for sizes that are small, odd or not multiples of 8; try torch.autocast "
             "with bfloat16."

@@ -137,6 +137,18 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
     assert "The device computes for 80% of it, 20% is communication that nothing hides" in said
 
 
+def test_where_the_sizes_of_a_product_are(tmp_path: Path) -> None:
+    """In a table of another command's than the report's, where shapes were recorded."""
+    shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 10,
+              "dur": 5, "args": {"Input Dims": [[3, 3], [3, 3]]}}  # fmt: skip
+    for more, where in (
+        ([], "Look with record_shapes for sizes"),
+        ([shapes], "Look in operator_details.csv, which dynprof analyse writes, for sizes"),
+    ):
+        said = found(measured(tmp_path, [("aten::mm", "cpu_op", 0, 90)], *more))
+        assert said["aten::mm takes the most"].advice.startswith(where)
+
+
 def test_memory_near_its_limit(tmp_path: Path) -> None:
     """As reserved on the device against what it has; less than nine tenths is nothing to say."""
     limit = [{"id": 0, "totalGlobalMem": 10**10}]
