@@ -15,6 +15,7 @@ from dynprof import dynamic_profile
 from dynprof.windows.schedule import ProfilerAction, schedule
 
 if TYPE_CHECKING:
+    from dynprof.profiler import profiler as profiler
     from dynprof.profiler.enums import (
         AiCMetrics,
         ExportType,
@@ -53,9 +54,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the names below, loading its module."""
+    """Return one of the names below, or ``profiler``, loading its module."""
     if name in _TORCHS:
         return getattr(importlib.import_module("torch.profiler"), name)
+    if name == "profiler":  # the vendor's own module, with analyse() in it
+        return importlib.import_module(f"{__name__}.profiler")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,13 @@ def use_marks() -> int:
         return 2 * value
 
     return double(left)
+
+
+def test_the_vendors_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is loaded when it is first asked for, as an attribute."""
+    monkeypatch.delitem(sys.modules, "dynprof.profiler.profiler", raising=False)
+    monkeypatch.delattr(profiler, "profiler", raising=False)
+    assert (profiler.profiler.analyse, profiler.profiler.profile) == (analyse, profile)
 
 
 def test_the_dynamic_profiler(tmp_path: Path) -> None:
