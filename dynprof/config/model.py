@@ -66,7 +66,8 @@ class ProfilerConfig(Section):
             pattern=PATH_PATTERN,
             max_length=4096,
             examples=["./", "captures", "s3://bucket/captures"],
-            description="Where captures go: a directory, relative to that of this file, or a URL.",
+            description="Where captures go: a directory, relative to the one that init() watches, "
+            "or a URL.",
         ),
         SAME,
     ] = "./"

@@ -25,9 +25,9 @@ an edit asks for it.
 
 Keys, spelling and defaults are those of the Ascend PyTorch Profiler. What differs:
 
-- `prof_dir` is relative to the directory of the config, where `torch_npu` takes the working
-  directory of the process, and leads out of it only where
-  [captures may go](training-script.md#the-calls); it may be a URL;
+- `prof_dir` is relative to the directory that `init()` watches, in a file given to `start()` as
+  well, where `torch_npu` takes the working directory of the process; it leads out of it only where
+  [captures may go](training-script.md#the-calls), and may be a URL;
 - a value that is not allowed is refused in a sentence, where `torch_npu` takes the default; of
   `export_type` the default is taken here too, with a remark;
 - `start_step` 0 is the next step, as is -1;

@@ -18,8 +18,8 @@ class StorageConfig(Section):
         Annotated[str, Field(pattern=PATH_PATTERN, max_length=4096)] | None,
         Field(
             description="Put each capture together in this directory of the machine's own, "
-            "relative to that of this file, and move it to prof_dir from there; null: directly "
-            "there, and in `outgoing` beside this file where prof_dir is a URL.",
+            "relative to the one that init() watches, and move it to prof_dir from there; null: "
+            "directly there, and in `outgoing` of the watched one where prof_dir is a URL.",
             examples=[None, "/local/scratch"],
         ),
         SAME,
