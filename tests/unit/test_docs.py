@@ -16,6 +16,7 @@ import typer
 
 import dynprof
 from dynprof.analysis.measures.efficiency.peaks import peak_of
+from dynprof.captures.manifest import Cost
 from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
@@ -49,6 +50,12 @@ def commands() -> list[list[str]]:
 def test_generated_files_are_up_to_date(path: Path) -> None:
     """Schema and settings page are those of the model; ``make generate`` writes them."""
     assert path.read_text() == generated()[path]
+
+
+def test_each_figure_of_what_a_capture_cost_is_defined() -> None:
+    """The page of captures says of each in a manifest what it is, and when it is null."""
+    rows = re.findall(r"^\|(.*?)\|", PAGES["captures.md"], re.M)
+    assert set(Cost.model_fields) == set(re.findall(r"`(\w+_ms)`", "".join(rows)))
 
 
 def test_the_schema_is_a_schema() -> None:
