@@ -64,6 +64,7 @@ class FakeBackend:
         hesitates: What ``hesitation()`` returns.
         only_notes_steps: Whether its recordings are told of steps later.
         takes: What ``saving_takes()`` returns.
+        cut: What its recordings turn out to lack as they are saved, in sentences.
         recordings: Every recording made, in order.
     """
 
@@ -74,6 +75,7 @@ class FakeBackend:
     hesitates: str | None = None
     only_notes_steps: bool = False
     takes: float = 1.0
+    cut: tuple[str, ...] = ()
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
@@ -181,7 +183,7 @@ class FakeRecording:
         """Write the steps."""
         self._note("save")
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
-        return Saved()
+        return Saved(cut=self.backend.cut)
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Keep it, for the test to call."""

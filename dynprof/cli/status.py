@@ -199,6 +199,8 @@ def _notes(status: Status) -> list[tuple[str, str]]:
         notes += [(f"request {one.number}: {one.text}", "cyan") for one in sent[:1]]
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
-    if status.last_capture:
-        notes.append((f"last capture: {status.last_capture}", "green"))
+    if last := status.last_capture:
+        notes.append((f"last capture: {last}", "green"))
+        cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
+        notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
     return [(f"rank {status.rank}: {text}", style) for text, style in notes]

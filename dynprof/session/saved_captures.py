@@ -45,12 +45,15 @@ class SavedCaptures:
         self._journal, self._wall, self._analyses = journal, wall, analyses
         self._deliveries = deliveries
 
-    def take(self, span: Span, delivery: Delivery, path: Path, manifest: Manifest) -> None:
+    def take(
+        self, span: Span, delivery: Delivery, told: str, path: Path, manifest: Manifest
+    ) -> None:
         """Hear of one.
 
         Args:
             span: When its window was open.
             delivery: How it gets to its place.
+            told: Why its window was closed early, which the log has said; empty where it was not.
             path: Where its manifest lies, or was to lie.
             manifest: What it says.
         """
@@ -58,10 +61,18 @@ class SavedCaptures:
         kept = manifest.lies_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.knock()
+        self._warn_of_cut(told, manifest)
         if not kept or delivery.destination.is_direct:
             self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
         elif self._wall.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
             self._arrive(path.parent.parent, manifest, self._shown(path))
+
+    def _warn_of_cut(self, told: str, manifest: Manifest) -> None:
+        """Say what only saving has shown to be missing; of no trace at all more is said anyway."""
+        cut = manifest.reason.removeprefix(told).removeprefix("; ")
+        if manifest.trace and cut:
+            text = f"request {manifest.request.number}: its capture is not complete: {cut}"
+            self._journal.warning(text)
 
     @staticmethod
     def _settled_at(path: Path, delivery: Delivery) -> Path | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dynprof.windows.open_window import OpenWindow
     from dynprof.windows.this_process import ThisProcess
 
-    OnSaved = Callable[[Span, Delivery, Path, Manifest], None]
+    OnSaved = Callable[[Span, Delivery, str, Path, Manifest], None]
 
 
 class Handover:
@@ -34,7 +34,7 @@ class Handover:
         inbox: The step that is running.
         exporter: Takes it.
         on_saved: Called by the exporter with the time that the window was open, how its capture
-            gets to its place, the path of its manifest and the manifest.
+            gets to its place, why it was closed early, the path of its manifest and the manifest.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Handover:
             trace_name=layout.trace_name(wall_s, current.backend.trace_suffix),
             layout=layout,
             least_free_mb=request.config.limits.min_free_disk_mb,
-            on_end=functools.partial(self._on_saved, span, delivery),
+            on_end=functools.partial(self._on_saved, span, delivery, reason),
             wait_s=delivery.wait_s if delivery.destination.is_direct else None,
         )
         self.complete(current)

@@ -92,6 +92,11 @@ def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str
     text = JOB + HELPERS + textwrap.dedent(script)
     done = warm_interpreter.run(text, folder, {**os.environ, "DYNPROF_CLOSE": closing, **env})
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+    return log(folder)
+
+
+def log(folder: Path) -> str:
+    """Return what dynprof wrote in a script's folder."""
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.scripts import events, manifests, run, run_without_torch
+from tests.integration.scripts import events, log, manifests, run, run_without_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +90,8 @@ def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
     assert lossy.reason == (
         f"of more than 500,000 calls the oldest are lost: all are there from step {there[0]} on"
     )
+    said = f"request 1: its capture is not complete: {lossy.reason}"
+    assert re.search(f"WARNING .*{re.escape(said)}", log(tmp_path))
     assert whole.complete
     assert (whole.steps.recorded, whole.reason, whole.lost) == (3, "", ())
 

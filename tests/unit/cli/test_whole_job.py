@@ -13,6 +13,7 @@ from rich.console import Console
 from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.status import screen
 from dynprof.cli.whole_job import job_lines, tell_of_all
+from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
 if TYPE_CHECKING:
@@ -46,6 +47,21 @@ def test_status_shows_a_bar_and_names_the_stragglers() -> None:
         "rank 2 was cut short: cancelled",
         "rank 5: still saving",
         "rank 7: it does not answer",
+    ]
+
+
+def test_status_says_why_the_last_capture_was_cut_short() -> None:
+    """Of that one alone, not of one before."""
+    earlier = Answer(1, "a", 1.0, "saved", capture="step_1-3/info/rank_0.json", cut="cancelled")
+    last = Answer(2, "b", 2.0, "saved", capture="step_5-9/info/rank_0.json", cut="calls are lost")
+    here = Status("idle", heartbeat=time.time(), edits=(earlier, last), last_capture=last.capture)
+    shown = Console(file=io.StringIO(), width=120)
+    with shown.capture() as captured:
+        shown.print(screen([here], shown.width))
+    lines = [line.strip() for line in captured.get().splitlines()]
+    assert lines[-2:] == [
+        "rank 0: last capture: step_5-9/info/rank_0.json",
+        "rank 0: cut short: calls are lost",
     ]
 
 

@@ -54,6 +54,30 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"
 
 
+def test_what_only_saving_finds_missing_is_in_the_log(job: Job) -> None:
+    """Once, and apart from why the window closed early, which the line of its end has said."""
+    job.backend.cut = ("the oldest are lost",)
+    job.edit(active=2)
+    job.step(3)
+    warning = "its capture is not complete: the oldest are lost"
+    lines = job.log().splitlines()
+    assert f"request 1: {warning}" in lines
+    job.edit(active=9)
+    job.step(3)
+    job.edit(cancel=True)
+    job.step()
+    lines = job.log().splitlines()
+    assert f"request 2: {warning}" in lines
+    assert sum("cancelled by request 3" in line for line in lines if "request 2:" in line) == 1
+    assert job.manifests()[1].reason == "cancelled by request 3; the oldest are lost"
+    job.backend.cut = ()
+    job.edit(active=9)
+    job.step(3)
+    job.edit(cancel=True)
+    job.step()
+    assert "not complete" not in job.log()
+
+
 def test_an_invalid_edit_changes_nothing_that_runs(job: Job) -> None:
     """A window goes on through a bad edit; the problems stand in the status."""
     job.edit(active=3)
