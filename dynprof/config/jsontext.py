@@ -27,13 +27,15 @@ MAX_SLIPS = 50
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
 _WORD = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"([+-]?)(0*)([0-9][0-9_]*)(?![0-9.eE])")
-"""A whole number as people write them, also where JSON does not."""
+_NUMBER = re.compile(
+    r"([+-]?)(?:0[xX]((?:_?[0-9a-fA-F])+)"
+    r"|(?=\.?[0-9])([0-9_]*)(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?)"
+)
+"""A number as people write them, also where JSON does not."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _EXPONENT, _DIGIT = re.compile(r"[eE].*"), re.compile(r"[1-9]")
-_MANY_DIGITS = 1000
 _STRAIGHT = 'JSON wants straight double quotes, ", not curly ones.'
 _QUOTES = {
     "'": "JSON wants double quotes around text, not single ones.",
@@ -171,11 +173,9 @@ class _Reader:
             return self._word(word, pointer)
         if wrong := _QUOTES.get(self._peek()):
             raise self._stop(wrong, pointer)
-        number, start = _NUMBER.match(self.text, self.at), self.at
-        if number and (number[1] == "+" or number[2] or "_" in number[3]):
-            return self._spelt_otherwise(number, pointer)
+        start = self.at
         try:
-            value, self.at = self._decoder.raw_decode(self.text, self.at)
+            value, self.at = self._read(pointer)
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
             raise self._stop(_why_not_json(error.msg, self._peek()), pointer) from None
@@ -187,13 +187,13 @@ class _Reader:
             return self._stand_in(why, pointer, start)
         return value
 
-    def _spelt_otherwise(self, number: re.Match[str], pointer: str) -> int:
-        """Note how JSON writes a whole number, and read on."""
-        sign, _, digits = number.groups()
-        text = sign.replace("+", "") + digits.replace("_", "")
-        self._note(f"JSON spells this {text}, not {number[0]}.", pointer)
-        self.at = number.end()
-        return int(text) if len(text) < _MANY_DIGITS else 0
+    def _read(self, pointer: str) -> tuple[Any, int]:
+        """Return the scalar that stands here and where it ends; note how JSON spells a number."""
+        number = _NUMBER.match(self.text, self.at)
+        if number is None or (spelt := _in_json(number)) == number[0]:
+            return self._decoder.raw_decode(self.text, self.at)
+        self._note(f"JSON spells this {spelt[:40]}, not {number[0][:40]}.", pointer)
+        return json.loads(spelt), number.end()
 
     def _stand_in(self, why: str, pointer: str, start: int) -> int:
         """Note why a number cannot be kept; return what to read on with."""
@@ -244,6 +244,13 @@ class _Reader:
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
         self._note(sentence, pointer)
         return ConfigError(self.problems)
+
+
+def _in_json(number: re.Match[str]) -> str:
+    """Return how JSON spells a number."""
+    sign, hexadecimal, whole, part, power = (text.replace("_", "") for text in number.groups(""))
+    digits = str(int(hexadecimal, 16)) if hexadecimal else whole.lstrip("0")
+    return f"{sign.strip('+')}{digits or 0}{part and '.' + part}{power}"
 
 
 def _why_not_json(message: str, here: str) -> str:

@@ -68,6 +68,10 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": +5, "b": 1}', 1, 7, "JSON spells this 5, not +5"),
         ('{"a": 5_000}', 1, 7, "JSON spells this 5000, not 5_000"),
         ('{"a": -007}', 1, 7, "JSON spells this -7, not -007"),
+        ('{"a": 0x1F}', 1, 7, "JSON spells this 31, not 0x1F"),
+        ('{"a": 5.}', 1, 7, "JSON spells this 5, not 5."),
+        ('{"a": [-.5]}', 1, 8, "JSON spells this -0.5, not -.5"),
+        ('{"a": +1_0.5e3}', 1, 7, "JSON spells this 10.5e3, not +1_0.5e3"),
         ('{"a": 1,000}', 1, 9, "there are no commas within a number"),
         ('{"a": 5; "b": 1}', 1, 8, "a comma is missing; write it instead of this"),
         ("{“a”: 1}", 1, 2, "straight double quotes"),
@@ -86,6 +90,16 @@ def test_each_slip_has_its_sentence(text: str, line: int, column: int, words: st
         problems = error.problems
     assert [(p.line, p.column) for p in problems] == [(line, column)]
     assert words in problems[0].text
+
+
+def test_what_is_spelt_otherwise_is_read_on_with() -> None:
+    """So that one save shows also what is wrong with the value; one too long ends the reading."""
+    document = read_json("[0x10, 5., +.5, 0_0, -007, 1e2]")
+    assert document.value == [16, 5, 0.5, 0, -7, 100.0]
+    assert len(document.problems) == 5
+    for digits in ("+" + "1" * 5000, "0x" + "f" * 5000):
+        with pytest.raises(ConfigError, match="too many digits"):
+            read_json(digits)
 
 
 def test_nesting_is_bounded() -> None:
