@@ -169,9 +169,10 @@ def _usable(path: Path) -> Path:
     """Return the directory, absolute and with its links resolved, after making it."""
     if path.name == CONFIG_NAME:
         raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
-    if _SCHEME.fullmatch(path.parts[0] if path.parts else "") and not path.exists():
+    scheme, *rest = path.parts or ("",)
+    if _SCHEME.fullmatch(scheme) and not path.exists():
         text = "is no directory of this machine; captures may go to such a place, by prof_dir"
-        raise UnusablePathError(f"{path} {text}")
+        raise UnusablePathError(f"{scheme}//{'/'.join(rest)} {text}")  # a path keeps one slash
     try:
         root = path.expanduser().resolve()
         if root.exists() and not root.is_dir():
