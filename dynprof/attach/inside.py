@@ -45,7 +45,7 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
 def _detach() -> dict[str, Any]:
     directory, by = dynamic_profile.watched()
     if not directory:
-        return {"failed": "it watches nothing"}
+        return {"failed": "nothing of dynprof's runs there"}
     if by != BY:
         return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
     _note("detached from outside")

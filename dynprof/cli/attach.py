@@ -122,6 +122,10 @@ def _tell(pid: int, asked: dict[str, Any], timeout_s: float) -> int:
     except LaunchError as error:
         say(str(error), err=True)
         return UNSERVED
+    if failed := answer.said.get("failed"):
+        done = {"attach": "watched", "detach": "detached"}[asked["action"]]
+        say(f"process {pid} cannot be {done}: {failed}", err=True)
+        return UNSERVED
     return _said(pid, answer)
 
 
@@ -138,13 +142,8 @@ def _said(pid: int, answer: Answer) -> int:
     if directory := answer.said.get("ended"):
         say(f"process {pid} watches {directory} no more.{took} Left in it: {answer.said['left']}")
         return 0
-    if directory := answer.said.get("watched"):
-        say(
-            f"process {pid} watches {directory} already; dynprof arm {pid} asks for a window",
-            err=True,
-        )
-        return UNSERVED
-    say(f"process {pid} cannot be watched: {answer.said['failed']}", err=True)
+    directory = answer.said["watched"]
+    say(f"process {pid} watches {directory} already; dynprof arm {pid} asks for a window", err=True)
     return UNSERVED
 
 

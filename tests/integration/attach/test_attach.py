@@ -140,6 +140,15 @@ def test_one_that_watches_already(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
+def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
+    """What is said is of the detaching, and that nothing of dynprof's is there."""
+    with begun(tmp_path, LOOP) as process:
+        code, _, errors = dynprof("detach", process.pid)
+        said = f"process {process.pid} cannot be detached: nothing of dynprof's runs there"
+        assert (code, errors.strip()) == (4, said)
+        ended(tmp_path, process)
+
+
 def test_one_that_does_not_run_python_is_given_up(tmp_path: Path) -> None:
     """It stands in C with Python's lock; in time nothing has begun, and nothing begins later."""
     script = """
