@@ -6,6 +6,7 @@
     ├── ConfigError        a config that cannot be used; carries every Problem found in it
     ├── UnusablePathError  ``init()`` was given a directory it cannot work in
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
+    ├── LostWindowError    a window had to be let go, though its profiler did not fail
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── LaunchError        a command, or a process, cannot be made to watch
     └── SessionError       a call of ``dynprof.acl`` came out of order
@@ -67,6 +68,10 @@ class UnusablePathError(DynprofError):
 
 class BackendError(DynprofError):
     """A profiler could not be prepared, started, stopped or saved."""
+
+
+class LostWindowError(DynprofError):
+    """A window had to be let go, though its profiler did not fail."""
 
 
 class CaptureError(DynprofError):

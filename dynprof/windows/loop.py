@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.errors import BackendError, Problem, describe
+from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.process.stack_room import NO_ROOM, has_room
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
@@ -119,14 +119,14 @@ class Loop:
             elif self._open.movable:
                 self._cut(self._open, reason)
             else:
-                self._give_up(BackendError(self._open.why_lost(reason)))
+                self._give_up(LostWindowError(self._open.why_lost(reason)))
 
     def let_go(self, reason: str) -> None:
         """Let the open window go, which could not be closed before the process ended."""
         with self.turns.take() as mine:
             if mine and self._open:
                 obstacle = self._open.window.obstacle()
-                self._give_up(BackendError(f"{reason}, but {obstacle}" if obstacle else reason))
+                self._give_up(LostWindowError(f"{reason}, but {obstacle}" if obstacle else reason))
 
     def give_way(self) -> None:
         """Close the open window, on whichever thread another profiler is about to begin.
@@ -217,7 +217,7 @@ class Loop:
         """A step ends on a thread that cannot close the window: wait for the other, or let go."""
         reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
-            self._give_up(BackendError(current.why_lost(reason)))
+            self._give_up(LostWindowError(current.why_lost(reason)))
         else:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
@@ -282,7 +282,7 @@ class Loop:
         self.admission.note_success(current.backend.name)
 
     def _give_up(self, error: Exception) -> None:
-        """Let a failing window go; what it leaves behind is a manifest that says why."""
+        """Let a window go; what it leaves behind is a manifest that says why."""
         claimed, self._claimed = self._claimed, None
         if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
             self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
@@ -292,9 +292,11 @@ class Loop:
         self._note_no_more()
         if self._handover.complete(current):
             return
-        self.admission.note_failure(current.backend.name)
         self._unended.let_go(current)
-        reason = f"the {current.backend.name} backend failed: {describe(error)}"
+        reason = describe(error)
+        if not isinstance(error, LostWindowError):
+            self.admission.note_failure(current.backend.name)
+            reason = f"the {current.backend.name} backend failed: {reason}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         if self._wall.attempt(
             "leaving a manifest",

@@ -44,10 +44,23 @@ def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
     other.join()
     job.step()
     (manifest,) = job.manifests()
-    assert "the thread that it was opened on has ended" in manifest.reason
+    assert manifest.reason.startswith("the thread that it was opened on has ended; only the thread")
     job.edit(active=1)
     job.step(2)
     assert job.manifests()[-1].complete
+
+
+def test_windows_whose_threads_are_gone_are_no_failures_of_the_profiler(job: Job) -> None:
+    """Whichever number of them are lost in a row, the next is served."""
+    (job.root / "other.json").write_text('{"active": 1}')
+    for _ in range(5):
+        other = threading.Thread(target=job.session.start, args=(job.root / "other.json",))
+        other.start()
+        other.join()
+        job.step()
+    job.session.start(job.root / "other.json")
+    job.step()
+    assert [manifest.complete for manifest in job.manifests()] == [False] * 5 + [True]
 
 
 def test_a_window_of_another_thread_can_be_cancelled(job: Job) -> None:
