@@ -6,7 +6,7 @@ import errno
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
-from dynprof.errors import BackendError, DynprofError, describe
+from dynprof.errors import DynprofError, LostWindowError, describe
 from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.standard_error import say
 
@@ -89,7 +89,7 @@ class Wall:
         Ctrl-C passes, and what the script's signal handlers raise; but the script may catch it
         and go on, and nothing half done may be left to it.
         """
-        error: Exception | None = BackendError(f"{doing} was interrupted")
+        error: Exception | None = LostWindowError(f"{doing} was interrupted")
         try:
             error = self.attempt(doing, action)
         finally:

@@ -170,7 +170,7 @@ class Loop:
     def _interrupted(self) -> None:
         with self.turns.take() as mine:
             if mine:
-                self._give_up(BackendError("a step was interrupted"))
+                self._give_up(LostWindowError("a step was interrupted"))
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 
 from dynprof.files.file_system import is_remote, kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_the_innermost_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
