@@ -15,6 +15,7 @@ class time:  # noqa: N801
     monotonic = staticmethod(module.monotonic)
     perf_counter = staticmethod(module.perf_counter)
     perf_counter_ns = staticmethod(module.perf_counter_ns)
+    thread_time = staticmethod(module.thread_time)
     strftime = staticmethod(module.strftime)
     gmtime = staticmethod(module.gmtime)
     localtime = staticmethod(module.localtime)

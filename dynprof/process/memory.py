@@ -31,7 +31,7 @@ _OF_VERSION = {
 """The limit of a control group, what it uses, and what of that is a cache of files that can go:
 Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
 SLOW_S = 0.02
-"""An allocator that takes longer to tell is not asked again: nobody allocates meanwhile."""
+"""An allocator that works longer to tell is not asked again: nobody allocates meanwhile."""
 
 
 def resident_mb() -> float:
@@ -76,12 +76,12 @@ class _Allocator:
         """
         if self._is_slow:
             return None
-        began_s = time.perf_counter()
+        before_s = time.thread_time()
         with contextlib.suppress(OSError, AttributeError):
             tell = ctypes.CDLL(None).mallinfo2
             tell.restype = _Allocated
             found = tell()
-            self._is_slow = time.perf_counter() - began_s > SLOW_S
+            self._is_slow = time.thread_time() - before_s > SLOW_S
             return float(found.uordblks + found.hblkhd) / _MB
         return None
 

@@ -17,7 +17,7 @@ FIRST_S = 1.0
 COST = 100.0
 """A look is followed by none for so many times what it took."""
 LEAST, MOST = 8, 256
-"""Fewer looks tell nothing; of more every second one is forgotten."""
+"""Fewer looks tell nothing; of more every second one is forgotten, and from then on left out."""
 SURE = 4.0
 """So many standard errors what is told is above what chance would make of batches that differ."""
 
@@ -34,6 +34,7 @@ class EventsMemory:
 
     def __init__(self, opened_s: float) -> None:
         self._due_s = opened_s + FIRST_S
+        self._looks, self._every = 0, 1
         self._in_use: list[tuple[int, float | None]] = []
         self._resident: Samples = []
 
@@ -48,21 +49,35 @@ class EventsMemory:
         """
         if now_s < self._due_s or (self._resident and done <= self._resident[-1][0]):
             return 0.0
+        self._looks += 1
+        if self._looks % self._every:
+            return 0.0
         began_s = time.perf_counter()
         self._in_use.append((done, process.in_use_mb()))
         self._resident.append((done, resident_mb))
-        samples = self._samples()
-        rate_mb = max(growth(samples), growth(samples[-(len(samples) // 2) :]))
+        events_mb = _added(self._samples(), done)
         self._due_s = now_s + COST * (time.perf_counter() - began_s)
-        return max(0.0, rate_mb * done)
+        return events_mb
 
     def _samples(self) -> Samples:
         """Return what is allocated, unless the allocator cannot tell, or is not the one in use."""
         if len(self._resident) > MOST:
-            self._in_use, self._resident = self._in_use[1::2], self._resident[1::2]
+            self._in_use, self._resident = self._in_use[::2], self._resident[::2]
+            self._every *= 2
         allocated = [(done, mb) for done, mb in self._in_use if mb is not None]
         is_told = len(allocated) == len(self._resident) and len({mb for _, mb in allocated}) > 1
         return allocated if is_told else self._resident
+
+
+def _added(samples: Samples, done: int) -> float:
+    """Return what the events of all steps are: no more than by what memory has grown meanwhile.
+
+    The later half is looked at by itself, too: the training may have freed much in the first.
+    """
+    later = samples[len(samples) // 2 :]
+    rate_mb = max(growth(samples), growth(later), 0.0)
+    grown_mb = max(mb for _, mb in later) - min(mb for _, mb in samples)
+    return min(rate_mb * done, rate_mb * samples[0][0] + grown_mb)
 
 
 def growth(samples: Samples) -> float:

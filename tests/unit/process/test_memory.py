@@ -95,7 +95,7 @@ def test_what_this_process_has() -> None:
 def test_an_allocator_that_is_slow_to_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at each piece that is free, and nobody allocates meanwhile."""
     now_s = iter([0.0, 0.01, 1.0, 1.03])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now_s))
+    monkeypatch.setattr(time, "thread_time", lambda: next(now_s))
     allocator = memory._Allocator()
     assert allocator.in_use_mb()
     assert allocator.in_use_mb()

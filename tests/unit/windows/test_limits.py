@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from dynprof.windows import events_memory
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
+    from dynprof.windows.this_process import ThisProcess
 
 
 def test_max_seconds_closes_early(job: Job) -> None:
@@ -34,6 +37,12 @@ def test_max_memory_closes_early(tmp_path: Path) -> None:
     (manifest,) = job.manifests()
     assert manifest.steps.recorded == 11
     assert "grew by 31 MB" in manifest.reason
+
+
+@pytest.fixture(autouse=True)
+def looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a busy machine looks less often."""
+    monkeypatch.setattr(events_memory, "COST", 0.0)
 
 
 def job_of_many_events(
@@ -101,6 +110,23 @@ def test_what_the_training_frees_hides_no_events(tmp_path: Path, at: int) -> Non
     freed = growing(1.0, lambda look: 400 * (look < at))
     manifest = job_of_many_events(tmp_path, 4000, freed)
     assert manifest.steps.recorded < 1.4 * 2000 / 70 / 0.2
+
+
+@pytest.mark.parametrize("most", [8, 20, 256])
+@pytest.mark.parametrize("period", [7, 16, 40])
+def test_what_fills_and_is_emptied_is_told_no_larger_than_it_is(
+    monkeypatch: pytest.MonkeyPatch, most: int, period: int
+) -> None:
+    """However long the window is, and of however many looks it forgets some."""
+    monkeypatch.setattr(events_memory, "MOST", most)
+    told = []
+    memory = events_memory.EventsMemory(0.0)
+    for step in range(1, 2000):
+        in_use_mb = 500 + 100 * (step % period) / period
+        process = cast("ThisProcess", SimpleNamespace(in_use_mb=lambda mb=in_use_mb: mb))
+        told.append(memory.look(process, step, step + 1.0, 1000.0))
+    assert max(told) < 150
+    assert len(memory._resident) <= most + 1
 
 
 def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
