@@ -27,6 +27,7 @@ from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
+from dynprof.journal.edit_outcomes import in_words
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -197,6 +198,9 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     if status.state == "sending":
         sent = [one for one in status.edits if one.outcome == "saving"]
         notes += [(f"request {one.number}: {one.text}", "cyan") for one in sent[:1]]
+    if newest and newest.outcome == "failed":
+        text = in_words(newest.outcome, newest.text)
+        notes.append((f"request {newest.number} {text}", "red"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if last := status.last_capture:

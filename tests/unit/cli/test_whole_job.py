@@ -65,6 +65,17 @@ def test_status_says_why_the_last_capture_was_cut_short() -> None:
     ]
 
 
+def test_status_says_why_the_last_request_failed() -> None:
+    """Until there is another one."""
+    lost = Answer(1, "a", 1.0, "failed", "no trace; the thread that it was opened on has ended")
+    later = Answer(2, "b", 2.0, "saved", capture="step_5-9/info/rank_0.json")
+    for edits, said in (((lost,), True), ((lost, later), False)):
+        shown = Console(file=io.StringIO(), width=120)
+        with shown.capture() as captured:
+            shown.print(screen([Status("idle", heartbeat=time.time(), edits=edits)], shown.width))
+        assert (f"rank 0: request 1 failed: {lost.text}" in captured.get()) == said
+
+
 def test_a_window_that_was_called_off_does_not_look_as_if_it_were_to_come() -> None:
     """It is said how it ended, without a bar that stands still."""
     job = replace(JOB, saved=0, pending=0, unsaved={"disarmed": 7, "failed": 1})
