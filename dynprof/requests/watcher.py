@@ -17,6 +17,7 @@ from dynprof.clock import time
 from dynprof.files.file_system import is_remote, kind_of
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
+from dynprof.process.thread_arrivals import ARRIVALS
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
@@ -125,6 +126,7 @@ class Watcher:
             self._wake.wait(self._patience_s())
             self._wake.clear()
             if not self._stopping.is_set():
+                self._attempt("watching the threads", ARRIVALS.look)
                 self._attempt("watching the config", self._look)
 
     def _patience_s(self) -> float:
