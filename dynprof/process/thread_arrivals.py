@@ -7,45 +7,107 @@ before it is made. Torch walks over that list as it begins to trace calls, and a
 from __future__ import annotations
 
 import ctypes
-import re
+import operator
 import sys
-import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.clock import time
+from dynprof.process.profile_functions import audited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_WORD = 8
 MOST_PER_S = 100.0
-"""Of 14,600 a second 7 windows of 696 crashed, so of these perhaps one of 15,000."""
-LOOKS = 5
-LEAST_S = 1.0
-"""Over a shorter time a few threads, begun together, look like many."""
+"""Beside 14,600 a second 7 windows of 696 crashed; beside so many it may be one of 15,000."""
+LOOKS, LEAST_S = 5, 1.0
+"""How many looks are kept, and how far apart they are at least: over a shorter time a few threads,
+begun together, look like many."""
+_HOLDS, _READINGS = 5, 10_000
+"""A hold of the GIL takes so many readings, a millisecond or less."""
 
 
-def threads_of_c() -> int | None:
-    """Return how many C has begun that came into Python; None where there is no need to know.
+class ThreadArrivals:
+    """Looks now and then at how many have come.
 
-    They are those that have a state, but for those that ``threading`` gave a name, as it does
-    unless the script gives one, which counts here, too. ``PyInterpreterState`` begins with the next
-    interpreter, how many states were ever made, and the newest of them.
+    Args:
+        come: Tells how many have, whoever began them; None where there is no need to know.
+        are_of_c: Tells whether some that C began are just coming.
+        now_s: Tells the time.
     """
-    if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
+
+    def __init__(
+        self,
+        come: Callable[[], int | None],
+        are_of_c: Callable[[], bool],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._come, self._are_of_c, self._now_s = come, are_of_c, now_s
+        self._looks: deque[_Look] = deque(maxlen=LOOKS)
+
+    def look(self) -> None:
+        """Look, unless that was done within a second."""
+        now_s, last = self._now_s(), self._looks[-1] if self._looks else None
+        if last and now_s - last.at_s < LEAST_S:
+            return
+        come = self._come()
+        if come is not None:
+            are_many = bool(last and come - last.come >= MOST_PER_S * (now_s - last.at_s))
+            self._looks.append(_Look(now_s, come, are_many and self._are_of_c()))
+
+    def too_many(self) -> str:
+        """Say so where it is, by the last looks; empty where it is not, or not known."""
+        self.look()
+        looks = tuple(self._looks)
+        if not looks or looks[-1].at_s - looks[0].at_s < LEAST_S:
+            return ""
+        per_s = (looks[-1].come - looks[0].come) / (looks[-1].at_s - looks[0].at_s)
+        if per_s < MOST_PER_S or not (any(look.of_c for look in looks) or self._are_of_c()):
+            return ""
+        return (
+            f"threads that C begins keep coming into Python here ({per_s:,.0f} threads a second in "
+            "all), and where one does just as torch walks over them, Python 3.11 crashes (3.12 "
+            "does not)"
+        )
+
+
+class _Look(NamedTuple):
+    at_s: float
+    come: int
+    of_c: bool
+
+
+def states_made() -> int | None:
+    """Return how many states of threads were ever made, on Python 3.11; None on others."""
+    made = _number_made()
+    return None if made is None else made.value
+
+
+def are_made_without_the_gil() -> bool:
+    """Return whether states are made while this thread has the GIL: only those of C's threads are.
+
+    One call of C, within which no other thread gets the GIL, reads the number over and over.
+    """
+    made = _number_made()
+    for _ in range(_HOLDS if made else 0):
+        if len(set(map(operator.attrgetter("value"), repeat(made, _READINGS)))) > 1:
+            return True
+        time.sleep(0.001)  # those that wait for the GIL go on, and others come
+    return False
+
+
+def _number_made() -> ctypes.c_uint64 | None:
+    """Return where the interpreter has it: after the next interpreter, before the newest state."""
+    is_so = sys.implementation.name == "cpython" and sys.version_info[:2] == (3, 11)
+    if not is_so or audited():  # whose hooks may refuse ctypes
         return None
     interpreter = _returned("PyInterpreterState_Get")
-    _, made, newest = (ctypes.c_uint64 * 3).from_address(interpreter)
+    newest = ctypes.c_uint64.from_address(interpreter + 2 * _WORD).value
     if newest != _returned("PyInterpreterState_ThreadHead", ctypes.c_void_p(interpreter)):
         return None  # one came amid that
-    return int(made) - _named()
-
-
-def _named() -> int:
-    """Return how many threads have got a name of the kind ``Thread-1``."""
-    counter = getattr(getattr(threading, "_counter", None), "__self__", None)
-    found = re.fullmatch(r"count\((\d+)\)", repr(counter))
-    return int(found[1]) - 1 if found else 0
+    return ctypes.c_uint64.from_address(interpreter + _WORD)
 
 
 def _returned(name: str, *arguments: ctypes.c_void_p) -> int:
@@ -54,45 +116,5 @@ def _returned(name: str, *arguments: ctypes.c_void_p) -> int:
     return int(function(*arguments))
 
 
-class ThreadArrivals:
-    """Looks now and then at how many have come.
-
-    Args:
-        come: Tells it.
-        now_s: Tells the time.
-    """
-
-    def __init__(
-        self,
-        come: Callable[[], int | None] = threads_of_c,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._come, self._now_s = come, now_s
-        self._looks: deque[tuple[int, float]] = deque(maxlen=LOOKS)
-
-    def look(self) -> None:
-        """Look, unless that was done within a second."""
-        now_s = self._now_s()
-        if self._looks and now_s - self._looks[-1][1] < LEAST_S:
-            return
-        come = self._come()
-        if come is not None:
-            self._looks.append((come, now_s))
-
-    def too_many(self) -> str:
-        """Say so where it is, by the last looks; empty where it is not, or not known."""
-        self.look()
-        looks = tuple(self._looks)
-        if not looks or looks[-1][1] - looks[0][1] < LEAST_S:
-            return ""
-        per_s = (looks[-1][0] - looks[0][0]) / (looks[-1][1] - looks[0][1])
-        if per_s < MOST_PER_S:
-            return ""
-        return (
-            f"{per_s:,.0f} threads a second that C begins come into Python here, and where one "
-            "does just as torch walks over all of them, Python 3.11 crashes (3.12 does not)"
-        )
-
-
-ARRIVALS = ThreadArrivals()
+ARRIVALS = ThreadArrivals(states_made, are_made_without_the_gil)
 """Those of this process."""

@@ -7,6 +7,8 @@ from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from dynprof.process.interruptions import FULL, came_from_a_signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -76,7 +78,13 @@ class NotedSteps:
                 self._steps.append(noted)
                 self._next = step + 1  # after it: a handler that steps in between finds a gap
                 found = not self._counted or not self._took_back(noted)
-        except RecursionError:
+        except RecursionError as error:
+            try:
+                is_the_scripts = came_from_a_signal(error)
+            except FULL:
+                is_the_scripts = False
+            if is_the_scripts:
+                raise
             found = False
         finally:
             if found is None:

@@ -65,10 +65,9 @@ class OpenWindow:
     step: int = 0
     remarks: list[str] = field(default_factory=list)
     export: Export | None = None
-    events_memory: EventsMemory = field(init=False)
+    events_memory: EventsMemory = field(default_factory=EventsMemory)
 
     def __post_init__(self) -> None:
-        self.events_memory = EventsMemory(self.opened_s)
         self.step, self.moved_s = self.opened_step, self.opened_s
 
     @property

@@ -203,16 +203,17 @@ MOMENTS = pytest.mark.parametrize(
 
 
 @MOMENTS
+@pytest.mark.parametrize("kind", [InterruptedError, RecursionError, MemoryError])
 def test_what_a_signal_handler_raises_ends_the_window(
-    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
+    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str], kind: type[Exception]
 ) -> None:
     """As in a turn: no window goes on that does not know its steps; the next is whole."""
 
     def preempt() -> None:
-        raise InterruptedError
+        raise kind
 
     interrupts(*moment, preempt)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(kind):
         job.step(29)
     job.step()
     assert job.state == "idle"
