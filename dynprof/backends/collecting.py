@@ -56,9 +56,9 @@ class Collecting:
             time.sleep(_PAUSE_S)
 
 
-def collect(taken: Taken, collected: Callable[[Taken], None]) -> None:
+def collect(action: Callable[[], None], collected: Callable[[Taken], None], taken: Taken) -> None:
     """Collect what was taken, and tell that it has been, whatever becomes of it."""
     try:
-        taken.collect()
+        action()
     finally:
         collected(taken)

@@ -9,6 +9,10 @@ fork needs to do that, then, and no two of them can do it at once.
 While a profiler is being opened or closed its locks are held, and a child forked at that moment
 could never take them. So forks wait for the moment to pass, and a little longer: every other thread
 takes one of torch's locks at its next operator, for less than a microsecond, to learn of it.
+
+They wait, too, while events of a kind are collected or written for the first time: what C++ makes
+then and is to destroy at the end it tells glibc, under a lock that no child lets go of. The thread
+that has it may be kept from a processor for long, or by a fork itself.
 """
 
 from __future__ import annotations
@@ -37,8 +41,12 @@ if TYPE_CHECKING:
 _LOADER = "_ZN9libkineto12ConfigLoader"
 _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
+_SETTINGS = ("use_device", "record_shapes", "profile_memory", "with_stack", "with_flops")
+_PAUSE_S = 0.005
 NEWS_S = 0.03
 """For so long after a change busy threads may still be learning of it."""
+FIRST_S = 5.0
+"""For so long forks wait for what is done for the first time."""
 
 
 class _Gate:
@@ -46,7 +54,8 @@ class _Gate:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._calm_s = 0.0
+        self._calm_s = self._first_s = 0.0
+        self._done: set[object] = set()
         self._forking: list[threading.Thread] = []  # one thread, more than once out of a handler
 
     @contextlib.contextmanager
@@ -58,8 +67,24 @@ class _Gate:
             finally:
                 self._calm_s = time.monotonic() + NEWS_S
 
+    @contextlib.contextmanager
+    def first(self, what: object) -> Iterator[None]:
+        """Let forks wait for the body if it is the first of its kind, :data:`FIRST_S` at most."""
+        if what in self._done:
+            yield
+            return
+        with self._lock:  # forks that are under way end before
+            self._first_s = time.monotonic() + FIRST_S
+        try:
+            yield
+            self._done.add(what)
+        finally:
+            self._first_s = 0.0
+
     def begin_fork(self) -> None:
         """Wait for such a change, but where it waits for this thread, as it ends a profiler."""
+        while time.monotonic() < self._first_s:
+            time.sleep(_PAUSE_S)
         if not self._lock.acquire(blocking=False):
             if is_noting_a_call():
                 return
@@ -76,7 +101,8 @@ class _Gate:
 
     def begin_anew(self) -> None:
         """Forget in a child who held the gate in its parent."""
-        self._lock, self._calm_s, self._forking = threading.RLock(), 0.0, []
+        self._lock, self._forking = threading.RLock(), []
+        self._calm_s = self._first_s = 0.0
 
 
 _gate = _Gate()
@@ -94,6 +120,18 @@ def undisturbed() -> Iterator[None]:
     guard_forks()
     with GRAPH_CAPTURES.held_back(), _gate.change():
         yield
+
+
+def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -> None:
+    """Let forks wait for what C++ does for the first time, on the thread that collects events.
+
+    Args:
+        what: It does.
+        profiler: Torch's object, whose settings tell which code runs.
+        action: Has it done.
+    """
+    with _gate.first((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
+        action()
 
 
 @functools.cache

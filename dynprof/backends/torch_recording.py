@@ -15,7 +15,7 @@ from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
 from dynprof.backends.detached_close import find
 from dynprof.backends.end_in_place import end_in_place
-from dynprof.backends.forks import undisturbed
+from dynprof.backends.forks import first_of_its_kind, undisturbed
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, StepAnnotation
 from dynprof.backends.trace_writing import check_written
@@ -263,13 +263,16 @@ class TorchRecording:
 
     def _gather(self, taken: Taken) -> Outcome:
         self._session.hand_over(taken)
-        return COLLECTOR.begin(functools.partial(collect, taken, KINETO.collected))
+        action = functools.partial(first_of_its_kind, "collect", self._profiler, taken.collect)
+        return COLLECTOR.begin(functools.partial(collect, action, KINETO.collected, taken))
 
     def _write(self, path: Path) -> None:
         if self._taken is None or self._collected is None:
             raise BackendError("the recording was not stopped")
         self._collected.result()
-        COLLECTOR.begin(functools.partial(self._taken.write, path)).result()
+        action = functools.partial(self._taken.write, path)
+        action = functools.partial(first_of_its_kind, "write", self._profiler, action)
+        COLLECTOR.begin(action).result()
 
     def _drop(self) -> None:
         """Have the events let go of, if there are any, once they are gathered."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         ("detached", "dynprof.backends.torch.end_settings_thread"),
         ("detached", "dynprof.backends.kineto.KINETO.start"),
         ("detached", "dynprof.backends.detached_close.DetachedClose.take_off_all"),
+        ("detached", "dynprof.backends.detached_close.DetachedClose.collect"),
+        ("detached", "dynprof.backends.detached_close.DetachedClose.write_at"),
         ("inline", "dynprof.backends.kineto.KINETO.stop"),
     ],
 )
@@ -50,12 +52,46 @@ def test_forks_wait_while_a_profiler_is_opened_or_closed(
         setattr(owner, name, meanwhile)
         window(active=2)
         steps(3)
+        idle()
         assert early == [False]
         forked.wait()
         """,
         closing,
     )
     assert manifests(tmp_path)[-1].complete
+
+
+def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None:
+    """And no longer than for a while: what C++ makes then it registers with glibc, under a lock.
+
+    A child that was forked in that moment hung as it first did the same.
+    """
+    run(
+        tmp_path,
+        """
+        import os
+        from dynprof.backends import forks
+        from dynprof.backends.detached_close import DetachedClose
+        forks.FIRST_S, waited, collect = 2.0, [], DetachedClose.collect
+        def fork():
+            if not (child := os.fork()):
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        def meanwhile(*args):
+            forking = threading.Thread(target=fork)
+            began = time.monotonic()
+            forking.start()
+            forking.join()
+            waited.append(time.monotonic() - began >= 1.9)
+            return collect(*args)
+        DetachedClose.collect = meanwhile
+        for settings in ({}, {}, {"record_shapes": True}, {"record_shapes": True}, {}):
+            window(active=2, **settings)
+            steps(3)
+            idle()
+        assert waited == [True, False, True, False, False], waited
+        """,
+    )
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
