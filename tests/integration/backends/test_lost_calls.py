@@ -130,14 +130,16 @@ def test_a_profile_function_set_in_a_window_of_plain_python(tmp_path: Path) -> N
         assert not manifest.complete
         assert manifest.reason.startswith(WHY)
     assert (whole.complete, whole.reason) == (True, "")
+    assert log(tmp_path).count(f"its capture is not complete: {WHY}") == 4
 
 
 def test_a_profile_function_set_in_a_window_with_stacks(tmp_path: Path) -> None:
     """As in one of plain Python: torch has the calls by such a function, too."""
     pytest.importorskip("torch", reason="torch is not installed")
-    run(tmp_path, SETS.format(settings=", with_stack=True"))
+    said = run(tmp_path, SETS.format(settings=", with_stack=True"))
     *cut, whole = manifests(tmp_path)
     assert len(cut) == 4
     for manifest in cut:
         assert manifest.reason.startswith(WHY)
     assert (whole.complete, whole.reason) == (True, "")
+    assert said.count(f"its capture is not complete: {WHY}") == 4
