@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from dynprof.attach.foreign_process import why_not_reached
-from dynprof.launch.which_process import Program, rank_text, why_left_alone
+from dynprof.launch.which_process import LAUNCHERS, Program, rank_text, why_left_alone
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,15 @@ def candidates(name: str = "") -> list[Candidate]:
             folder, command = Path(process.cwd()), " ".join(process.cmdline())
             kept.append(Candidate(pid, command, folder, why_not_reached(pid)))
     return kept
+
+
+def starts_ranks(pid: int) -> str:
+    """Return which launcher a process runs; empty where it runs none, or that cannot be seen."""
+    with contextlib.suppress(psutil.Error, OSError):
+        program = _program(psutil.Process(pid).cmdline())
+        if program.is_one_of(LAUNCHERS):
+            return program.short
+    return ""
 
 
 def _rank_of(process: psutil.Process, name: str) -> str | None:

@@ -11,7 +11,7 @@ import psutil
 import typer
 
 from dynprof.attach.attaching import Answer, reach
-from dynprof.attach.candidates import candidates
+from dynprof.attach.candidates import candidates, starts_ranks
 from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
 from dynprof.cli.numbers import at_least
@@ -72,6 +72,9 @@ def attach(
     Example: dynprof attach 12345 --config prof_config
     """
     check_step_on(step_on)
+    if pid and (launcher := starts_ranks(pid)):
+        text = f"process {pid} is {launcher}, which starts ranks and is none"
+        fail(f"{text}; attach those, or all by dynprof attach --all and their script", UNSERVED)
     codes = []
     for one, folder in _meant(pid, every):
         directory = (config.absolute() if config else folder / "prof_config").expanduser()
