@@ -5,6 +5,7 @@ Where a device works, what the host does costs only the time in which the device
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     Breakdown,
     ms,
 )
-from dynprof.analysis.measures.timeline.kernels import kinds
+from dynprof.analysis.measures.timeline.kernels import Kind, kinds
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 _MANY_OPERATORS = 500
+_NEXT = 2
+"""So many more calls of Python are named that take a large part of a step."""
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
@@ -209,10 +212,10 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
-    mine = measured.in_steps
+    mine, of_python = measured.in_steps, False
     if not steps.on_host:
         mine = mine & (measured.trace.spans["device"] == steps.device)
-    elif not measured.trace.category(OPERATORS).any():
+    elif of_python := not measured.trace.category(OPERATORS).any():
         mine = mine & _in_threads_of_steps(measured)
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
@@ -229,6 +232,8 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         who = f"{place}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
+    if of_python:
+        who += _next_ones(measured, steps, mine, list(itertools.islice(work, _NEXT)))
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
@@ -238,6 +243,20 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         on_path=kind.name,
         most=most,
     )
+
+
+def _next_ones(
+    measured: MeasuredTrace, steps: Breakdown, mine: NDArray[np.bool_], found: list[Kind]
+) -> str:
+    """Name what takes a large part of the steps as well: a wait says who is waited for."""
+    said = []
+    for kind in found:
+        each = kind.total / max(1, steps.count)
+        if steps.share(each) >= LARGE:
+            chosen = mine & measured.trace.named(kind.name.__eq__)
+            place = "" if is_users(kind.name) else lines_named(own_openers(measured, steps, chosen))
+            said.append(f"{kind.name}, {ms(each)}{place}")
+    return f" Next comes {'; then '.join(said)}." if said else ""
 
 
 def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:

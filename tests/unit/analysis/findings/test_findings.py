@@ -184,7 +184,9 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     assert str(Breakdown(python)).endswith(
         "Python functions run or wait for 90% of it, and 10% lies outside of recorded calls."
     )
-    assert found(python)["time.sleep takes the most"].detail == "1 of them in a step takes 60 ms."
+    assert found(python)["time.sleep takes the most"].detail == (
+        "1 of them in a step takes 60 ms. Next comes work (train.py:3), 30 ms."
+    )
     empty = tmp_path / "b.trace.json"
     empty.write_text('{"traceEvents": []}')
     assert str(Breakdown(MeasuredTrace(empty))) == "The trace holds no event with a duration."

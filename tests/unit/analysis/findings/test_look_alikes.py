@@ -162,7 +162,8 @@ def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
     ]
     said = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"]
     assert said.saves == "Without it a step would be 90 ms shorter at most."
-    assert said.detail == "1 of them in a step takes 50 ms."  # its place is in its name
+    places = "1 of them in a step takes 50 ms. Next comes helper (train.py:1), 40 ms."
+    assert said.detail == places  # they are in the names
 
 
 def test_lines_of_plain_python(tmp_path: Path) -> None:
@@ -254,6 +255,19 @@ def test_workers_that_wait_for_work(tmp_path: Path, waits: list[tuple[str, float
     assert list(found(of_a_server(tmp_path, 2, spans))) == ["time.sleep takes the most"]
     assert list(found(of_a_server(tmp_path, 2, idle))) == []
     assert list(found(of_a_server(tmp_path, 1, spans))) == [f"{waits[-1][0]} takes the most"]
+
+
+def test_what_takes_a_large_part_as_well_is_named_next(tmp_path: Path) -> None:
+    """Of plain Python: a step that waits for another thread may sleep a little longer besides."""
+    spans: list[Span] = [
+        ("write (/home/me/job.py:9)", "FEE", 0, 41), ("time.sleep", "FEE", 0.5, 40),
+        ("collect (/home/me/job.py:5)", "FEE", 50, 31), ("_thread.lock.acquire", "FEE", 50, 30),
+        ("flush (/home/me/job.py:2)", "FEE", 90, 8),
+    ]  # fmt: skip
+    assert found(measured(tmp_path, spans))["time.sleep takes the most"].detail == (
+        "1 of them in a step takes 40 ms, 40 ms at job.py:9 (write). Next comes "
+        "_thread.lock.acquire, 30 ms, 30 ms at job.py:5 (collect)."
+    )
 
 
 def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
