@@ -61,36 +61,59 @@ def test_forks_wait_while_a_profiler_is_opened_or_closed(
     assert manifests(tmp_path)[-1].complete
 
 
+MEANWHILE = """
+import os
+from dynprof.backends import forks
+from dynprof.backends.detached_close import DetachedClose
+collect, seen, forking = DetachedClose.collect, [], []
+def meanwhile(*args):
+    forked = threading.Event()
+    def fork():
+        if not (child := os.fork()):
+            os._exit(0)
+        forked.set()
+        assert os.waitpid(child, 0)[1] == 0
+    forking.append(threading.Thread(target=fork))
+    forking[-1].start()
+    seen.append(forked.wait(patience.pop(0)))
+    return collect(*args)
+DetachedClose.collect = meanwhile
+def record(**settings):
+    window(active=2, **settings)
+    steps(3)
+    idle()
+    forking[-1].join()
+"""
+"""Has a thread fork while events are collected, and looks whether it can by then."""
+
+
 def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None:
-    """And no longer than for a while: what C++ makes then it registers with glibc, under a lock.
+    """What C++ makes only then it registers with glibc, under a lock.
 
     A child that was forked in that moment hung as it first did the same.
     """
     run(
         tmp_path,
-        """
-        import os
-        from dynprof.backends import forks
-        from dynprof.backends.detached_close import DetachedClose
-        forks.FIRST_S, waited, collect = 2.0, [], DetachedClose.collect
-        def fork():
-            if not (child := os.fork()):
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-        def meanwhile(*args):
-            forking = threading.Thread(target=fork)
-            began = time.monotonic()
-            forking.start()
-            forking.join()
-            waited.append(time.monotonic() - began >= 1.9)
-            return collect(*args)
-        DetachedClose.collect = meanwhile
-        for settings in ({}, {}, {"record_shapes": True}, {"record_shapes": True}, {}):
-            window(active=2, **settings)
-            steps(3)
-            idle()
-        assert waited == [True, False, True, False, False], waited
-        """,
+        MEANWHILE
+        + """
+forks.FIRST_S, patience = 600.0, [0.5, 60.0, 0.5, 60.0, 60.0]
+for settings in ({}, {}, {"record_shapes": True}, {"record_shapes": True}, {}):
+    record(**settings)
+assert seen == [False, True, False, True, True], seen
+""",
+    )
+
+
+def test_forks_wait_for_the_first_events_for_a_while_alone(tmp_path: Path) -> None:
+    """Those of a large window may take minutes."""
+    run(
+        tmp_path,
+        MEANWHILE
+        + """
+forks.FIRST_S, patience = 0.2, [60.0]
+record()
+assert seen == [True], seen
+""",
     )
 
 
