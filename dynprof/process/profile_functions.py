@@ -24,12 +24,13 @@ from dynprof.process.garbage_collector import no_collection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_WORD = ctypes.sizeof(ctypes.c_void_p)
+WORD = ctypes.sizeof(ctypes.c_void_p)
+"""Bytes of a pointer."""
 _WORDS = 32
 """So many words of a thread's state are looked through; there are more."""
 _BEFORE = 2
 """So many words before what a function is given stands where it is."""
-_MADE_AT = (3 if sys.version_info >= (3, 11) else 2) * _WORD
+_MADE_AT = (3 if sys.version_info >= (3, 11) else 2) * WORD
 """There a state has what is not 0 once it is made whole: from Python 3.11 on, which puts it into
 the list before, that it is; else the interpreter."""
 _LOOKS, _LOOK_AGAIN_S = 1000, 0.0001
@@ -56,10 +57,10 @@ class ProfileFunction:
         given = sys.getprofile()
         if given is None:
             return None
-        state = _function("PyThreadState_Get", 0)()
+        state = c_function("PyThreadState_Get", 0)()
         words = list((ctypes.c_void_p * _WORDS).from_address(state))
         found = words.index(id(given)) - _BEFORE if id(given) in words else -1
-        return cls(words[found] or 0, found * _WORD, given) if found >= 0 else None
+        return cls(words[found] or 0, found * WORD, given) if found >= 0 else None
 
     def put_here(self) -> None:
         """Have this thread call it again."""
@@ -87,7 +88,7 @@ class ProfileFunction:
 
     def take_off_given(self) -> None:
         """Have no thread call it with what this one is given."""
-        theirs = partial(_have, at=self.at + _BEFORE * _WORD, word=id(self.given))
+        theirs = partial(_have, at=self.at + _BEFORE * WORD, word=id(self.given))
         _change(theirs, partial(_take_off, at=self.at))
 
 
@@ -166,9 +167,9 @@ def _states() -> Iterator[int]:
     Between two bytecodes another thread may run, and end, whose state is freed; so this, and all
     that is made of it, are iterators of C, which one call walks through.
     """
-    head = _function("PyInterpreterState_ThreadHead", 1)
-    following = _function("PyThreadState_Next", 2)  # takes one: C lets the other be
-    interpreter = ctypes.c_void_p(_function("PyInterpreterState_Get", 0)())
+    head = c_function("PyInterpreterState_ThreadHead", 1)
+    following = c_function("PyThreadState_Next", 2)  # takes one: C lets the other be
+    interpreter = ctypes.c_void_p(c_function("PyInterpreterState_Get", 0)())
     found = itertools.chain(map(head, (interpreter,)), repeat(None))
     return itertools.takewhile(bool, itertools.accumulate(found, following))
 
@@ -204,10 +205,10 @@ class _Words(ctypes.Structure):
 def _put(
     states: Iterator[int], address: int | None = None, given: int | None = None
 ) -> Iterator[object]:
-    return map(_function("_PyEval_SetProfile", 3), states, repeat(address), repeat(given))
+    return map(c_function("_PyEval_SetProfile", 3), states, repeat(address), repeat(given))
 
 
-def _function(name: str, arguments: int) -> Any:
+def c_function(name: str, arguments: int) -> Any:
     """Return a function of Python's that takes and returns pointers; it keeps the GIL."""
     function = ctypes.pythonapi[name]
     function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments

@@ -14,12 +14,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.clock import time
-from dynprof.process.profile_functions import audited
+from dynprof.process.profile_functions import WORD, audited, c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WORD = 8
 MOST_PER_S = 100.0
 """Beside 14,600 a second 7 windows of 696 crashed; beside so many it may be one of 15,000."""
 LOOKS, LEAST_S = 5, 1.0
@@ -103,17 +102,11 @@ def _number_made() -> ctypes.c_uint64 | None:
     is_so = sys.implementation.name == "cpython" and sys.version_info[:2] == (3, 11)
     if not is_so or audited():  # whose hooks may refuse ctypes
         return None
-    interpreter = _returned("PyInterpreterState_Get")
-    newest = ctypes.c_uint64.from_address(interpreter + 2 * _WORD).value
-    if newest != _returned("PyInterpreterState_ThreadHead", ctypes.c_void_p(interpreter)):
+    interpreter = c_function("PyInterpreterState_Get", 0)()
+    newest = ctypes.c_void_p.from_address(interpreter + 2 * WORD).value
+    if newest != c_function("PyInterpreterState_ThreadHead", 1)(interpreter):
         return None  # one came amid that
-    return ctypes.c_uint64.from_address(interpreter + _WORD)
-
-
-def _returned(name: str, *arguments: ctypes.c_void_p) -> int:
-    function = ctypes.pythonapi[name]
-    function.restype = ctypes.c_void_p
-    return int(function(*arguments))
+    return ctypes.c_uint64.from_address(interpreter + WORD)
 
 
 ARRIVALS = ThreadArrivals(states_made, are_made_without_the_gil)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.code.user_code import (
     function_of,
+    is_users,
     place_of,
     stood,
     users_frames,
@@ -232,6 +233,14 @@ def lines_named(found: list[Culprit]) -> str:
     """
     known = [one for one in _worst(found) if one.place]
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
+
+
+def own_lines_named(measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen) -> str:
+    """Return likewise where spans of one name take their own time.
+
+    Empty of a function of the user's, whose name is the place.
+    """
+    return "" if is_users(name) else lines_named(own_openers(measured, steps, chosen))
 
 
 def functions_named(found: list[Culprit]) -> str:

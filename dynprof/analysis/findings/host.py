@@ -15,14 +15,14 @@ from dynprof.analysis.findings.culprits import (
     functions_named,
     lines_named,
     openers,
-    own_openers,
+    own_lines_named,
     places,
     starters,
     starters_named,
 )
 from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
 from dynprof.analysis.findings.idle import mean, of_cause
-from dynprof.analysis.measures.code.user_code import is_users, place_of, users_frames
+from dynprof.analysis.measures.code.user_code import place_of, users_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
     main_thread,
     step_threads,
@@ -224,12 +224,11 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     of_them = f"of them in {steps.a_step}"
-    chosen = mine & measured.trace.named(lambda name: name == kind.name)
+    chosen = mine & measured.trace.named(kind.name.__eq__)
     most = -1.0
     if steps.on_host:  # with all that is called there
         most = steps.time_in(measured.trace.when(chosen))
-        place = "" if is_users(kind.name) else lines_named(own_openers(measured, steps, chosen))
-        who = f"{place}."
+        who = f"{own_lines_named(measured, steps, kind.name, chosen)}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     if of_python:
@@ -254,8 +253,8 @@ def _next_ones(
         each = kind.total / max(1, steps.count)
         if steps.share(each) >= LARGE:
             chosen = mine & measured.trace.named(kind.name.__eq__)
-            place = "" if is_users(kind.name) else lines_named(own_openers(measured, steps, chosen))
-            said.append(f"{kind.name}, {ms(each)}{place}")
+            lines = own_lines_named(measured, steps, kind.name, chosen)
+            said.append(f"{kind.name}, {ms(each)}{lines}")
     return f" Next comes {'; then '.join(said)}." if said else ""
 
 

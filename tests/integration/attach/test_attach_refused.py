@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dynprof.attach.attaching import REMOTE_EXEC
@@ -53,16 +54,12 @@ def test_a_launcher(tmp_path: Path) -> None:
     """Its ranks are meant; as one of theirs it would have every request wait for its steps."""
     (tmp_path / "torchrun").write_text(LOOP)
     with processes.start([sys.executable, "torchrun"], cwd=tmp_path) as process:
-        wait_for("its program", lambda: "torchrun" in " ".join(command_of(process.pid)) or None)
+        called = psutil.Process(process.pid).cmdline
+        wait_for("its program", lambda: "torchrun" in called() or None)
         text = refusal(process.pid)
         assert f"process {process.pid} is torchrun, which starts ranks and is none" in text
         assert ended(tmp_path, process) == ""
     assert not (tmp_path / "prof_config").exists()
-
-
-def command_of(pid: int) -> list[str]:
-    """Return what a process was started with."""
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 @pytest.mark.skipif(sys.version_info >= REMOTE_EXEC, reason="Python's own means look otherwise")
