@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,11 @@ def _let_the_self_test_end() -> None:
 
         if SELF_TEST.running_s():
             wait_for("the self-test", lambda: SELF_TEST.answer)
+
+
+@pytest.fixture
+def shared_tmp() -> Iterator[Path]:
+    """Give a folder that every user can reach, as none of ``tmp_path`` is; it is the caller's."""
+    with tempfile.TemporaryDirectory(prefix="dynprof-users-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
