@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.files.regular import read_regular
 
 MAX_BYTES = 16 << 20

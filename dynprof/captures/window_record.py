@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from dynprof.captures.manifest import Record, RequestRecord
 from dynprof.errors import CaptureError
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.files.regular import read_regular
 
 if TYPE_CHECKING:
@@ -77,12 +77,9 @@ class WindowRecord(Record):
         """Write it, whole or not at all.
 
         Raises:
-            OSError: It cannot be written; each time that it is tried it says the same.
+            OSError: It cannot be written.
         """
-        try:
-            write_atomic(path, self.model_dump_json(indent=2) + "\n")
-        except OSError as error:  # which names a file of the moment
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
 
 
 def load_window_record(path: Path) -> WindowRecord:

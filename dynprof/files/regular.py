@@ -80,28 +80,6 @@ def _check(path: str | Path, facts: os.stat_result) -> None:
         raise NotRegularError(errno.EINVAL, f"{kind} stands in the place of the file", str(path))
 
 
-def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
-    """Open or create a file to be appended to, for which nobody else may have put another.
-
-    Its folder is opened once, and is no link; a file that has a second name elsewhere, which may
-    be one of the job's user's own, is given up for a new one.
-
-    Raises:
-        NotRegularError: Something else stands there.
-        OSError: It cannot be opened.
-    """
-    folder = opened(path.parent, _FOLDER)
-    try:
-        descriptor, facts = descriptor_of(path.name, flags, mode, folder=folder)
-        if facts.st_nlink > 1:
-            os.close(descriptor)
-            os.unlink(path.name, dir_fd=folder)
-            descriptor, _ = descriptor_of(path.name, flags | os.O_EXCL, mode, folder=folder)
-    finally:
-        os.close(folder)
-    return descriptor
-
-
 @contextlib.contextmanager
 def folder_below(top: Path, below: PurePath) -> Iterator[int]:
     """Open a folder below another; no link leads there, whoever puts one in its way meanwhile.

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.inflate import Readable, Torn, opened
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import whole, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     Those of the recording lie beside the folder of the tables, as with the vendor.
     """
     view = folder / "trace_view.json"
-    with opened(measured.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
+    with opened(measured.path) as source, whole(view) as sink:
         _copy(source, sink)
     yield view
     contents: dict[Path, Callable[[MeasuredTrace], dict[str, Any]]] = {

@@ -18,12 +18,13 @@ from dynprof.analysis.output.path_tables import path_tables
 from dynprof.analysis.output.sequence_tables import sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
+from dynprof.analysis.output.whole_files import FOLDER, own_folder
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
 from dynprof.files.layout import INFO_DIR, trace_stem
+from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -159,8 +160,8 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
     yield write_report(measured, folder / REPORT)
     if "db" in wanted:
         database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
-        with whole(database) as temporary:
-            write_database(measured, temporary)
+        with by_library(database) as made:
+            write_database(measured, made)
         yield database
         yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
 
@@ -168,8 +169,8 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
     """Write what the vendor calls the analysis, if the trace's level has any."""
     if is_written(measured, path.name):
-        with whole(path) as temporary:
-            write_analysis_database(measured, temporary)
+        with by_library(path) as made:
+            write_analysis_database(measured, made)
         yield path
 
 
