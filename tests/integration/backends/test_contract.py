@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.integration.running import steps_in, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from dynprof.backends import Backend, Recording
 

@@ -7,7 +7,6 @@ import re
 import textwrap
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +27,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -127,9 +127,7 @@ def check(path: Path) -> MeasuredTrace:
 def test_on_real_traces(path: Path) -> None:
     """Of several makers and versions; each sequence has a source for each of its kernels."""
     if path.name.startswith("vllm_"):
-        pytest.skip(
-            "a sequence of these is found that the plain count does not have: not mended yet"
-        )
+        pytest.skip("one sequence is found here that the plain count does not have: open")
     measured = check(path)
     found = sources(measured, measured.sequences)
     for one, source in zip(measured.sequences, found, strict=True):
