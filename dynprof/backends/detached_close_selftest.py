@@ -159,7 +159,7 @@ def _kept(cache: Path) -> str:
     _check_own(cache.parent.stat())
     if cache.parent.stat().st_mode & 0o022:
         raise PermissionError(f"others may write in {cache.parent}")
-    with open_regular(cache, follow_symlinks=False) as file:
+    with open_regular(cache) as file:
         _check_own(os.fstat(file.fileno()))
         answer = json.loads(file.read(MAX_BYTES))["verdict"]
     if not isinstance(answer, str):

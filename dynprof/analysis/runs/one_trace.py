@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -10,6 +11,7 @@ from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
 from dynprof.analysis.output.database import write_database
+from dynprof.analysis.output.free_space import check_space
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.levels import is_written
@@ -28,7 +30,6 @@ from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
@@ -48,6 +49,8 @@ def traces_in(path: Path) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
+    if isinstance(path, Path) and path.is_symlink():
+        path = path.resolve()  # a person named it; links that lie in a folder are not followed
     if path.is_file():
         return [path]
     found = sorted(file for file in files_below(path) if file.name.endswith(_ENDINGS))
@@ -113,6 +116,8 @@ def write_analysis(
     wanted = export_types(measured) if types is None else types
     for part in parts:
         if part != RANK:
+            copied = measured.trace.size if part == FILES and "text" in wanted else 0
+            check_space(measured, folder, copied)
             own_folder(folder / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 
