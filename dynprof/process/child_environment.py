@@ -12,25 +12,33 @@ import os
 _NAMES = {
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "TEMP", "TMP",
     "XDG_CACHE_HOME", "COLUMNS", "GLIBC_TUNABLES", "LOCPATH", "NLSPATH",
-    "DYNPROF_PEAKS",
 }  # fmt: skip
-"""Of Python, the C library, and dynprof; Python's own are ignored, as it starts isolated."""
+"""Of the shell and the C library; Python ignores its own, as it starts isolated."""
 _BEGINNINGS = (
-    "LC_", "LD_", "MALLOC_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_",
+    "DYNPROF_", "LC_", "LD_", "MALLOC_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_",
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "DNNL_", "ONEDNN_",
     "TORCH_", "PYTORCH_", "KINETO_", "CUDA_", "NVIDIA_", "ROCM_", "HIP_", "HSA_", "ROCR_",
     "ASCEND_", "ONEAPI_", "SYCL_", "ZE_",
 )  # fmt: skip
-"""Of the loader, allocators, sanitizers, threads of libraries, and of torch with its devices."""
-_SECRET = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY")
-"""Names with one of these are left out, though their beginning is known."""
+"""Of dynprof, the loader, allocators, sanitizers, libraries' threads, torch and its devices."""
+_SECRET = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY", "PROF_DIRS")
+"""Names with one of these are left out, though their beginning is known: URLs may hold a key."""
 
 _OF_URLS = {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
 _OF_URLS |= {"FSSPEC_CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 """For URLs of every kind, in capitals or not."""
 _S3 = "AWS_", "BOTO_", "FSSPEC_S3"
-_GOOGLE = "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "GCE_", "GCSFS_", "STORAGE_EMULATOR_", "FSSPEC_G"
-_AZURE = "AZURE_", "IDENTITY_", "MSI_", "IMDS_", "FSSPEC_A"
+_GOOGLE = (
+    "GOOGLE_",
+    "GCLOUD_",
+    "CLOUDSDK_",
+    "GCE_",
+    "GCSFS_",
+    "STORAGE_EMULATOR_",
+    "FSSPEC_GS",
+    "FSSPEC_GCS",
+)
+_AZURE = "AZURE_", "IDENTITY_", "MSI_", "IMDS_", "FSSPEC_AB", "FSSPEC_AZ"
 OF_A_KIND: dict[str, tuple[str, ...]] = {
     "s3": _S3,
     "s3a": _S3,
