@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)/ready
 	$(BIN)/dynprof demo
@@ -22,6 +22,13 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known weaknesses of code, and of the versions that dynprof needs; the latter are in a database
+# that not every machine can reach, which is said.
+audit: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check "bandit[toml]" pip-audit
+	$(BIN)/bandit --quiet --configfile pyproject.toml -ll -ii --recursive dynprof
+	$(BIN)/python -m tests.audit
 
 # All of it takes about an hour and a half, most of it closing windows of 100 steps.
 bench: bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing

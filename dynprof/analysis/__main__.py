@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from dynprof.analysis.runs.one_trace import analyse_trace, draw_memory
 from dynprof.analysis.runs.remote_files import located, place_of
 from dynprof.errors import DynprofError
+from dynprof.process.file_size_limit import in_words, limit_file_size
 
 
 def main() -> None:
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
     asked = parser.parse_args()
     os.nice(asked.nice)
+    limit_file_size(_workplace(asked.trace[0]))
     failures = [reason for trace in asked.trace if (reason := _analyse(trace, asked.only))]
     if failures:
         sys.exit("\n".join(failures))
@@ -41,8 +44,13 @@ def _analyse(named: str, only: str | None) -> str:
             for made in draw_memory(trace) if only else analyse_trace(trace):
                 print(place.deliver(made))
     except (DynprofError, OSError) as error:
-        return str(error)
+        return in_words(error, str(error))
     return ""
+
+
+def _workplace(named: str) -> Path:
+    """Return the folder in which a trace is analysed."""
+    return Path(tempfile.gettempdir()) if "://" in named else Path(named).parent
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from dynprof.attach.foreign_process import why_not_reached
 from dynprof.attach.homes import homes
@@ -34,7 +32,11 @@ from dynprof.attach.stopped_thread import (
     read_memory,
     write_memory,
 )
+from dynprof.attach.target import Target
 from dynprof.errors import LaunchError
+
+if TYPE_CHECKING:
+    import psutil
 
 TEXT = Path(__file__).with_name("injected.py")
 REMOTE_EXEC = (3, 14)
@@ -59,26 +61,34 @@ class Answer:
     took_s: float
 
 
-def reach(pid: int, asked: dict[str, Any], timeout_s: float) -> Answer:
+def reach(
+    pid: int, asked: dict[str, Any], timeout_s: float, seen: psutil.Process | None = None
+) -> Answer:
     """Have a process do something.
 
     Args:
         pid: The process.
         asked: What :func:`dynprof.attach.inside.act` takes.
         timeout_s: For so long it is waited for. Where it has not begun by then, it never will.
+        seen: The process as it was when it was chosen; else the one that has the id now.
 
     Raises:
         LaunchError: It cannot be reached, or has not answered.
     """
-    if text := why_not_reached(pid):
-        raise LaunchError(text)
+    with Target(pid, seen) as target:
+        if text := why_not_reached(pid):
+            raise LaunchError(text)
+        return _reached(target, asked, timeout_s)
+
+
+def _reached(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
     folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
     try:
         (folder / "go").touch()
         told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
-        order = _order(pid, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
+        order = _order(target, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
         try:
-            return _answer(pid, folder, order, timeout_s)
+            return _answer(target.pid, folder, order, timeout_s)
         finally:
             order.forget()
     finally:
@@ -96,14 +106,12 @@ class _Order:
     stood_ms: float | None = None
     where = "on its main thread"
 
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
     def is_there(self) -> bool:
         """Return whether the process is, and is the program that it was."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return self._process.status() != psutil.STATUS_ZOMBIE
-        return False
+        return self._target.is_there()
 
     def insist(self) -> None:
         """Try another way, if there is one: the text has not been run for a while."""
@@ -115,27 +123,30 @@ class _Order:
 class _Remote(_Order):
     """By Python's own means, from 3.14 on."""
 
-    def __init__(self, pid: int, folder: Path, text: str) -> None:
-        super().__init__(pid)
+    def __init__(self, target: Target, folder: Path, text: str) -> None:
+        super().__init__(target)
         script = folder / "script.py"
         script.write_text(text)
         script.chmod(0o600)
+        target.check()
         try:
-            sys.remote_exec(pid, str(script))  # type: ignore[attr-defined, unused-ignore]
+            sys.remote_exec(target.pid, str(script))  # type: ignore[attr-defined, unused-ignore]
         except (OSError, RuntimeError) as error:
-            raise LaunchError(f"process {pid} cannot be reached: {error}") from error
+            raise LaunchError(f"process {target.pid} cannot be reached: {error}") from error
 
 
 class _Pending(_Order):
     """By a call that waits for the main thread's next moment in Python."""
 
-    def __init__(self, pid: int, text: str) -> None:
-        super().__init__(pid)
+    def __init__(self, target: Target, text: str) -> None:
+        super().__init__(target)
+        pid = target.pid
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
         self._content = content = _for_main(text).encode() + b"\0"
         self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
+            target.check()  # one that is traced keeps its number
             self._waits_at = thread.waits_at
             self._address = self._room(thread)
             write_memory(pid, self._address, content)
@@ -155,6 +166,8 @@ class _Pending(_Order):
     def is_there(self) -> bool:
         """Return whether the text is: a process that executes another program has it no more."""
         with contextlib.suppress(OSError):
+            if not self._target.is_there():
+                return False
             return read_memory(self._pid, self._address, len(self._content)) == self._content
         return False
 
@@ -163,6 +176,7 @@ class _Pending(_Order):
         if self.where != _Order.where:
             return
         with StoppedThread(self._pid, _STOP_S) as thread:
+            self._target.check()
             before, self._waits_at = self._waits_at, thread.waits_at
             if before and before == thread.waits_at:
                 number = self._address + self._size - NUMBER
@@ -190,13 +204,14 @@ def _for_main(text: str) -> str:
     return f"try:\n {late} or {run}\nexcept Exception: pass"
 
 
-def _order(pid: int, folder: Path, text: str) -> _Order:
+def _order(target: Target, folder: Path, text: str) -> _Order:
     try:
         if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
-            return _Remote(pid, folder, text)
-        return _Pending(pid, text)
+            return _Remote(target, folder, text)
+        return _Pending(target, text)
     except OSError as error:
-        raise LaunchError(f"process {pid} cannot be reached: {error.strerror}") from error
+        text = f"process {target.pid} cannot be reached: {error.strerror}"
+        raise LaunchError(text) from error
 
 
 def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:

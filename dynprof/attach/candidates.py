@@ -18,16 +18,21 @@ class Candidate:
     """A process that runs Python.
 
     Attributes:
-        pid: Its id.
+        process: The process.
         command: Its command line.
         folder: Where it works.
         why_not: What speaks against reaching into it; empty for nothing.
     """
 
-    pid: int
+    process: psutil.Process
     command: str
     folder: Path
     why_not: str
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self.process.pid
 
 
 def candidates(name: str = "") -> list[Candidate]:
@@ -50,7 +55,7 @@ def candidates(name: str = "") -> list[Candidate]:
             if any(found[a.pid][1] == rank for a in process.parents() if a.pid in found):
                 continue
             folder, command = Path(process.cwd()), " ".join(process.cmdline())
-            kept.append(Candidate(pid, command, folder, why_not_reached(pid)))
+            kept.append(Candidate(process, command, folder, why_not_reached(pid)))
     return kept
 
 

@@ -31,7 +31,8 @@ from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.output import make_dir, write_atomic
 from dynprof.files.regular import open_regular
-from dynprof.process.fresh_interpreter import command, environment
+from dynprof.process.child_environment import environment
+from dynprof.process.fresh_interpreter import command
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:

@@ -72,11 +72,12 @@ def attach(
     Example: dynprof attach 12345 --config prof_config
     """
     check_step_on(step_on)
+    meant = _meant(pid, every)
     if pid and (launcher := starts_ranks(pid)):
         text = f"process {pid} is {launcher}, which starts ranks and is none"
         fail(f"{text}; attach those, or all by dynprof attach --all and their script", UNSERVED)
     codes = []
-    for one, folder in _meant(pid, every):
+    for one, folder in meant:
         directory = (config.absolute() if config else folder / "prof_config").expanduser()
         asked = {"action": "attach", "directory": str(directory), "steps": step_on}
         codes.append(_tell(one, asked, timeout))
@@ -96,18 +97,20 @@ def detach(pid: _Pid = None, every: _All = None, timeout: _Timeout = TIMEOUT_S) 
     )
 
 
-def _meant(pid: int | None, every: str | None) -> list[tuple[int, Path]]:
+def _meant(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Path]]:
     """Return the processes that are meant, and where each works."""
     if (pid is None) == (every is None):
         raise typer.BadParameter("give the id of a process, or --all NAME")
     if pid is not None:
         try:
-            return [(pid, Path(f"/proc/{pid}/cwd").resolve(strict=True))]
-        except OSError:
-            if Path(f"/proc/{pid}").exists():  # what speaks against it is said when it is tried
-                return [(pid, Path())]
+            process = psutil.Process(pid)  # before anything of it is looked at
+        except psutil.NoSuchProcess:
             fail(f"there is no process {pid}", NOBODY)
-    found = [(one.pid, one.folder) for one in candidates(str(every))]
+        folder = Path()
+        with contextlib.suppress(OSError):  # what speaks against it is said when it is tried
+            folder = Path(f"/proc/{pid}/cwd").resolve(strict=True)
+        return [(process, folder)]
+    found = [(one.process, one.folder) for one in candidates(str(every))]
     if not found:
         fail(
             f"no process of this user runs {every} in Python; dynprof status --all lists them",
@@ -116,10 +119,11 @@ def _meant(pid: int | None, every: str | None) -> list[tuple[int, Path]]:
     return found
 
 
-def _tell(pid: int, asked: dict[str, Any], timeout_s: float) -> int:
+def _tell(process: psutil.Process, asked: dict[str, Any], timeout_s: float) -> int:
     """Have one process do it; say what came of it, and return the exit code for that."""
+    pid = process.pid
     try:
-        answer = reach(pid, asked, timeout_s)
+        answer = reach(pid, asked, timeout_s, process)
     except DoesNotStopError as error:
         fail(f"{error}; nothing was changed, and no other process is tried", UNSERVED)
     except LaunchError as error:

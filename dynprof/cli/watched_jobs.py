@@ -83,7 +83,8 @@ def what_runs(command: str) -> str:
 
 
 def _plain_other(one: Candidate) -> dict[str, Any]:
-    return {**dataclasses.asdict(one), "folder": str(one.folder)}
+    told = {"pid": one.pid, "command": one.command, "folder": str(one.folder)}
+    return {**told, "why_not": one.why_not}
 
 
 def _cells_of_other(one: Candidate) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
@@ -27,11 +27,13 @@ class Source:
         raw: The bytes of the file.
         inode: The file's serial number; an atomic replace changes it.
         mtime_ns: Time of the last write, in ns since the epoch.
+        owner: The id of the user who owns the file; a change of that alone is no save.
     """
 
     raw: bytes
     inode: int
     mtime_ns: int
+    owner: int | None = field(default=None, compare=False)
 
 
 def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
@@ -58,7 +60,7 @@ def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
         raise ConfigError([Problem(_why_not_read(error))]) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])
-    return Source(raw, facts.st_ino, facts.st_mtime_ns)
+    return Source(raw, facts.st_ino, facts.st_mtime_ns, facts.st_uid)
 
 
 def _read(path: Path, *, follow_symlinks: bool) -> tuple[bytes, os.stat_result]:

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path, PurePath
 
 from dynprof.captures.manifest import MAX_BYTES, load_manifest
@@ -24,6 +25,7 @@ from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
 from dynprof.journal.journal import printable
+from dynprof.process.file_size_limit import in_words, limit_file_size
 
 SPARE_S = 5
 """The job ends a try that hangs first, and says so."""
@@ -148,9 +150,15 @@ def _end_in_time(order: Order) -> None:
     signal.alarm(math.ceil(longest_s(order)) + SPARE_S)
 
 
+def _limit_files(order: Order) -> None:
+    """Let none of its files fill the disk, though the one that it copies grow without end."""
+    place = tempfile.gettempdir() if is_url(order.target) else order.target
+    limit_file_size(Path(place), order.least_free_mb or 0.0)
+
+
 def _end(_: object, error: BaseException, __: object) -> None:
     """Say why it did not work, in one line: the last counts, and a store may answer anything."""
-    print(printable(describe(error)), file=sys.stderr, flush=True)
+    print(printable(in_words(error, describe(error))), file=sys.stderr, flush=True)
     os._exit(1)  # a cloud's package may have something to say at its end, or never come to it
 
 
@@ -161,5 +169,6 @@ if __name__ == "__main__":
     else:
         text = sys.stdin.read()
         _end_in_time(Order.from_text(text))
+        _limit_files(Order.from_text(text))
         main(text)
     os._exit(0)  # as above

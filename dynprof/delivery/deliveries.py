@@ -157,7 +157,7 @@ def _workshop(order: Order) -> Path:
 def sent(order: Order) -> str:
     """Send it in a process beside this one; return the last that it says."""
     try:
-        sending = SideProcess.begin("dynprof.delivery", told=order.to_text())
+        sending = SideProcess.begin("dynprof.delivery", told=order.to_text(), place=order.target)
         return sending.last_line(wait=True, most_s=longest_s(order)) or ""
     except OSError as error:
         return f"no process can be started: {error}"

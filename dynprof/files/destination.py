@@ -134,8 +134,14 @@ def why_no_destination(prof_dir: str) -> str:
 
 
 def _has_user(scheme: str, authority: str) -> bool:
-    """Return whether a URL names one; Azure's and Oracle's have a container there."""
-    before, at, _ = authority.rpartition("@")
+    """Return whether a URL names one; Azure's and Oracle's have a container there.
+
+    What follows a colon is a password that has a slash, unless it is a port or Amazon's long name.
+    """
+    before, at, host = authority.rpartition("@")
+    _, colon, port = host.partition(":")
+    if colon and not port.isdecimal() and not host.startswith("arn:"):
+        return True
     return bool(at) and (":" in before or scheme not in _CONTAINERS)
 
 

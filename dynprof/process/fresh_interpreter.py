@@ -46,11 +46,6 @@ def command(module: str, *arguments: str, packages: tuple[str, ...] = ()) -> lis
     return [sys.executable, "-I", *bytecode, os.path.abspath(__file__), known, module, *arguments]  # noqa: PTH100
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return its environment: the job's, in which dynprof profiles nothing."""
-    return {**os.environ, "DYNPROF_DISABLE": "1", **more}
-
-
 def trusted(path: list[str], home: str) -> list[str]:
     """Return the entries of a path from which nobody can slip in a module.
 

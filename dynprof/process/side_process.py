@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-from dynprof.process.fresh_interpreter import command, environment
+from dynprof.process.child_environment import environment
+from dynprof.process.fresh_interpreter import command
 
 MAX_WORDS = 20_000
 """Bytes kept of what it says; a path in it may be long."""
@@ -27,13 +28,14 @@ class SideProcess:
     _words: BinaryIO
 
     @classmethod
-    def begin(cls, module: str, *arguments: str, told: str = "") -> SideProcess:
+    def begin(cls, module: str, *arguments: str, told: str = "", place: str = "") -> SideProcess:
         """Start a module of dynprof's; it goes on when this process ends.
 
         Args:
             module: Its name.
-            arguments: Its arguments, of 128 kB at most each.
+            arguments: Its arguments, of 128 kB at most each; it gets the keys for URLs among them.
             told: What it reads on its standard input.
+            place: The path or URL that it writes to, where that is no argument.
 
         Raises:
             OSError: No process can be started.
@@ -43,7 +45,7 @@ class SideProcess:
             given = begun.enter_context(_file_of(told)) if told else None
             process = subprocess.Popen(
                 command(module, *arguments),
-                env=environment(),
+                env=environment(*arguments, place),
                 stdin=given or subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=words,

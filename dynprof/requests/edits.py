@@ -34,12 +34,14 @@ class Edit:
             machine's clock as well: what is no time of a save becomes the nearest that is.
         problems: Why the bytes could not be read.
         file: Where it was saved, if not in the watched config.
+        owner: The id of the user who owns the file; None where it came from another rank.
     """
 
     raw: bytes
     edited_at_s: float
     problems: tuple[Problem, ...] = ()
     file: Path | None = None
+    owner: int | None = None
 
     def __post_init__(self) -> None:
         """Keep a time that can be shown, and be part of a folder's name."""
@@ -69,7 +71,7 @@ def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
 def edit_of(reading: Reading, at_s: float, file: Path | None) -> Edit:
     """Return what a script asks for that has the config, or a file of its own, read right now."""
     if not isinstance(reading, ConfigError):
-        return Edit(reading.raw, at_s, file=file)
+        return Edit(reading.raw, at_s, file=file, owner=reading.owner)
     problems = reading.problems
     if reading is GONE and file:  # it may never have been there
         text = f"there is no file {file}, so start() opens nothing; give it the path of a config."
@@ -127,7 +129,7 @@ class EditDetector:
         before, self._delivered = self._delivered, (now_s, reading.raw)
         if before and before[1] == reading.raw and now_s - before[0] < SAME_SAVE_S:
             return None
-        return Edit(reading.raw, reading.mtime_ns / 1e9)
+        return Edit(reading.raw, reading.mtime_ns / 1e9, owner=reading.owner)
 
     def _is_old(self, reading: Source) -> bool:
         """Tell a file that only came back, or was there at the start but could not be read."""

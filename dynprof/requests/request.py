@@ -36,6 +36,7 @@ class Request:
         at_once: The script asks itself, for this very step.
         agreed_in: In which numbering of the steps other ranks open at its start step, too; None
             where they do not.
+        owner: The id of the user who owns the config; None where it came from another rank.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Request:
     remarks: tuple[Problem, ...]
     at_once: bool = False
     agreed_in: int | None = None
+    owner: int | None = None
 
     @property
     def config(self) -> ProfilerConfig:
@@ -125,6 +127,7 @@ class Asked:
             remarks,
             at_once=self.now,
             agreed_in=self.agreed_in,
+            owner=self.edit.owner,
         )
 
 

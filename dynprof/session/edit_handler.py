@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
+import pwd
 import threading
 from typing import TYPE_CHECKING
 
@@ -192,7 +195,7 @@ class EditHandler:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
-        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
+        text = f"accepted, saved {local(request.edited_at_s)}{_owned(request)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = tuple(map(str, request.remarks))
         self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
@@ -235,3 +238,17 @@ class EditHandler:
 
 def _profiler(request: Request) -> str:
     return f"{request.plan.backend} ({', '.join(request.plan.activities)})"
+
+
+def _owned(request: Request) -> str:
+    """Say whose the config is, where that is not the job's user.
+
+    A save in place keeps the owner, so another user who may write the file may have made it.
+    """
+    owner = request.owner
+    if owner is None or owner == os.geteuid():
+        return ""
+    name = ""
+    with contextlib.suppress(KeyError, OSError):
+        name = pwd.getpwuid(owner).pw_name
+    return f", config owned by {name} (uid {owner})" if name else f", config owned by uid {owner}"

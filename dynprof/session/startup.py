@@ -19,7 +19,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
-from dynprof.files.destination import parted, why_no_destination
+from dynprof.files.destination import is_url, parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.files.output import make_dir
 from dynprof.process.interruptions import came_from_a_signal
@@ -146,20 +146,34 @@ def mark_as_wished(*, plugin: bool | None, nvtx: bool | None) -> None:
         to_nvtx()
 
 
+_ENTRY = re.compile(r"[A-Za-z][\w+.-]*://(?:[^:]|:(?!/(?!/)|~|:|$|[A-Za-z][\w+.-]*://))*|[^:]+")
+"""An entry of ``DYNPROF_PROF_DIRS``: a path, or a URL, where ``:`` precedes a port or password."""
+
+
 def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return where captures may go besides: the argument, else the variable; and which URLs."""
+    """Return where captures may go besides: the argument, else the variable; and which URLs.
+
+    Raises:
+        ValueError: An entry cannot be used; it is named by its position, as it may hold a secret.
+    """
     if isinstance(asked, (str, os.PathLike)):
         asked = [asked]
-    source = "DYNPROF_PROF_DIRS" if asked is None else "prof_dirs"
-    variable = re.split(f"{os.pathsep}(?!//)", os.environ.get("DYNPROF_PROF_DIRS", ""))
-    told = [place for place in variable if place] if asked is None else list(asked)
-    named, urls = parted(map(str, told))
-    if wrong := next((f"{url!r} is {why}" for url in urls if (why := why_no_destination(url))), ""):
-        raise ValueError(f"{source}: {wrong}")
-    places = [Path(place).expanduser() for place in named]
-    if relative := [str(place) for place in places if not place.is_absolute()]:
-        raise ValueError(f"{source}: {relative[0]!r} is not an absolute path")
-    return tuple(place.resolve() for place in places), urls
+    variable = _ENTRY.findall(os.environ.get("DYNPROF_PROF_DIRS", ""))
+    source, told = ("DYNPROF_PROF_DIRS", variable) if asked is None else ("prof_dirs", asked)
+    entries = list(map(str, told))
+    for number, entry in enumerate(entries, 1):
+        if why := _why_no_place(entry):
+            raise ValueError(f"entry {number} of {source} cannot be used: {why}")
+    named, urls = parted(entries)
+    return tuple(Path(place).expanduser().resolve() for place in named), urls
+
+
+def _why_no_place(entry: str) -> str:
+    """Say what is wrong with a place without repeating it; nothing where it may be used."""
+    if why := why_no_destination(entry):
+        return why
+    is_place = is_url(entry) or Path(entry).expanduser().is_absolute()
+    return "" if is_place else "it is neither an absolute path nor a URL"
 
 
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
@@ -168,12 +182,12 @@ _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 
 def _usable(path: Path) -> Path:
     """Return the directory, absolute and with its links resolved, after making it."""
+    scheme = next(iter(path.parts), "")
+    if _SCHEME.fullmatch(scheme) and not path.exists():  # not repeated: it may hold a password
+        text = "is no directory of this machine; captures may go to such a place, by prof_dir"
+        raise UnusablePathError(f"a URL ({scheme}//...) {text}")
     if path.name == CONFIG_NAME:
         raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
-    scheme, *rest = path.parts or ("",)
-    if _SCHEME.fullmatch(scheme) and not path.exists():
-        text = "is no directory of this machine; captures may go to such a place, by prof_dir"
-        raise UnusablePathError(f"{scheme}//{'/'.join(rest)} {text}")  # a path keeps one slash
     try:
         root = path.expanduser().resolve()
         if root.exists() and not root.is_dir():

@@ -116,7 +116,11 @@ def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> 
         ("", 'dp.init("d", watch="inotify")', 'watch="inotify" is none of'),
         ("", 'dp.init("d", rank=-1)', "rank=-1 is not a whole number"),
         ("", 'dp.init("a\\0b")', "cannot be used"),
-        ("", 'dp.init("s3://b/prof")', " s3://b/prof is no directory of this machine; captures"),
+        (
+            "",
+            'dp.init("s3://a:b@c/d")',
+            ": a URL (s3://...) is no directory of this machine; captures",
+        ),
         ("(Path('d') / 'log').touch()", 'dp.init("d")', "cannot work in"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
     script = LOOP.replace('"prof_config"', '"prof_config", prof_dirs=["captures"]')
     with RunningJob(tmp_path, script) as job:
         _, errors = job.process.communicate()
-    assert "ValueError: prof_dirs: 'captures' is not an absolute path" in errors
+    assert "entry 1 of prof_dirs cannot be used: it is neither an absolute path nor a URL" in errors
 
 
 def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: RunningJob) -> None:

@@ -11,10 +11,11 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError
-from dynprof.process.fresh_interpreter import command, environment
+from dynprof.process.child_environment import environment
+from dynprof.process.fresh_interpreter import command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.connection import Connection
 
 _MISSING = "a Dask cluster needs dask: pip install 'dynprof[dask]'"
@@ -40,6 +41,7 @@ class Workers(Executor):
         count: How many.
         inherited: What the first one inherits, under the same number; it is closed here then.
         shared: Descriptors that all inherit.
+        places: The paths and URLs of what they work on.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Workers(Executor):
         count: int,
         inherited: Connection[Any, Any] | None = None,
         shared: tuple[int, ...] = (),
+        places: Iterable[object] = (),
     ) -> None:
         self._inherited, self._shared = inherited, shared
+        self._places = tuple(map(str, places))
         self._threads = ThreadPoolExecutor(count)  # one waits for each
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
@@ -85,7 +89,7 @@ class Workers(Executor):
         with given or contextlib.nullcontext():  # closed also where none can be started
             process = subprocess.Popen(
                 command("dynprof.analysis.runs.worker"),
-                env=environment(),
+                env=environment(*self._places),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(*self._shared, *((given.fileno(),) if given else ())),
@@ -107,12 +111,17 @@ def _pipe(end: IO[bytes] | None) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def processes(count: int) -> Iterator[Executor]:
-    """Give so many processes of this machine; with one, the work is done here."""
+def processes(count: int, places: Iterable[object] = ()) -> Iterator[Executor]:
+    """Give so many processes of this machine; with one, the work is done here.
+
+    Args:
+        count: How many.
+        places: The paths and URLs of what they work on.
+    """
     if count <= 1:
         yield Inline()
         return
-    with ended(Workers(count)) as workers:
+    with ended(Workers(count, places=places)) as workers:
         yield workers
 
 

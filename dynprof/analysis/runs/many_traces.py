@@ -177,7 +177,7 @@ def analyse_each(
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
     share = executor is None and parts == PARTS and 2 * len(traces) <= most
-    with executor or processes_here(min(most, len(traces))) as pool:
+    with executor or processes_here(min(most, len(traces)), traces) as pool:
         pending = {
             pool.submit(_analyse_by_two, trace, types)
             if share and _is_large(trace)
@@ -202,7 +202,7 @@ def _analyse_by_two(trace: Path, types: Collection[str] | None) -> _Found:
     here, there = multiprocessing.Pipe()
     with (
         _offered(_THEN) as offer,
-        ended(Workers(1, inherited=there, shared=(offer,))) as second,
+        ended(Workers(1, inherited=there, shared=(offer,), places=(trace,))) as second,
     ):
         pending = second.submit(_analyse_beside, trace, types, there.fileno(), offer)
         with here:

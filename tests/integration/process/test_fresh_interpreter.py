@@ -14,6 +14,7 @@ import pytest
 import dynprof
 from dynprof.analysis.ranks.parquet import connection
 from dynprof.process import fresh_interpreter
+from dynprof.process.child_environment import environment
 from dynprof.process.fresh_interpreter import trusted
 from tests import processes
 from tests.integration.running import LOOP, PYTHON, TORCH_JOB, RunningJob, wait_for
@@ -54,7 +55,7 @@ def test_the_analysis_of_a_job(tmp_path: Path, hostile: Path) -> None:
 def test_a_relative_entry_of_pythonpath(tmp_path: Path, hostile: Path) -> None:
     """What the job was started with leads to where it works since; no interpreter looks there."""
     started = fresh_interpreter.command("dynprof.plural")
-    env = fresh_interpreter.environment(PYTHONPATH=".")
+    env = environment(PYTHONPATH=".")
     done = processes.run(started, cwd=hostile, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "planted").exists()
@@ -129,7 +130,8 @@ print(json.dumps([dynprof.__file__, sys.flags.isolated, sys.argv[1:], sys.path])
 """
 PARENT = """
 import subprocess, sys, dynprof
-from dynprof.process.fresh_interpreter import command, environment
+from dynprof.process.child_environment import environment
+from dynprof.process.fresh_interpreter import command
 subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
 """
 

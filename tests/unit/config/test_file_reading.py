@@ -29,6 +29,7 @@ def test_a_regular_file_is_read(tmp_path: Path) -> None:
     source = read_source(path)
     facts = path.stat()
     assert (source.raw, source.inode, source.mtime_ns) == (b"{}", facts.st_ino, facts.st_mtime_ns)
+    assert source.owner == facts.st_uid
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -
         ("file:///tmp", "captures go to directories, and to s3://"),
         ("simplecache::s3://bucket/x", "captures go to directories, and to s3://"),
         ("s3://me:secret@bucket/x", "a URL with credentials or parameters"),
+        ("s3://me:secret/with-slash@bucket/x", "a URL with credentials or parameters"),
+        ("s3://arn:aws:s3:us-west-2:123456789012:accesspoint/name/x", ""),
         ("s3://bucket/x?key=secret", "a URL with credentials or parameters"),
         ("s3://bucket/x#frag", "a URL with credentials or parameters"),
         ("s3:/me:secret@bucket/x", "a URL has two slashes: write s3://bucket/path"),

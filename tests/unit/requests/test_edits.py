@@ -140,3 +140,12 @@ def test_many_values_are_a_whole_file_where_they_are_one() -> None:
     many = b'{"metadata": {"x": [' + b", ".join([b"[1]"] * 100) + b"]}}"
     assert watching.see(saved(many[:-1])) is None
     assert watching.see(saved(many, mtime=2)) == Edit(many, 2e-9)
+
+
+def test_another_owner_of_the_file_alone_is_no_save() -> None:
+    """The owner of the file that was saved comes with the edit."""
+    detector = EditDetector(Source(b"{}", 1, 1, 1000))
+    assert detector.look(Source(b"{}", 1, 1, 1001), 0.0, 0.0) is None
+    edit = detector.look(Source(b"{ }", 2, 2, 1001), 0.0, 0.0)
+    assert edit
+    assert edit.owner == 1001

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -257,3 +260,20 @@ def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
     """What hindered the reading is the problem that is reported."""
     job.session.take(Edit(b"", job.clock.wall, (Problem("everybody may write the file"),)))
     assert job.session.status().problems == ("everybody may write the file",)
+
+
+@pytest.mark.parametrize("has_account", [True, False])
+def test_the_log_names_another_owner_of_an_accepted_config(
+    job: Job, monkeypatch: pytest.MonkeyPatch, *, has_account: bool
+) -> None:
+    """By its uid, and by its name where it has one; the job's own user is not named."""
+    other = os.geteuid() + 1
+    names = {other: SimpleNamespace(pw_name="alice")} if has_account else {}
+    monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)
+    for owner in (os.geteuid(), other):
+        job.session.take(Edit(b"{}", job.clock.wall, owner=owner))
+        job.step(3)
+    own, others = [line for line in job.log().splitlines() if ": accepted, saved " in line]
+    assert "owned" not in own
+    named = f"alice (uid {other})" if has_account else f"uid {other}"
+    assert f", config owned by {named}; opens at the next step" in others
