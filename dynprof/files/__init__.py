@@ -6,5 +6,5 @@ rule), ``destination`` (where a capture goes), ``regular`` (opening what others 
 ``below`` (what lies in a folder in which a job is at work), ``leftovers`` (what a killed process
 left unfinished), ``scratch_dirs`` (where else it may have left something), ``far_descriptors``
 (descriptors out of a script's way) and ``file_system`` (its kind). ``who_may_change`` says who else
-may change a file.
+may change a file, or replace a directory.
 """

@@ -34,12 +34,14 @@ class Edit:
             machine's clock as well: what is no time of a save becomes the nearest that is.
         problems: Why the bytes could not be read.
         file: Where it was saved, if not in the watched config.
+        is_received: Whether another process sent it, over the job's store.
     """
 
     raw: bytes
     edited_at_s: float
     problems: tuple[Problem, ...] = ()
     file: Path | None = None
+    is_received: bool = False
 
     def __post_init__(self) -> None:
         """Keep a time that can be shown, and be part of a folder's name."""
@@ -56,10 +58,16 @@ Reading = Source | ConfigError
 """What lies in the place of the file: its content, or why there is none."""
 
 
-def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
-    """Read the file once; what hinders that is an answer too."""
+def read(path: Path, *, follow_symlinks: bool = False, is_watched: bool = True) -> Reading:
+    """Read the file once; what hinders that is an answer too.
+
+    Args:
+        path: The file.
+        follow_symlinks: Read it through a symbolic link.
+        is_watched: Its directory must be the job's user's or root's; else the script has named it.
+    """
     try:
-        return read_source(path, follow_symlinks=follow_symlinks)
+        return read_source(path, follow_symlinks=follow_symlinks, as_job=is_watched)
     except FileNotFoundError:
         return GONE
     except ConfigError as error:
