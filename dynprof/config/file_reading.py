@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
-from dynprof.files.who_may_change import belongs_to_us, may_be_emptied, user_name
+from dynprof.files.who_may_change import belongs_to_us, may_be_emptied
 from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ def _why_replaceable(folder: Path, file: os.stat_result, *, as_job: bool) -> str
     if may_be_emptied(facts):
         return "everybody may replace the file; run chmod o-w on its directory."
     if as_job and not belongs_to_us(facts):
-        text = f"the file is in {folder}, which belongs to {user_name(facts.st_uid)}"
+        text = f"the file is in {folder}, which belongs to uid {facts.st_uid}"
         return f"{text}; put it into a directory of the job's user."
     by_group = facts.st_mode & stat.S_IWGRP and not facts.st_mode & stat.S_IWOTH
     if belongs_to_us(file) or by_group or (not as_job and file.st_uid == facts.st_uid):
         return None
-    text = f"the file belongs to {user_name(file.st_uid)}, who has no right to ask for windows"
+    text = f"the file belongs to uid {file.st_uid}, who has no right to ask for windows"
     return f"{text}; save it as the job's user, or as root."

@@ -71,7 +71,8 @@ def who_else_may_replace(directory: Path) -> str:
             return f"it is not known who owns {place} ({error.strerror})"
         is_above = place not in (path, real)
         if not (belongs_to_us(facts) or (is_above and _has_no_number(facts.st_uid))):
-            return f"{place} belongs to {user_name(facts.st_uid)}, not to {user_name(os.geteuid())}"
+            owner, user = _user_name(facts.st_uid), _user_name(os.geteuid())
+            return f"{place} belongs to {owner}, not to {user}"
         if is_above and may_be_emptied(facts):
             return f"every user may rename what is in {place}, for lack of chmod +t"
     return ""
@@ -95,7 +96,7 @@ def may_be_emptied(folder: os.stat_result) -> bool:
     return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
-def user_name(uid: int) -> str:
+def _user_name(uid: int) -> str:
     """Return a user's name and number; a container may have no name for it."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"

@@ -181,7 +181,7 @@ def _usable(path: Path) -> Path:
             raise UnusablePathError(f"{root} is not a directory; give init() a directory")
         _check_owners(meant)
         make_dir(root)
-        _check_owners(meant)  # another user may have made it in the meantime
+        _check_owners(root)  # another user may have made it in the meantime
     except (OSError, RuntimeError, ValueError) as error:
         if came_from_a_signal(error):
             raise

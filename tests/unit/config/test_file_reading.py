@@ -143,3 +143,10 @@ def test_a_link_into_a_directory_of_another_user_is_refused(config: Path) -> Non
     config.symlink_to(apart / "evil.json")
     with ALICE.acting(), pytest.raises(ConfigError, match="apart, which belongs to uid 61002"):
         read_source(config, follow_symlinks=True, as_job=True)
+
+
+@as_root
+def test_a_command_of_a_member_reads_what_the_job_reads(config: Path) -> None:
+    """Also where the group may only read: the owner of the directory is the job's user to it."""
+    with MALLORY.acting():
+        assert read_source(config).raw == b"{}"
