@@ -122,7 +122,7 @@ def init(
             Without it ``DYNPROF_NVTX=1`` decides.
 
     Raises:
-        UnusablePathError: The directory cannot be made, read or written.
+        UnusablePathError: The directory cannot be used, or another user could replace it.
         ValueError: An argument or its variable is not one of the values above.
     """
     global _inbox, _session

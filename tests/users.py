@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can act as two other users; run the tests as root for this"
@@ -47,6 +51,20 @@ class User:
         """Give this user some paths, links themselves and not what they lead to."""
         for path in paths:
             os.chown(path, self.uid, self.uid, follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def acting(self, group: int = -1) -> Iterator[None]:
+        """Have this process act as this user, and as a member of a group beside its own."""
+        before = os.geteuid(), os.getegid(), os.getgroups()
+        os.setgroups([group] if group >= 0 else [])
+        os.setegid(self.uid)
+        os.seteuid(self.uid)
+        try:
+            yield
+        finally:
+            os.seteuid(before[0])
+            os.setegid(before[1])
+            os.setgroups(before[2])
 
     def run(
         self, *command: str | Path, groups: tuple[int, ...] = (), **named: Any

@@ -52,7 +52,7 @@ def attach(
         typer.Option(
             "--config",
             metavar="DIR",
-            help="The directory to watch; else prof_config where the process works.",
+            help="The directory to watch, of its user; else prof_config where the process works.",
             show_default=False,
         ),
     ] = None,

@@ -15,6 +15,7 @@ from dynprof.cli.outcome import UNREADABLE, fail
 from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
 from dynprof.files.output import make_dir
+from dynprof.files.who_may_change import why_not_watched
 from dynprof.launch.command_line import command_line, environment
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -49,6 +50,8 @@ def run(
     """
     check_step_on(step_on)
     try:
+        if why := why_not_watched(config.expanduser()):
+            fail(f"{why}; nothing was started", UNREADABLE)
         make_dir(config.expanduser())
         called = command_line(command)
     except LaunchError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
+from dynprof.files.who_may_change import belongs_to_us, may_be_emptied
 from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
@@ -36,22 +37,24 @@ class Source:
     owner: int | None = field(default=None, compare=False)
 
 
-def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
+def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = False) -> Source:
     """Read a config file: a regular file of at most 1 MiB that not everybody may write or replace.
 
     The checks are made on the opened descriptor, so that what was checked is what is read; a
-    FIFO without a writer does not block.
+    FIFO without a writer does not block. The file belongs to the job's user or root; in a
+    directory that a group may write, but not everybody, it may also belong to another user.
 
     Args:
         path: The file.
         follow_symlinks: Read it through a symbolic link, as in a ConfigMap of Kubernetes.
+        as_job: This process's user is the job's; else the owner of the directory may be, too.
 
     Raises:
         FileNotFoundError: Nothing is there.
         ConfigError: Something is there that is not read, with the reason.
     """
     try:
-        raw, facts = _read(path, follow_symlinks=follow_symlinks)
+        raw, facts = _read(path, follow_symlinks=follow_symlinks, as_job=as_job)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -63,12 +66,15 @@ def read_source(path: Path, *, follow_symlinks: bool = False) -> Source:
     return Source(raw, facts.st_ino, facts.st_mtime_ns, facts.st_uid)
 
 
-def _read(path: Path, *, follow_symlinks: bool) -> tuple[bytes, os.stat_result]:
+def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os.stat_result]:
     # Few system calls: after each one this thread has to win the GIL back from the training.
     descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
     try:
-        real = path.resolve() if follow_symlinks else path
-        if refusal := _why_refused(facts) or _why_replaceable(real.parent.stat()):
+        folders = {path.parent, path.resolve().parent} if follow_symlinks else {path.parent}
+        refusal = _why_refused(facts)
+        for folder in sorted(folders):
+            refusal = refusal or _why_replaceable(folder, facts, as_job=as_job)
+        if refusal:
             raise ConfigError([Problem(refusal)])
         return read_at_most(descriptor, facts.st_size, MAX_BYTES), facts
     finally:
@@ -95,7 +101,16 @@ def _why_refused(facts: os.stat_result) -> str | None:
     return None
 
 
-def _why_replaceable(directory: os.stat_result) -> str | None:
-    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+def _why_replaceable(folder: Path, file: os.stat_result, *, as_job: bool) -> str | None:
+    """Say why a file in a folder need not be what the job's user, root or a member put there."""
+    facts = folder.stat()
+    if may_be_emptied(facts):
         return "everybody may replace the file; run chmod o-w on its directory."
-    return None
+    if as_job and not belongs_to_us(facts):
+        text = f"the file is in {folder}, which belongs to uid {facts.st_uid}"
+        return f"{text}; put it into a directory of the job's user."
+    by_group = facts.st_mode & stat.S_IWGRP and not facts.st_mode & stat.S_IWOTH
+    if belongs_to_us(file) or by_group or (not as_job and file.st_uid == facts.st_uid):
+        return None
+    text = f"the file belongs to uid {file.st_uid}, who has no right to ask for windows"
+    return f"{text}; save it as the job's user, or as root."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.files.file_system import is_remote, kind_of
-from dynprof.files.who_may_change import who_else_may_change
+from dynprof.files.who_may_change import why_only_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,11 +61,16 @@ class Destination:
         final = self.final
         return f"{final.rstrip('/')}/{name}" if isinstance(final, str) else final / name
 
-    def why_not(self, layout: Layout, said_in: Path | None = None) -> str:
+    def why_not(
+        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+    ) -> str:
         """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
-        return self.why_forbidden(layout, said_in) or self._why_no_folders()
+        forbidden = self.why_forbidden(layout, said_in, listed_only=listed_only)
+        return forbidden or self._why_no_folders()
 
-    def why_forbidden(self, layout: Layout, said_in: Path | None = None) -> str:
+    def why_forbidden(
+        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+    ) -> str:
         """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
 
         A URL has to begin with one that ``init()`` allowed, but where only the job's own user can
@@ -73,9 +78,13 @@ class Destination:
         """
         places = {self.workshop, *([] if isinstance(self.final, str) else [self.final])}
         for place in sorted(places):
-            if why := layout.why_forbidden(place, said_in):
+            if why := layout.why_forbidden(place, said_in, listed_only=listed_only):
                 return why
-        return _why_no_url(self.final, layout, said_in) if isinstance(self.final, str) else ""
+        url = self.final
+        if not isinstance(url, str) or any(_lies_below(url, allowed) for allowed in layout.urls):
+            return ""
+        why = why_only_listed(layout.config, said_in, listed_only=listed_only)
+        return f"{url} is none of the URLs that init() allowed, and {why}" if why else ""
 
     def _why_no_folders(self) -> str:
         if not isinstance(self.final, str):
@@ -143,15 +152,6 @@ def _has_user(scheme: str, authority: str) -> bool:
     if colon and not port.isdecimal() and not host.startswith("arn:"):
         return True
     return bool(at) and (":" in before or scheme not in _CONTAINERS)
-
-
-def _why_no_url(url: str, layout: Layout, said_in: Path | None) -> str:
-    if any(_lies_below(url, allowed) for allowed in layout.urls):
-        return ""
-    others = who_else_may_change(layout.config)
-    others = others or (who_else_may_change(said_in) if said_in else "")
-    text = f"{url} is none of the URLs that init() allowed, and {others}; the job's owner may allow"
-    return f"{text} it, with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""
 
 
 def _lies_below(url: str, allowed: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dynprof.clock import time
 from dynprof.files.output import PrivateFolder, make_dir
-from dynprof.files.who_may_change import who_else_may_change
+from dynprof.files.who_may_change import why_only_listed
 
 CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
@@ -98,7 +98,9 @@ class Layout:
         path = Path(os.path.normpath(self.root / prof_dir))
         return path if self._base(path) else Path(os.path.realpath(path))
 
-    def why_forbidden(self, path: Path, said_in: Path | None = None) -> str:
+    def why_forbidden(
+        self, path: Path, said_in: Path | None = None, *, listed_only: bool = False
+    ) -> str:
         """Say why nothing may be written in a directory, by the rules of the job's owner.
 
         It must lie under the config's directory or one that ``init()`` allowed, and no link may
@@ -108,14 +110,12 @@ class Layout:
         Args:
             path: The directory.
             said_in: The file that names it, where that is not the config.
+            listed_only: Another rank names it: who may change the config here says nothing.
         """
-        base = self._base(path)
-        if base is None:
-            others = who_else_may_change(self.config)
-            others = others or (who_else_may_change(said_in) if said_in else "")
+        if (base := self._base(path)) is None:
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
-            text = f"{path} lies outside of {places}, and {others}; the job's owner may allow it,"
-            return f"{text} with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" if others else ""
+            why = why_only_listed(self.config, said_in, listed_only=listed_only)
+            return f"{path} lies outside of {places}, and {why}" if why else ""
         below = [place for place in (path, *path.parents) if base in place.parents]
         try:
             links = [str(place) for place in below if place.is_symlink()]

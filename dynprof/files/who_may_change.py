@@ -1,13 +1,16 @@
-"""Whether anybody but this process's user can change what lies at a path."""
+"""Whether anybody but this process's user can change what lies at a path, or replace it."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_ROOT = 0
+ROOT = 0
+_UNKNOWN = 65534
+"""The owner that Linux shows where a user namespace has no number for the real one."""
 
 
 def who_else_may_change(path: Path) -> str:
@@ -27,8 +30,91 @@ def who_else_may_change(path: Path) -> str:
         except OSError as error:
             return f"it is not known who may write {place} ({error.strerror})"
         keeps_apart = facts.st_mode & stat.S_ISVTX and place not in named
-        if facts.st_uid not in (os.geteuid(), _ROOT):
+        if facts.st_uid not in (os.geteuid(), ROOT):
             return f"{place} is another user's"
         if facts.st_mode & _OTHERS and not keeps_apart:
             return f"others than the job's user may write {place}"
     return ""
+
+
+def why_only_listed(config: Path, said_in: Path | None, *, listed_only: bool) -> str:
+    """Say why captures may go only where the job's script allows it, and how it can allow more.
+
+    Args:
+        config: The config, which only the job's user may change where nothing is said.
+        said_in: Another file that names the place; None for none.
+        listed_only: Another rank names the place, so that the rights to these files say nothing.
+    """
+    how = "with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
+    if listed_only:
+        return f"another rank asks for it, over the job's store; allow it on every rank, {how}"
+    others = who_else_may_change(config) or (who_else_may_change(said_in) if said_in else "")
+    return f"{others}; the job's owner may allow it, {how}" if others else ""
+
+
+def who_else_may_replace(directory: Path) -> str:
+    """Say which other user owns a directory, or can put another one in its place.
+
+    As sshd's StrictModes, but that a group may write: the owner has chosen it. Links on the way
+    count as folders do. What does not exist yet belongs to nobody else.
+
+    Returns:
+        Empty where only this process's user, root and groups that they chose can, else a clause.
+    """
+    path, real = directory.absolute(), Path(os.path.realpath(directory))
+    for place in dict.fromkeys((path, *path.parents, real, *real.parents)):
+        try:
+            facts = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"it is not known who owns {place} ({error.strerror})"
+        is_above = place not in (path, real)
+        if not (belongs_to_us(facts) or (is_above and _has_no_number(facts.st_uid))):
+            owner, user = _user_name(facts.st_uid), _user_name(os.geteuid())
+            return f"{place} belongs to {owner}, not to {user}"
+        if is_above and may_be_emptied(facts):
+            return f"every user may rename what is in {place}, for lack of chmod +t"
+    return ""
+
+
+def why_not_watched(directory: Path) -> str:
+    """Say why a config in a directory would be another user's to replace, and what to do."""
+    why = who_else_may_replace(directory)
+    advice = "use a directory of this user's own, e.g. mkdir -m 700 ~/prof_config"
+    return f"{directory} is not safe to watch: {why}; {advice}" if why else ""
+
+
+def belongs_to_us(facts: os.stat_result) -> bool:
+    """Return whether this process's user or root owns a file or folder."""
+    return facts.st_uid in (os.geteuid(), ROOT)
+
+
+def may_be_emptied(folder: os.stat_result) -> bool:
+    """Return whether every user may remove or rename what others have put into a folder."""
+    mode = folder.st_mode
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def _user_name(uid: int) -> str:
+    """Return a user's name and number; a container may have no name for it."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _has_no_number(uid: int) -> bool:
+    """Return whether the owner is outside of this user namespace, as the host's root may be.
+
+    So it is in a container that a user starts without root's help and that maps this user alone:
+    the folders above a home are root's, and show as nobody's.
+    """
+    if uid != _UNKNOWN:
+        return False
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+    except OSError:
+        return False
+    ranges = [tuple(map(int, line.split())) for line in lines]
+    return not any(first <= uid < first + count for first, _, count in ranges)

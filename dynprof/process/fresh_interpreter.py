@@ -66,20 +66,32 @@ def trusted(path: list[str], home: str) -> list[str]:
 
 
 def others_may_write(place: str | Path) -> bool:
-    """Return whether somebody besides its owner can put files into a directory.
+    """Return whether another user can put files into a directory, or another one in its place.
 
-    Whoever's own group it belongs to, as many systems give each user one, is nobody else.
+    A group with the name of the owner, as many systems give each user, has no other members.
     """
+    from dynprof.files.who_may_change import who_else_may_replace  # not where this is the script
+
+    path = Path(os.path.realpath(place))
     try:
-        facts = os.stat(place)  # noqa: PTH116
+        facts_of = {one: one.stat() for one in (path, *path.parents)}
     except OSError:
         return True
-    if facts.st_mode & stat.S_IWOTH:
+    if facts_of[path].st_mode & stat.S_IWOTH:
         return True
+    by_group = (
+        _a_group_may_write(facts)
+        for one, facts in facts_of.items()
+        if one == path or not facts.st_mode & stat.S_ISVTX  # which keeps what is in it apart
+    )
+    return any(by_group) or bool(who_else_may_replace(Path(place)))
+
+
+def _a_group_may_write(folder: os.stat_result) -> bool:
     with contextlib.suppress(KeyError):
-        own = pwd.getpwuid(facts.st_uid).pw_name == grp.getgrgid(facts.st_gid).gr_name
-        return bool(facts.st_mode & stat.S_IWGRP) and not own
-    return bool(facts.st_mode & stat.S_IWGRP)
+        own = pwd.getpwuid(folder.st_uid).pw_name == grp.getgrgid(folder.st_gid).gr_name
+        return bool(folder.st_mode & stat.S_IWGRP) and not own
+    return bool(folder.st_mode & stat.S_IWGRP)
 
 
 def _home(name: str) -> str:

@@ -35,6 +35,7 @@ class Edit:
         problems: Why the bytes could not be read.
         file: Where it was saved, if not in the watched config.
         owner: The id of the user who owns the file; None where it came from another rank.
+        is_received: Whether another process sent it, over the job's store.
     """
 
     raw: bytes
@@ -42,6 +43,7 @@ class Edit:
     problems: tuple[Problem, ...] = ()
     file: Path | None = None
     owner: int | None = None
+    is_received: bool = False
 
     def __post_init__(self) -> None:
         """Keep a time that can be shown, and be part of a folder's name."""
@@ -58,10 +60,16 @@ Reading = Source | ConfigError
 """What lies in the place of the file: its content, or why there is none."""
 
 
-def read(path: Path, *, follow_symlinks: bool = False) -> Reading:
-    """Read the file once; what hinders that is an answer too."""
+def read(path: Path, *, follow_symlinks: bool = False, is_watched: bool = True) -> Reading:
+    """Read the file once; what hinders that is an answer too.
+
+    Args:
+        path: The file.
+        follow_symlinks: Read it through a symbolic link.
+        is_watched: Its directory must be the job's user's or root's; else the script has named it.
+    """
     try:
-        return read_source(path, follow_symlinks=follow_symlinks)
+        return read_source(path, follow_symlinks=follow_symlinks, as_job=is_watched)
     except FileNotFoundError:
         return GONE
     except ConfigError as error:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.config import ProfilerConfig
     from dynprof.journal.journal import Journal
     from dynprof.requests.edits import Edit
     from dynprof.requests.inbox import Inbox
@@ -148,7 +147,7 @@ class EditHandler:
 
     def plan(self, number: int, asked: Asked) -> Request | Refusal:
         """Return the request for a window, or the reasons against it, as things are now."""
-        return asked.planned(number, self._standing(asked.config, asked.edit.file))
+        return asked.planned(number, self._standing(asked))
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         asked = self.read(edit, now=now)
@@ -162,7 +161,7 @@ class EditHandler:
     def serve(self, number: int, asked: Asked) -> Refusal | None:
         """Have a window opened for what is asked, or say why not, and return that."""
         self._asked = number, asked
-        standing = self._standing(asked.config, asked.edit.file)
+        standing = self._standing(asked)
         planned = asked.planned(number, standing)
         if isinstance(planned, Refusal):
             self.refuse(number, planned)
@@ -178,16 +177,16 @@ class EditHandler:
         else:
             self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
 
-    def _standing(self, config: ProfilerConfig, file: Path | None) -> Standing:
-        """Say where the process stands with regard to a config."""
-        layout = self._process.layout
+    def _standing(self, asked: Asked) -> Standing:
+        """Say where the process stands with regard to what is asked for."""
+        layout, config, edit = self._process.layout, asked.config, asked.edit
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
             step=self._inbox.numbered,
             rank=self._process.rank.number,
             capabilities=self._process.capabilities(),
             free_disk_mb=free_disk_mb(place.workshop),
-            prof_dir_problem=place.why_not(layout, file),
+            prof_dir_problem=place.why_not(layout, edit.file, listed_only=edit.is_received),
         )
 
     def _arm(self, request: Request, standing: Standing) -> None:

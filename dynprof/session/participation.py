@@ -148,7 +148,7 @@ class Participation:
         known = newest if (newest.leaders, newest.saved) == (proposal.number, saved) else None
         if known and known.asked:  # it is proposed once more, with less
             return known.own, narrowed(known.asked, proposal)
-        edit = Edit(proposal.config.encode(), proposal.edited_at_s)
+        edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
         self._loop.admission.forgive()
         number = known.own if known else self._edits.enter_as(proposal.number, edit)
         try:

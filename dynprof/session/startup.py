@@ -22,6 +22,7 @@ from dynprof.errors import UnusablePathError
 from dynprof.files.destination import is_url, parted, why_no_destination
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.files.output import make_dir
+from dynprof.files.who_may_change import why_not_watched
 from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.process.standard_descriptors import standard_descriptors_avoided
@@ -66,7 +67,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
     """Prepare the directory and return a running session.
 
     Raises:
-        UnusablePathError: The directory cannot be made, read or written.
+        UnusablePathError: The directory cannot be used, or another user could replace it.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
     place = _place(wishes.rank)
@@ -189,10 +190,13 @@ def _usable(path: Path) -> Path:
     if path.name == CONFIG_NAME:
         raise UnusablePathError(f"{path} is the config; give init() its directory, {path.parent}")
     try:
-        root = path.expanduser().resolve()
+        meant = path.expanduser()
+        root = meant.resolve()
         if root.exists() and not root.is_dir():
             raise UnusablePathError(f"{root} is not a directory; give init() a directory")
+        _check_owners(meant)
         make_dir(root)
+        _check_owners(root)  # another user may have made it in the meantime
     except (OSError, RuntimeError, ValueError) as error:
         if came_from_a_signal(error):
             raise
@@ -200,6 +204,11 @@ def _usable(path: Path) -> Path:
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise UnusablePathError(f"{root} cannot be read and written by this user")
     return root
+
+
+def _check_owners(directory: Path) -> None:
+    if why := why_not_watched(directory):
+        raise UnusablePathError(why)
 
 
 def _exit_wait(asked: float | None) -> float:

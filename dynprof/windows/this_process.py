@@ -68,7 +68,8 @@ class ThisProcess:
 
     def read(self, file: Path | None = None) -> Reading:
         """Read the config, or another file."""
-        return read(file or self.layout.config, follow_symlinks=self.layout.follow_symlinks)
+        path, follows = file or self.layout.config, self.layout.follow_symlinks
+        return read(path, follow_symlinks=follows, is_watched=file is None)
 
     def preparing(self, request: Request) -> Callable[[], Recording]:
         """Return what prepares the recording that a request asks for."""

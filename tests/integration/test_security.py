@@ -11,6 +11,7 @@ import pytest
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, below, wait_for
+from tests.users import MALLORY, as_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,6 +185,60 @@ def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
     job.root.chmod(0o1777)
     job.edit(active=1)
     job.when("a capture", lambda status: bool(status.last_capture))
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o700, 0o3777])
+def test_a_directory_that_another_user_made_ends_init(tmp_path: Path, mode: int) -> None:
+    """Before training starts, in words that say what to do; nothing is written there."""
+    root = tmp_path / "prof_config"
+    root.mkdir()
+    root.chmod(mode)
+    MALLORY.own(root)
+    with RunningJob(tmp_path, LOOP) as job:
+        _, errors = job.process.communicate()
+    assert (
+        f"UnusablePathError: prof_config is not safe to watch: {root} belongs to uid 61002"
+        in errors
+    )
+    assert "use a directory of this user's own, e.g. mkdir -m 700 ~/prof_config" in errors
+    assert list(root.iterdir()) == []
+
+
+@as_root
+def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> None:
+    """Where everybody may put files it is refused, training goes on, and the next is served."""
+    job.root.chmod(0o1777)
+    job.config.unlink()
+    evil = job.root / "evil"
+    evil.write_text('{"active": 1}')
+    MALLORY.own(evil)
+    evil.rename(job.config)
+    assert "the file belongs to uid 61002, who has no right to ask for windows" in refusal(job)
+    job.config.unlink()
+    job.config.write_text('{"active": 1, "activities": ["CPU"]}')
+    job.when("a capture", lambda status: bool(status.last_capture))
+
+
+@as_root
+def test_a_directory_that_another_user_puts_in_the_place_of_the_jobs(
+    tmp_path: Path, job: RunningJob
+) -> None:
+    """As the owner of the folder above could, were it another's: the config is refused."""
+    job.root.rename(tmp_path / "before")
+    job.root.mkdir()
+    job.root.chmod(0o770)
+    (job.root / "profiler_config.json").write_text('{"active": 1}')
+    MALLORY.own(job.root, job.config)
+    text = f"the file is in {job.root}, which belongs to uid 61002"
+    wait_for("the refusal", lambda: text in said_below(tmp_path) or None)
+    assert below(tmp_path, "step_*") == []
+
+
+def said_below(folder: Path) -> str:
+    """Return what stands in all logs and status files below a folder."""
+    paths = [*below(folder, "*.log"), *below(folder, "rank_*.json")]
+    return "".join(path.read_text() for path in paths)
 
 
 def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from dynprof.attach.attaching import REMOTE_EXEC
 from tests import processes
-from tests.integration.attach.attached import begun, refusal
+from tests.integration.attach.attached import attached, begun, refusal
 from tests.integration.attach.reaching import needs_reaching
 from tests.integration.launch.unprepared import LOOP, ended
 from tests.integration.running import wait_for
+from tests.users import MALLORY, as_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
 OF_ITS_OWN = "unshare", "--map-root-user", "--mount"
@@ -48,6 +49,22 @@ def test_one_with_files_of_its_own(tmp_path: Path) -> None:
 def has_files_of_its_own(pid: int) -> bool:
     """Return whether a process sees other file systems than this one."""
     return Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
+
+
+@as_root
+def test_a_directory_that_another_user_made_where_the_process_works(tmp_path: Path) -> None:
+    """It is not watched, which is said with what to do; one of the user's own is."""
+    there = tmp_path / "prof_config"
+    there.mkdir(mode=0o700)
+    MALLORY.own(there)
+    with begun(tmp_path, LOOP) as process:
+        text = refusal(process.pid)
+        assert f"process {process.pid} cannot be watched: " in text
+        assert f"{there} is not safe to watch" in text
+        assert "belongs to uid 61002" in text
+        attached(process, "--config", tmp_path / "own", "--step-on", ":work")
+        assert ended(tmp_path, process) == ""
+    assert list(there.iterdir()) == []
 
 
 def test_a_launcher(tmp_path: Path) -> None:

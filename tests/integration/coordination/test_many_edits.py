@@ -68,7 +68,7 @@ def test_what_rank_0_refuses_as_it_is_saved_all_ranks_answer(tmp_path: Path) -> 
     """At once, with the reason and the setting that it is about; the next request is served."""
     root = tmp_path / SHARED
     elsewhere = tmp_path / "elsewhere"
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(0o770)
     with job(tmp_path, 2):
         for number, option, pointer in (
             (1, "--prof-dir", "/prof_dir"),

@@ -198,20 +198,40 @@ def test_a_rank_whose_script_profiles_itself(
     ]  # fmt: skip
 
 
+def ask_for_rank_1(folder: Path, place: Path, mode: int, end: str = "") -> None:
+    """Save a config that has rank 1 record elsewhere, in a directory of this mode."""
+    for desk in folder.glob("desk_*"):
+        desk.chmod(mode)
+    asked = {"active": 2, "ranks": [1], "prof_dir": str(place)}
+    (folder / "desk_0" / "profiler_config.json").write_text(json.dumps(asked) + end)
+
+
 def test_a_place_that_the_leaders_owner_does_not_allow(tmp_path: Path) -> None:
-    """Also where another rank would record, whose own directory nobody else can change."""
+    """The leader refuses what others may have asked for; each rank refuses what the leader asks."""
+    place = tmp_path / "elsewhere"
     with job(tmp_path, 2, APART):
-        (tmp_path / "desk_0").chmod(0o770)
-        place = tmp_path / "elsewhere"
-        asked = {"active": 2, "ranks": [1], "prof_dir": str(place)}
-        (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked))
+        ask_for_rank_1(tmp_path, place, 0o770)
         refused = "request 1: refused, nothing changes"  # by the leader, which asks nobody
         wait_for("a refusal", lambda: refused in log(tmp_path / "desk_0") or None)
         assert "lies outside of" in log(tmp_path / "desk_0").partition(refused)[2]
-        (tmp_path / "desk_0").chmod(0o700)
-        (tmp_path / "desk_0" / "profiler_config.json").write_text(json.dumps(asked) + "\n")
+        ask_for_rank_1(tmp_path, place, 0o700, "\n")
+        refused = "request 2: refused, nothing changes"
+        wait_for("a refusal", lambda: refused in log(tmp_path / "desk_1") or None)
+        said = log(tmp_path / "desk_1").partition(refused)[2]
+        assert "another rank asks for it, over the job's store; allow it on every rank" in said
+    assert not place.exists()
+
+
+def test_a_place_that_every_rank_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the environment of all, whoever may change the config."""
+    place = tmp_path / "elsewhere"
+    monkeypatch.setenv("DYNPROF_PROF_DIRS", str(place))
+    with job(tmp_path, 2, APART):
+        ask_for_rank_1(tmp_path, place, 0o770)
         wait_for("a capture", lambda: manifests(place) or None)
-    assert [(one.rank, one.request.number) for one in manifests(place)] == [(1, 2)]
+    assert [(one.rank, one.request.number) for one in manifests(place)] == [(1, 1)]
 
 
 def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tests.integration.launch.unprepared import (
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
 from tests.processes import DYNPROF
+from tests.users import MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -273,6 +274,23 @@ def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "it ran\n")
     assert "DYNPROF_STEPS: steps='nonsense' names no source of steps" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+@as_root
+def test_a_directory_of_another_user_is_not_watched(tmp_path: Path) -> None:
+    """``dynprof run`` starts nothing; where the environment asks for it, the script runs."""
+    root = tmp_path / "prof_config"
+    root.mkdir()
+    MALLORY.own(root)
+    (tmp_path / "job.py").write_text("print('it ran')")
+    found = processes.run([*DYNPROF, "run", "job.py"], cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "nothing was started" in found.stderr
+    env = environment(os.environ, root, None)
+    found = processes.run([sys.executable, "job.py"], cwd=tmp_path, env=env)
+    assert (found.returncode, found.stdout) == (0, "it ran\n")
+    assert f"{root} belongs to uid 61002" in found.stderr
+    assert list(root.iterdir()) == []
 
 
 def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> None:

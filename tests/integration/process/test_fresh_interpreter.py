@@ -19,6 +19,7 @@ from dynprof.process.fresh_interpreter import trusted
 from tests import processes
 from tests.integration.running import LOOP, PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.rank_traces import write
+from tests.users import ALICE, MALLORY, as_root
 
 NAMES = (
     "ctypes", "json", "runpy", "pickle", "multiprocessing", "concurrent", "msgspec", "numpy",
@@ -187,6 +188,30 @@ def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [name for name in names if name != "group"] == ["own"]
     assert os.geteuid() != 0 or "group" not in names
     assert str(tmp_path / "here") in trusted(path, str(tmp_path / "here"))  # dynprof lies there
+
+
+@as_root
+@pytest.mark.parametrize("how", ["its own", "below its own", "below a folder of all", "renamed"])
+def test_a_path_that_another_user_can_put_a_module_on(shared_tmp: Path, how: str) -> None:
+    """By the owner of an entry, or by the folder above it, which can be renamed."""
+    entry = shared_tmp / "above" / "entry"
+    entry.mkdir(parents=True)
+    for place in (entry, entry.parent):
+        place.chmod(0o755)
+    ALICE.own(entry, entry.parent)
+    with ALICE.acting():
+        assert trusted([str(entry)], "/nowhere") == [str(entry)]
+    if how == "its own":
+        MALLORY.own(entry)
+    elif how == "below its own":
+        MALLORY.own(entry.parent)
+    elif how == "below a folder of all":
+        entry.parent.chmod(0o777)
+    else:
+        entry.parent.chmod(0o775)
+        os.chown(entry.parent, -1, MALLORY.uid)
+    with ALICE.acting():
+        assert trusted([str(entry)], "/nowhere") == []
 
 
 def test_a_working_directory_that_was_removed(

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.config import read_source
 from dynprof.config.editing import change
 from dynprof.errors import ConfigError
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,3 +40,22 @@ def test_what_is_wrong_is_named_where_the_file_has_it(
     said = sorted(str(problem).partition(": ")[0] for problem in caught.value.problems)
     assert said == where
     assert config.read_text() == text
+
+
+@as_root
+def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> None:
+    """The file is the member's then; root may save it as well."""
+    config = shared_tmp / "prof_config" / "profiler_config.json"
+    config.parent.mkdir()
+    config.write_text("{}")
+    config.chmod(0o660)
+    config.parent.chmod(0o770)
+    ALICE.own(config, config.parent)
+    with MALLORY.acting(group=ALICE.uid):
+        change(config, {("active",): 3})
+    assert config.stat().st_uid == MALLORY.uid
+    with ALICE.acting():
+        assert b'"active": 3' in read_source(config, as_job=True).raw
+    change(config, {("active",): 4})
+    with ALICE.acting():
+        assert b'"active": 4' in read_source(config, as_job=True).raw

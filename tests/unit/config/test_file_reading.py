@@ -10,6 +10,7 @@ import pytest
 
 from dynprof.config import read_source
 from dynprof.errors import ConfigError
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,3 +78,76 @@ def test_a_file_over_the_limit(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2_000_000_000)
     assert "larger than 1 MiB" in refusal(path)
+
+
+def read_by_the_job(path: Path) -> str:
+    """Return why a job of Alice's does not read a file; empty where it does."""
+    with ALICE.acting():
+        try:
+            read_source(path, as_job=True)
+        except ConfigError as error:
+            return str(error)
+    return ""
+
+
+@pytest.fixture
+def config(shared_tmp: Path) -> Path:
+    """Return a config of Alice's in a directory of hers."""
+    path = shared_tmp / "prof_config" / "profiler_config.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    path.chmod(0o644)
+    ALICE.own(path, path.parent)
+    return path
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o3777])
+def test_a_file_of_another_user_is_refused(config: Path, mode: int) -> None:
+    """It may be there by a rename in a directory that everybody may write; root's is read."""
+    config.parent.chmod(mode)
+    MALLORY.own(config)
+    assert "the file belongs to uid 61002, who has no right" in read_by_the_job(config)
+    os.chown(config, 0, 0)
+    assert read_by_the_job(config) == ""
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o770, 0o2775, 0o3770])
+def test_a_file_of_a_member_is_read_where_a_group_may_write(config: Path, mode: int) -> None:
+    """The owner of the directory has chosen the group."""
+    config.parent.chmod(mode)
+    MALLORY.own(config)
+    assert read_by_the_job(config) == ""
+
+
+@as_root
+def test_a_file_in_a_directory_of_another_user_is_refused(config: Path) -> None:
+    """That was put in the place of the job's own; a command of Alice's may still look into it."""
+    MALLORY.own(config.parent)
+    config.parent.chmod(0o775)
+    assert f"{config.parent}, which belongs to uid 61002" in read_by_the_job(config)
+    with ALICE.acting():
+        assert read_source(config).raw == b"{}"
+
+
+@as_root
+def test_a_link_into_a_directory_of_another_user_is_refused(config: Path) -> None:
+    """Where links are followed at all, they lead where only the job's user or root may write."""
+    apart = config.parent.parent / "apart"
+    apart.mkdir()
+    apart.chmod(0o775)
+    MALLORY.own(apart)
+    (apart / "evil.json").write_text("{}")
+    MALLORY.own(apart / "evil.json")
+    config.unlink()
+    config.symlink_to(apart / "evil.json")
+    with ALICE.acting(), pytest.raises(ConfigError, match="apart, which belongs to uid 61002"):
+        read_source(config, follow_symlinks=True, as_job=True)
+
+
+@as_root
+def test_a_command_of_a_member_reads_what_the_job_reads(config: Path) -> None:
+    """Also where the group may only read: the owner of the directory is the job's user to it."""
+    with MALLORY.acting():
+        assert read_source(config).raw == b"{}"

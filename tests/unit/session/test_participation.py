@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -16,16 +18,20 @@ from dynprof.coordination.messages import (
     Reply,
     Withdrawal,
 )
+from dynprof.coordination.participant import answer
+from dynprof.coordination.wire import message_of, to_text
 from dynprof.requests.edits import Edit
 from dynprof.session import known_numbers
 from dynprof.session.job_windows import JobWindows
+from tests.fake_job import Job
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dynprof.coordination.coordinator import Coordinator
     from dynprof.coordination.job_group import JobGroup
     from dynprof.requests.request import Request
     from dynprof.windows.loop import Loop
-    from tests.fake_job import Job
 
 
 class Group:
@@ -346,3 +352,40 @@ def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: 
     job.edit(active=2)
     job.step(4)
     assert [one.request.number for one in job.manifests()] == [5]
+
+
+@pytest.mark.parametrize("rules", [(), ("listed",)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"prof_dir": "{tmp}/elsewhere"},
+        {"storage": {"scratch_dir": "{tmp}/elsewhere"}},
+        {"prof_dir": "s3://bucket/captures"},
+    ],
+)
+def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
+    tmp_path: Path, asked: dict[str, object], rules: tuple[str, ...]
+) -> None:
+    """Whatever the rights to the config here: another process may have written the proposal."""
+    job = Job(tmp_path / "prof_config")
+    text = json.dumps({"active": 1, **asked}).replace("{tmp}", str(tmp_path))
+    (job.root / "profiler_config.json").write_text(text)  # and only this user can change it
+    for place in (job.root / "profiler_config.json", job.root, tmp_path):
+        place.chmod(0o700)
+    process = job.session._process
+    if rules:
+        process.layout = replace(
+            process.layout, prof_dirs=(tmp_path / "elsewhere",), urls=("s3://bucket",)
+        )
+    member = job.session._member
+    said = message_of(to_text(Proposal(1, text, 1.0, 0.0)).encode())
+    reply = answer(member, said)
+    if rules:
+        assert "another rank" not in reply.problem
+        return
+    assert "another rank asks for it, over the job's store; allow it on every rank" in reply.problem
+    assert "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" in reply.problem
+    answer(member, Opening(1, 3, {}))
+    job.step(8)
+    assert not (tmp_path / "elsewhere").exists()
+    assert job.session.status().edits[-1].outcome == "refused"

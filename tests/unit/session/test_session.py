@@ -13,6 +13,7 @@ import pytest
 from dynprof.errors import Problem
 from dynprof.requests.edits import Edit
 from tests.fake_job import Job
+from tests.users import MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +142,19 @@ def test_start_with_a_file_of_others_keeps_captures_in_their_place(
     job.session.start(shared)
     (problem,) = job.session.status().problems
     assert f"others than the job's user may write {shared}" in problem
+
+
+@as_root
+def test_start_with_a_file_in_a_directory_of_another_user(job: Job, shared_tmp: Path) -> None:
+    """The script has named it; the job's own config has to be the job's."""
+    shared = shared_tmp / "shared.json"
+    shared.write_text('{"active": 1}')
+    MALLORY.own(shared, shared_tmp)
+    job.session.start(shared)
+    assert job.session.status().problems == ()
+    job.step(2)
+    (manifest,) = job.manifests()
+    assert manifest.complete
 
 
 def test_stop_closes_now(job: Job) -> None:
