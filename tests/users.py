@@ -24,8 +24,10 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 others_run_python = pytest.mark.skipif(
-    not _is_open_to_all(Path(sys.prefix)) or not _is_open_to_all(Path(__file__).parent),
-    reason="this checkout is private: other users cannot run its Python; clone it where they can",
+    not all(
+        map(_is_open_to_all, (Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__)))
+    ),
+    reason="this Python or checkout is private: other users cannot run it; put it where they can",
 )
 
 
