@@ -1,0 +1,185 @@
+"""Root's commands act as the owner of what they are given.
+
+A user may put links into a folder that lead to what only root may read or write. So a command of
+root's becomes that user before it opens anything there, and stays it: the real, the effective and
+the saved ids all change, and no code in the process can go back.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import OwnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = 0
+MOST_LINKS = 40  # The kernel follows no more on the way to a file.
+
+
+@dataclass(frozen=True)
+class User:
+    """A user that this process acts as.
+
+    Attributes:
+        uid: The number.
+        gid: The main group; without an account the number of the user, as most systems give it.
+            Not the group of the folder, which may be root's.
+        name: The name of the account; empty without one.
+        home: The home directory.
+        place: The folder, file or link of this user because of which the process acts so.
+    """
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+    place: Path
+
+    def __str__(self) -> str:
+        """Return how messages name the user."""
+        return f"{self.name} (uid {self.uid})" if self.name else f"uid {self.uid}"
+
+
+_acting: list[User] = []
+
+
+def act_as_owner(path: Path, tell: Callable[[str], None]) -> Path:
+    """Become the user who owns a path, where root runs this process; say so once.
+
+    The first folder, file or link on the way from the root directory that is not root's decides. A
+    link counts with its own owner; root's links are followed. Where all of it is root's, and for
+    every other user, nothing changes. The first call that changes the user is the last one.
+
+    Args:
+        path: What the command was given; it need not exist.
+        tell: Shows a line to the person who typed the command.
+
+    Returns:
+        The same path; where the user changed, an absolute one without root's links.
+
+    Raises:
+        OwnerError: The user cannot be changed, or the new one cannot run dynprof or read the path.
+    """
+    if os.geteuid() == ROOT:
+        uid, place, path = owner_on_the_way(path)
+        if uid == ROOT:
+            return path
+        user = _user(uid, place)
+        _become(user)
+        _acting.append(user)
+        tell(f"acting as {user}, who owns {place}")
+    for user in _acting:
+        _check_readable(path, user)
+    return path
+
+
+def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
+    """Return the first user but root who owns something on the way to a path.
+
+    Returns:
+        The uid, root's where all that exists is root's; what that user owns; and the path through
+        no link that leads there.
+    """
+    try:
+        left = list(path.absolute().parts[1:])
+    except FileNotFoundError:  # the working directory is gone
+        return ROOT, path, path
+    reached, links = Path("/"), 0
+    while left:
+        name = left.pop(0)
+        place = reached.parent if name == ".." else reached / name
+        try:
+            facts = place.lstat()
+            target = place.readlink() if stat.S_ISLNK(facts.st_mode) else None
+        except OSError:  # nothing is there; the command says so
+            break
+        if facts.st_uid != ROOT:
+            return facts.st_uid, place, place.joinpath(*left)
+        if target is None:
+            reached = place
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            break
+        reached = Path("/") if target.is_absolute() else reached
+        left = [*target.parts[target.is_absolute() :], *left]
+    return ROOT, path, path
+
+
+def _user(uid: int, place: Path) -> User:
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        return User(uid, uid, "", "/", place)
+    return User(uid, account.pw_gid, account.pw_name, account.pw_dir, place)
+
+
+def _become(user: User) -> None:
+    """Change the user for good, with the groups of that user only, and forget root's folders.
+
+    Raises:
+        OwnerError: The system refuses it, or the user cannot read the code of this process.
+    """
+    code = _code()
+    try:
+        if user.name:
+            os.initgroups(user.name, user.gid)
+        else:
+            os.setgroups([])
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+    except OSError as error:
+        text = f"{user} owns {user.place}, and dynprof cannot act as that user: {error.strerror}"
+        raise OwnerError(f"{text}. {_instead(user)}") from None
+    if hidden := next((file for file in code if not os.access(file, os.R_OK)), None):
+        text = f"{user} owns {user.place}, and dynprof acts as that user there; but that user"
+        text = f"{text} cannot read {_barrier(hidden)}, where this dynprof lies"
+        raise OwnerError(f"{text}. Install dynprof where all can read it, or {_instead(user)}")
+    name = user.name or str(user.uid)
+    os.environ.update(HOME=user.home, USER=name, LOGNAME=name)
+    for variable in [one for one in os.environ if one.startswith("XDG_")]:
+        del os.environ[variable]  # names a folder of root's, such as /run/user/0
+    if not os.access(os.environ.get("TMPDIR", "/tmp"), os.W_OK | os.X_OK):  # noqa: S108
+        os.environ.pop("TMPDIR", None)
+
+
+def _code() -> list[Path]:
+    """Return the interpreter and the files that this process has loaded; more lie next to them."""
+    named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    program = Path(sys.executable)
+    files = [program, program.resolve(), *(Path(one) for one in named if isinstance(one, str))]
+    return [file for file in files if file.is_file()]
+
+
+def _barrier(file: Path) -> Path:
+    """Return the first folder on the way to a file that this process may not enter."""
+    above = reversed(file.parents)
+    return next((folder for folder in above if not os.access(folder, os.X_OK)), file)
+
+
+def _instead(user: User) -> str:
+    named = shlex.quote(user.name or f"#{user.uid}")
+    return f"run it as that user: sudo -u {named} dynprof ..."
+
+
+def _check_readable(path: Path, user: User) -> None:
+    """Refuse a path that exists, and that this user may not read."""
+    try:
+        path.stat()
+        readable = os.access(path, os.R_OK)
+    except PermissionError:
+        readable = False
+    except OSError:  # it is not there; the command says so
+        return
+    if not readable:
+        text = f"{path} cannot be read by {user}; root's command acts as that user"
+        raise OwnerError(f"{text}, who owns {user.place}. It reads root's files in root's folders")

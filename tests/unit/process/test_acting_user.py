@@ -1,0 +1,120 @@
+"""Whose a path is, and what is left of root once its owner has been become."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.process.acting_user import act_as_owner, owner_on_the_way
+from tests.processes import run
+from tests.users import ALICE, MALLORY, as_root, others_run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@as_root
+def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
+    """Neither the folder itself nor what lies below counts, once a folder above is a user's."""
+    home = shared_tmp / "alice"
+    (home / "of_mallory" / "of_root").mkdir(parents=True)
+    ALICE.own(home)
+    MALLORY.own(home / "of_mallory")
+    path = home / "of_mallory" / "of_root" / "not_there"
+    assert owner_on_the_way(path) == (ALICE.uid, home, path)
+    assert owner_on_the_way(shared_tmp / "not_there")[0] == 0
+
+
+@as_root
+def test_link_counts_with_its_own_owner(shared_tmp: Path) -> None:
+    """A user's link to what is root's is the user's; root's link to a user's folder is followed."""
+    home, secret = shared_tmp / "alice", shared_tmp / "secret"
+    (home / "run").mkdir(parents=True)
+    secret.mkdir()
+    theirs, absolute, relative = (shared_tmp / name for name in ("theirs", "absolute", "relative"))
+    theirs.symlink_to(secret)
+    absolute.symlink_to(home)
+    relative.symlink_to("secret/../alice")
+    ALICE.own(home, theirs)
+    assert owner_on_the_way(theirs / "x") == (ALICE.uid, theirs, theirs / "x")
+    for link in (absolute, relative):
+        assert owner_on_the_way(link / "run") == (ALICE.uid, home, home / "run")
+    assert owner_on_the_way(relative / ".." / "secret")[1] == home
+
+
+@as_root
+def test_loop_of_links_is_nobody_elses(shared_tmp: Path) -> None:
+    """What opens it says what is wrong."""
+    (shared_tmp / "loop").symlink_to("loop")
+    assert owner_on_the_way(shared_tmp / "loop")[0] == 0
+
+
+def test_ordinary_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the path; nothing is said."""
+    monkeypatch.setattr(os, "geteuid", lambda: ALICE.uid)
+    assert act_as_owner(tmp_path, pytest.fail) == tmp_path
+
+
+LEFT = """
+import json, os, sys
+from pathlib import Path
+from dynprof.process.acting_user import act_as_owner
+act_as_owner(Path(sys.argv[1]), print)
+try:
+    os.setresuid(0, 0, 0)
+    back = True
+except PermissionError:
+    back = False
+print(json.dumps([os.getresuid(), os.getresgid(), os.getgroups(), back]))
+print(sorted(name for name in os.environ if name in {"HOME", "TMPDIR"} or "XDG" in name))
+"""
+
+
+@as_root
+@others_run_python
+def test_nothing_of_root_is_left(shared_tmp: Path) -> None:
+    """Neither ids nor groups, the folder's group included; nor root's folders in the environment.
+
+    Nothing in the process can go back.
+    """
+    home, private = shared_tmp / "alice", shared_tmp / "tmp"
+    home.mkdir()
+    private.mkdir(mode=0o700)
+    os.chown(home, ALICE.uid, 0)
+    env = {**os.environ, "TMPDIR": str(private), "XDG_CACHE_HOME": "/root/.cache"}
+    done = run([sys.executable, "-c", LEFT, home], env=env)
+    assert done.stdout.splitlines() == [
+        f"acting as uid {ALICE.uid}, who owns {home}",
+        f"[{[ALICE.uid] * 3}, {[ALICE.uid] * 3}, [], false]",
+        "['HOME']",
+    ]
+
+
+PRIVATE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import private
+from dynprof.process.acting_user import act_as_owner
+act_as_owner(Path(sys.argv[1]), print)
+"""
+
+
+@as_root
+@others_run_python
+def test_code_that_the_owner_cannot_read_is_refused(shared_tmp: Path) -> None:
+    """As where dynprof lies in root's home: the message names the folder, and what to do."""
+    home, packages = shared_tmp / "alice", shared_tmp / "packages"
+    home.mkdir()
+    packages.mkdir(mode=0o700)
+    (packages / "private.py").touch()
+    ALICE.own(home)
+    done = run([sys.executable, "-B", "-c", PRIVATE, home, packages])
+    last = done.stderr.splitlines()[-1]
+    assert f"uid {ALICE.uid} owns {home}, and dynprof acts as that user there" in last
+    assert f"that user cannot read {packages}, where this dynprof lies" in last
+    assert last.endswith(f"run it as that user: sudo -u '#{ALICE.uid}' dynprof ...")
+    assert done.stdout == ""
