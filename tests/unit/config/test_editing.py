@@ -38,3 +38,12 @@ def test_what_is_wrong_is_named_where_the_file_has_it(
     said = sorted(str(problem).partition(": ")[0] for problem in caught.value.problems)
     assert said == where
     assert config.read_text() == text
+
+
+def test_permissions_stay_without_setuid_and_setgid(tmp_path: Path) -> None:
+    """The bits that have a file run as its owner mean nothing for a config."""
+    path = tmp_path / "profiler_config.json"
+    path.write_text("{}")
+    path.chmod(0o6740)
+    change(path, {("active",): 5})
+    assert path.stat().st_mode & 0o7777 == 0o740
