@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,3 +161,35 @@ def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
     path.write_text(json.dumps({}))
     os.utime(path, (1e9, 1e9))
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
+)
+def test_place_that_nothing_is_sent_to_is_not_in_the_command(tmp_path: Path, place: str) -> None:
+    """The manifest may be another user's: a person shall not paste what it says unchecked."""
+    left(tmp_path / "outgoing", prof_dir=place)
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_path: Path) -> None:
+    """Neither parameters nor another bucket."""
+    folder = left(tmp_path / "outgoing", prof_dir="s3://runs")
+    folder.rename(folder.with_name("step_1?acl=public"))
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_words_of_a_shell_are_quoted_in_the_command(tmp_path: Path) -> None:
+    """Whatever a manifest names, a person pastes one command with two arguments."""
+    folder = left(tmp_path / "out; id", prof_dir="$(id) `id` 'a")
+    (one,) = left_behind(tmp_path, [tmp_path / "out; id"])
+    *_, sent, target = shlex.split(one.command)
+    assert (sent, target) == (str(folder), f"{tmp_path}/$(id) `id` 'a/{FOLDER}")
+    assert (
+        subprocess.run(
+            ["/bin/sh", "-c", f"set -- {one.command}; echo $#"], capture_output=True, check=True
+        ).stdout
+        == b"6\n"
+    )
