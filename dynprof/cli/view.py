@@ -8,12 +8,12 @@ import importlib.util
 import os
 import shutil
 import urllib.parse
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
@@ -55,7 +55,7 @@ def view(
     address = address_of(server, trace)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     if browser:
-        webbrowser.open(address)
+        open_page(address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

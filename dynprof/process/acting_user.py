@@ -82,6 +82,15 @@ def act_as_owner(path: Path, tell: Callable[[str], None]) -> Path:
     return path
 
 
+def is_acting() -> bool:
+    """Return whether this process has given up root's rights to act as another user.
+
+    Linux lets that user neither trace this process nor read its memory. A process that it starts
+    is that user's in full: it must have neither root's terminal nor root's environment.
+    """
+    return bool(_acting)
+
+
 def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
     """Return the first user but root who owns something on the way to a path.
 

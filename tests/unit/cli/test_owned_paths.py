@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import webbrowser
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from dynprof.cli import app, config_directory
+from dynprof.cli import app, browser, config_directory
 from dynprof.errors import OwnerError
 
 if TYPE_CHECKING:
@@ -72,3 +73,13 @@ def test_process_id_is_no_path_of_the_working_directory(
     monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
     done = CliRunner().invoke(app, ["status", str(2**22 + 1)])
     assert (done.exit_code, "no process" in done.output) == (2, True)
+
+
+def test_no_browser_is_started_as_another_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would have root's terminal and environment."""
+    monkeypatch.setattr(webbrowser, "open", pytest.fail)
+    monkeypatch.setattr(browser, "is_acting", lambda: True)
+    browser.open_page("http://127.0.0.1/")
+    assert "no browser is opened" in capsys.readouterr().err

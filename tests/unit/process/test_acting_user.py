@@ -69,6 +69,7 @@ try:
 except PermissionError:
     back = False
 print(json.dumps([os.getresuid(), os.getresgid(), os.getgroups(), back]))
+print(os.stat("/proc/self/mem").st_uid)
 print(sorted(name for name in os.environ if name in {"HOME", "TMPDIR"} or "XDG" in name))
 """
 
@@ -89,6 +90,7 @@ def test_nothing_of_root_is_left(shared_tmp: Path) -> None:
     assert done.stdout.splitlines() == [
         f"acting as uid {ALICE.uid}, who owns {home}",
         f"[{[ALICE.uid] * 3}, {[ALICE.uid] * 3}, [], false]",
+        "0",  # so the user may neither trace this process nor read its memory
         "['HOME']",
     ]
 
@@ -118,3 +120,27 @@ def test_code_that_the_owner_cannot_read_is_refused(shared_tmp: Path) -> None:
     assert f"that user cannot read {packages}, where this dynprof lies" in last
     assert last.endswith(f"run it as that user: sudo -u '#{ALICE.uid}' dynprof ...")
     assert done.stdout == ""
+
+
+WORKER = """
+import os, sys
+from pathlib import Path
+from dynprof.analysis.runs.executors import processes
+from dynprof.process.acting_user import act_as_owner
+act_as_owner(Path(sys.argv[1]), lambda _: None)
+with processes(2) as workers:
+    asked = [(os.getuid,), (os.getsid, 0), (os.readlink, "/proc/self/fd/2")]
+    uid, session, errors = (workers.submit(*one).result() for one in asked)
+print(uid, session == os.getsid(0), errors)
+"""
+
+
+@as_root
+@others_run_python
+def test_worker_of_another_user_has_no_terminal_of_roots(shared_tmp: Path) -> None:
+    """That user may trace it, and could type into the terminal from there."""
+    home = shared_tmp / "alice"
+    home.mkdir()
+    assert run([sys.executable, "-c", WORKER, home]).stdout.startswith("0 True ")
+    ALICE.own(home)
+    assert run([sys.executable, "-c", WORKER, home]).stdout == f"{ALICE.uid} False /dev/null\n"
