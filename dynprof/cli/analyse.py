@@ -36,14 +36,13 @@ class Workers(str, Enum):
     dask = "dask"
 
 
-def _owned(path: str) -> str:
+def _owned(context: typer.Context, path: str) -> str:
     """Return a path or URL; root's command has become the user who owns it on this machine."""
     kind, _, rest = path.rpartition("://")
-    if not kind:
-        return str(owned(Path(path)))
-    if kind in ("file", "local"):
-        owned(Path(rest))
-    return path
+    if context.resilient_parsing or kind not in ("", "file", "local"):
+        return path
+    there = owned(Path(rest))
+    return path if kind else str(there)
 
 
 def analyse(

@@ -50,12 +50,21 @@ def captures_of(path: Path) -> Path:
     return owned(_watched_by(int(path.name)) if named else path)
 
 
+def owned_argument(context: typer.Context, path: Path) -> Path:
+    """Return an argument as :func:`owned` does; as it is while the shell completes a line."""
+    return path if context.resilient_parsing else owned(path)
+
+
+def _captures_argument(context: typer.Context, path: Path) -> Path:
+    return path if context.resilient_parsing else captures_of(path)
+
+
 Captures = Annotated[
     Path,
     typer.Argument(
         help="A trace, a folder with captures in it, or the id of a process that watches one.",
         show_default=False,
-        callback=captures_of,
+        callback=_captures_argument,
     ),
 ]
 

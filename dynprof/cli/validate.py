@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, nobody, owned
+from dynprof.cli.config_directory import live, nobody, owned_argument
 from dynprof.cli.foretold import foretold
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config import ProfilerConfig, parse_config, read_source
@@ -25,7 +25,7 @@ def validate(
         typer.Argument(
             help="The config, or the directory that holds it.",
             show_default=False,
-            callback=owned,
+            callback=owned_argument,
         ),
     ],
 ) -> None:

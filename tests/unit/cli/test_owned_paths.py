@@ -65,6 +65,30 @@ def test_command_acts_as_owner_before_it_opens_a_path(
     assert (done.exit_code, done.output.strip()) == (2, "the owner is become here")
 
 
+def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other URLs have no owner here."""
+    seen: list[Path] = []
+
+    def act(path: Path, _: object) -> Path:
+        seen.append(path)
+        return path
+
+    monkeypatch.setattr(config_directory, "act_as_owner", act)
+    for url in (f"file://{tmp_path}", "memory://nothing"):
+        assert CliRunner().invoke(app, ["analyse", url]).exit_code == 2
+    assert seen == [tmp_path]
+
+
+def test_shell_completes_a_line_as_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is opened, so nothing is said."""
+    monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
+    for name in set(COMMANDS) - NO_PATH - AS_CALLER:
+        count = sum(one.param_type_name == "argument" for one in COMMANDS[name].params)
+        COMMANDS[name].make_context(name, [str(tmp_path)] * count, resilient_parsing=True)
+
+
 def test_process_id_is_no_path_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
