@@ -67,7 +67,8 @@ def act_as_owner(path: Path, tell: Callable[[str], None]) -> Path:
         The same path; where the user changed, an absolute one without root's links.
 
     Raises:
-        OwnerError: The user cannot be changed, or the new one cannot run dynprof or read the path.
+        OwnerError: The user cannot be changed, or the new one cannot run dynprof or read the path;
+            or all of it is root's, and other users could still change where it leads.
     """
     if os.geteuid() == ROOT:
         uid, place, path = owner_on_the_way(path)
@@ -97,31 +98,57 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
     Returns:
         The uid, root's where all that exists is root's; what that user owns; and the path through
         no link that leads there.
+
+    Raises:
+        OwnerError: Other users could still change which file the path leads to.
     """
     try:
         left = list(path.absolute().parts[1:])
     except FileNotFoundError:  # the working directory is gone
         return ROOT, path, path
     reached, links = Path("/"), 0
-    while left:
+    while left and links <= MOST_LINKS:
         name = left.pop(0)
-        place = reached.parent if name == ".." else reached / name
+        if name == "..":
+            reached = reached.parent
+            continue
+        place = reached / name
         try:
             facts = place.lstat()
-            target = place.readlink() if stat.S_ISLNK(facts.st_mode) else None
-        except OSError:  # nothing is there; the command says so
+        except OSError:  # the command says that nothing is there
+            _check_not_made(place)
             break
         if facts.st_uid != ROOT:
             return facts.st_uid, place, place.joinpath(*left)
-        if target is None:
+        _check_not_replaced(place)
+        if not stat.S_ISLNK(facts.st_mode):
             reached = place
             continue
         links += 1
-        if links > MOST_LINKS:
-            break
+        target = place.readlink()
         reached = Path("/") if target.is_absolute() else reached
         left = [*target.parts[target.is_absolute() :], *left]
     return ROOT, path, path
+
+
+def _check_not_made(place: Path) -> None:
+    """Refuse what is not there, and what another user could put there before root opens it."""
+    if _others_may_write(place.parent.lstat()):
+        text = f"there is no {place}, and other users may make it, since they may write"
+        raise OwnerError(f"{text} {place.parent}. Make it first, or name a path that exists")
+
+
+def _check_not_replaced(place: Path) -> None:
+    """Refuse what is root's, where another user could replace it before root opens it."""
+    facts = place.parent.lstat()
+    if _others_may_write(facts) and not facts.st_mode & stat.S_ISVTX:
+        text = f"other users may replace {place}, which is root's, since they may write"
+        raise OwnerError(f"{text} {place.parent}. Set its sticky bit: chmod +t {place.parent}")
+
+
+def _others_may_write(facts: os.stat_result) -> bool:
+    group = facts.st_mode & stat.S_IWGRP and facts.st_gid != ROOT
+    return bool(group or facts.st_mode & stat.S_IWOTH)
 
 
 def _user(uid: int, place: Path) -> User:
@@ -190,5 +217,7 @@ def _check_readable(path: Path, user: User) -> None:
     except OSError:  # it is not there; the command says so
         return
     if not readable:
-        text = f"{path} cannot be read by {user}; root's command acts as that user"
-        raise OwnerError(f"{text}, who owns {user.place}. It reads root's files in root's folders")
+        text = f"{path} cannot be read by {user}, as whom dynprof acts: {user.place} is that user's"
+        raise OwnerError(
+            f"{text}. To read a file of root's, name it by folders that are all root's"
+        )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import pwd
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from dynprof.errors import OwnerError
 from dynprof.process.acting_user import act_as_owner, owner_on_the_way
 from tests.processes import run
 from tests.users import ALICE, MALLORY, as_root, others_run_python
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @as_root
@@ -29,7 +31,7 @@ def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
 
 
 @as_root
-def test_link_counts_with_its_own_owner(shared_tmp: Path) -> None:
+def test_link_counts_with_its_own_owner(shared_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's link to what is root's is the user's; root's link to a user's folder is followed."""
     home, secret = shared_tmp / "alice", shared_tmp / "secret"
     (home / "run").mkdir(parents=True)
@@ -43,6 +45,8 @@ def test_link_counts_with_its_own_owner(shared_tmp: Path) -> None:
     for link in (absolute, relative):
         assert owner_on_the_way(link / "run") == (ALICE.uid, home, home / "run")
     assert owner_on_the_way(relative / ".." / "secret")[1] == home
+    monkeypatch.setattr(Path, "readlink", pytest.fail)  # it may be something else by then
+    assert owner_on_the_way(theirs)[0] == ALICE.uid
 
 
 @as_root
@@ -50,6 +54,24 @@ def test_loop_of_links_is_nobody_elses(shared_tmp: Path) -> None:
     """What opens it says what is wrong."""
     (shared_tmp / "loop").symlink_to("loop")
     assert owner_on_the_way(shared_tmp / "loop")[0] == 0
+
+
+@as_root
+def test_what_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
+    """They could do it between this look and the opening; the sticky bit protects what exists."""
+    there = shared_tmp / "there"
+    there.touch()
+    shared_tmp.chmod(0o1777)
+    assert owner_on_the_way(there)[0] == 0
+    with pytest.raises(OwnerError, match=r"there is no .*/new, and other users may make it"):
+        owner_on_the_way(shared_tmp / "new" / "run")
+    for mode, group in (0o777, 0), (0o775, ALICE.uid):
+        shared_tmp.chmod(mode)
+        os.chown(shared_tmp, 0, group)
+        with pytest.raises(OwnerError, match=r"other users may replace .*/there.* chmod \+t "):
+            owner_on_the_way(there)
+    os.chown(shared_tmp, 0, 0)  # the group is root's
+    assert owner_on_the_way(there)[0] == 0
 
 
 def test_ordinary_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +115,35 @@ def test_nothing_of_root_is_left(shared_tmp: Path) -> None:
         "0",  # so the user may neither trace this process nor read its memory
         "['HOME']",
     ]
+
+
+@as_root
+@others_run_python
+def test_account_gives_its_name_and_groups(shared_tmp: Path) -> None:
+    """Those that the system has for it, and its home."""
+    account = next(one for one in pwd.getpwall() if one.pw_uid)
+    os.chown(shared_tmp, account.pw_uid, 0)
+    uid, gid = account.pw_uid, account.pw_gid
+    done = run([sys.executable, "-c", LEFT, shared_tmp])
+    groups = sorted(os.getgrouplist(account.pw_name, gid))
+    first, ids, *_ = done.stdout.splitlines()
+    assert first == f"acting as {account.pw_name} (uid {uid}), who owns {shared_tmp}"
+    assert json.loads(ids) == [[uid] * 3, [gid] * 3, groups, False]
+
+
+@as_root
+def test_system_that_forbids_the_change_is_named(
+    shared_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without the capability: nothing goes on as root."""
+    ALICE.own(shared_tmp)
+
+    def forbidden(_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setgroups", forbidden)
+    with pytest.raises(OwnerError, match="cannot act as that user: Operation not permitted"):
+        act_as_owner(shared_tmp, pytest.fail)
 
 
 PRIVATE = """
