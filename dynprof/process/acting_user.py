@@ -140,10 +140,10 @@ def _check_not_made(place: Path) -> None:
 
 def _check_not_replaced(place: Path) -> None:
     """Refuse what is root's, where another user could replace it before root opens it."""
-    facts = place.parent.lstat()
+    facts, folder = place.parent.lstat(), shlex.quote(str(place.parent))
     if _others_may_write(facts) and not facts.st_mode & stat.S_ISVTX:
         text = f"other users may replace {place}, which is root's, since they may write"
-        raise OwnerError(f"{text} {place.parent}. Set its sticky bit: chmod +t {place.parent}")
+        raise OwnerError(f"{text} {place.parent}. Set its sticky bit: chmod +t {folder}")
 
 
 def _others_may_write(facts: os.stat_result) -> bool:
@@ -178,7 +178,7 @@ def _become(user: User) -> None:
         raise OwnerError(f"{text}. {_instead(user)}") from None
     if hidden := next((file for file in code if not os.access(file, os.R_OK)), None):
         text = f"{user} owns {user.place}, and dynprof acts as that user there; but that user"
-        text = f"{text} cannot read {_barrier(hidden)}, where this dynprof lies"
+        text = f"{text} cannot read {_barrier(hidden)}, where this dynprof or its Python lies"
         raise OwnerError(f"{text}. Install dynprof where all can read it, or {_instead(user)}")
     name = user.name or str(user.uid)
     os.environ.update(HOME=user.home, USER=name, LOGNAME=name)
@@ -192,7 +192,7 @@ def _code() -> list[Path]:
     """Return the interpreter and the files that this process has loaded; more lie next to them."""
     named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     program = Path(sys.executable)
-    files = [program, program.resolve(), *(Path(one) for one in named if isinstance(one, str))]
+    files = [program.resolve(), program, *(Path(one) for one in named if isinstance(one, str))]
     return [file for file in files if file.is_file()]
 
 
@@ -218,6 +218,4 @@ def _check_readable(path: Path, user: User) -> None:
         return
     if not readable:
         text = f"{path} cannot be read by {user}, as whom dynprof acts: {user.place} is that user's"
-        raise OwnerError(
-            f"{text}. To read a file of root's, name it by folders that are all root's"
-        )
+        raise OwnerError(f"{text}. A path of root's must be root's from end to end")

@@ -168,7 +168,7 @@ def test_code_that_the_owner_cannot_read_is_refused(shared_tmp: Path) -> None:
     done = run([sys.executable, "-B", "-c", PRIVATE, home, packages])
     last = done.stderr.splitlines()[-1]
     assert f"uid {ALICE.uid} owns {home}, and dynprof acts as that user there" in last
-    assert f"that user cannot read {packages}, where this dynprof lies" in last
+    assert f"that user cannot read {packages}, where this dynprof or its Python lies" in last
     assert last.endswith(f"run it as that user: sudo -u '#{ALICE.uid}' dynprof ...")
     assert done.stdout == ""
 
