@@ -10,8 +10,8 @@ import pytest
 
 from tests import step_traces
 from tests.integration.commands import dynprof
+from tests.left_captures import left
 from tests.processes import run
-from tests.unit.delivery.test_left_behind import left
 from tests.users import ALICE, MALLORY, as_root, others_run_python
 
 if TYPE_CHECKING:
