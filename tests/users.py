@@ -23,10 +23,16 @@ def _is_open_to_all(path: Path) -> bool:
     return all(place.stat().st_mode & (stat.S_IXOTH | stat.S_IROTH) for place in every)
 
 
+def _python() -> Path | None:
+    """Return a Python of this version that all users can run; None for none."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = (Path(sys.executable).resolve(), Path(f"/usr/bin/python{version}"))
+    return next((path for path in found if path.exists() and _is_open_to_all(path)), None)
+
+
+PYTHON, PACKAGES, CHECKOUT = _python(), Path(pytest.__file__).parents[1], Path(__file__).parents[1]
 others_run_python = pytest.mark.skipif(
-    not all(
-        map(_is_open_to_all, (Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__)))
-    ),
+    not PYTHON or not all(map(_is_open_to_all, (PACKAGES, CHECKOUT))),
     reason="this Python or checkout is private: other users cannot run it; put it where they can",
 )
 
@@ -63,9 +69,11 @@ class User:
         self, code: str, *arguments: str | Path, **named: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run Python code as this user; its imports are those of the tests."""
-        environment = {**os.environ, "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
-        return self.run(sys.executable, "-c", code, *arguments, env=environment, **named)
+        path = f"{CHECKOUT}:{PACKAGES}"
+        environment = {"HOME": "/", "PATH": "/usr/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["PYTHONPATH"] = path
+        return self.run(str(PYTHON), "-c", code, *arguments, env=environment, **named)
 
 
-ALICE, MALLORY = User(61001), User(61002)
-"""One whose files are at stake, and one who has no right to them."""
+ROOT, ALICE, MALLORY = User(0), User(61001), User(61002)
+"""The one who may do all, one whose files are at stake, and one who has no right to them."""

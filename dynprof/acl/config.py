@@ -40,7 +40,7 @@ class Config(BaseModel):
         pydantic.ValidationError: A value is none of those allowed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     devices: tuple[int, ...] = Field(default=(0,), min_length=1)
     record_shapes: bool = False
@@ -74,7 +74,7 @@ _EXPERIMENTAL = set(ExperimentalConfig.model_fields)
 class JsonProfiler(BaseModel):
     """The ``profiler`` object of the JSON file, under the vendor's keys."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     switch: Switch = "off"
     output: str = "."

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from dynprof.companions import Companion
+    from dynprof.files.output import PrivateFolder
     from dynprof.process.rank import Rank
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.plan import Plan
 
-    MakeFolder = Callable[[], Path]
+    MakeFolder = Callable[[], PrivateFolder]
     """Makes a folder and returns it."""
 
 

@@ -29,7 +29,7 @@ from dynprof.backends.torch_features import experimental_config, has
 from dynprof.backends.trace_writing import writer_of
 from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import make_dir, write_atomic
 from dynprof.files.regular import open_regular
 from dynprof.process.fresh_interpreter import command, environment
 from dynprof.process.threads import own_thread
@@ -159,7 +159,7 @@ def _kept(cache: Path) -> str:
     _check_own(cache.parent.stat())
     if cache.parent.stat().st_mode & 0o022:
         raise PermissionError(f"others may write in {cache.parent}")
-    with open_regular(cache, follow_symlinks=False) as file:
+    with open_regular(cache) as file:
         _check_own(os.fstat(file.fileno()))
         answer = json.loads(file.read(MAX_BYTES))["verdict"]
     if not isinstance(answer, str):
@@ -173,7 +173,7 @@ def _keep(cache: Path, answer: str) -> None:
     Raises:
         OSError: That cannot be done.
     """
-    cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_dir(cache.parent)
     _check_own(cache.parent.stat())
     cache.parent.chmod(0o700)
     write_atomic(cache, json.dumps({"verdict": answer, "library": str(library())}) + "\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.devices import is_used
 from dynprof.companions import Companion, Lacking
-from dynprof.files.layout import open_private
+from dynprof.files.output import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,6 @@ class MemoryHistory(Companion):
     def save(self, stem: Path) -> tuple[str, ...]:
         """Write the snapshot, pickled as the viewer expects it."""
         snapshot, self._snapshot = self._snapshot, None
-        with open_private(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
+        with whole(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
             pickle.dump(snapshot, file)
         return ()

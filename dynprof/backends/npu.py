@@ -7,12 +7,13 @@ what stands behind the decorator is called.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import platform
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
@@ -20,14 +21,14 @@ from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.npu_marks import VendorMarks
 from dynprof.companions import Companions
 from dynprof.errors import BackendError
-from dynprof.files.leftovers import occupied
+from dynprof.files.output import PrivateFolder
+from dynprof.files.who_may_change import who_else_may_change
 from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
@@ -96,9 +97,20 @@ class NpuBackend:
 
         if torch.autograd._profiler_enabled():
             raise BackendError("another profiler is active in this process; stop it first")
-        recording = NpuRecording(vendor, plan, scratch())
+        recording = NpuRecording(vendor, plan, _reached_by_name(scratch()))
         recording.warm_up()
         return recording
+
+
+def _reached_by_name(folder: PrivateFolder) -> PrivateFolder:
+    """Return a folder whose name leads the vendor's own programs there and nowhere else.
+
+    Where others may write on the way, that is one of the temporary folder.
+    """
+    if not who_else_may_change(folder.place):
+        return folder
+    folder.remove()
+    return PrivateFolder(Path(tempfile.gettempdir()) / folder.place.name)
 
 
 def _why_not_now() -> str | None:
@@ -119,12 +131,11 @@ class NpuRecording:
     closing = "inline: torch_npu collects on the training thread"
     without = ()
 
-    def __init__(self, vendor: Any, plan: Plan, scratch: Path) -> None:
+    def __init__(self, vendor: Any, plan: Plan, scratch: PrivateFolder) -> None:
         config = plan.config
         wanted = config.memory_snapshot
         self.companions = Companions(MemoryHistory.of_devices(plan.activities) if wanted else ())
-        self._scratch, self._lock = scratch, contextlib.ExitStack()
-        self._lock.enter_context(occupied(scratch))
+        self._scratch = scratch
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
@@ -136,7 +147,7 @@ class NpuRecording:
         self._profiler = vendor.profile(
             activities=activities,
             schedule=self._schedule(vendor.schedule, config),
-            on_trace_ready=vendor.tensorboard_trace_handler(str(scratch), analyse_flag=False),
+            on_trace_ready=vendor.tensorboard_trace_handler(str(scratch.place), analyse_flag=False),
             record_shapes=config.record_shapes,
             profile_memory=config.profile_memory,
             with_stack=config.with_stack,
@@ -204,8 +215,8 @@ class NpuRecording:
         folders = self._folders()
         if not folders or not any(folders[0].glob("profiler_info*.json")):
             raise BackendError("torch_npu wrote no profiler_info beside its data")
-        folder = folders[0].rename(path.with_name(folders[0].name))
-        self._clear()
+        folder = Path(shutil.move(folders[0], path.with_name(folders[0].name)))
+        self._scratch.remove()
         return Saved(lost=tuple(self._lost), folder=folder.name)
 
     def discard(self) -> None:
@@ -214,7 +225,7 @@ class NpuRecording:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
-        self._clear()
+        self._scratch.remove()
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Do nothing: the vendor's profiler knows no others."""
@@ -241,12 +252,8 @@ class NpuRecording:
         except _VENDOR_ERRORS as error:
             raise BackendError(f"torch_npu.profiler failed in {name}(): {error}") from error
 
-    def _clear(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._lock.close()
-
     def _folders(self) -> list[Path]:
-        return list(self._scratch.glob("*_ascend_pt"))
+        return list(self._scratch.path.glob("*_ascend_pt"))
 
 
 def _marks(settings: ExperimentalConfig, lost: list[str]) -> VendorMarks | None:

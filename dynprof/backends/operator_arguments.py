@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import shutil
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.companions import Companion
-from dynprof.files.layout import make_private
-from dynprof.files.leftovers import occupied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.files.output import PrivateFolder
+
+_NAME = "execution_trace.json"
 _SCRIPTS = "the script has an ExecutionTraceObserver of its own, and a process has only one"
 
 
@@ -33,14 +32,12 @@ class OperatorArguments(Companion):
         scratch: A folder for the file, which torch writes while it records.
     """
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: PrivateFolder) -> None:
         from torch.profiler import ExecutionTraceObserver
 
         for stopped in tuple(_STOPPED):
             stopped.end()
-        self._scratch, self._lock = scratch, contextlib.ExitStack()
-        self._lock.enter_context(occupied(scratch))
-        self._path = scratch / "execution_trace.json"
+        self._scratch, self._path = scratch, scratch.path / _NAME
         self._ending = threading.RLock()
         self._observer = ExecutionTraceObserver()
         self._observer.register_callback(str(self._path))
@@ -98,22 +95,17 @@ class OperatorArguments(Companion):
         """Move the file to where it is kept."""
         self.end()
         try:
-            make_private(self._path)  # torch makes it as the umask lets it
-            shutil.move(self._path, stem.with_name(f"{stem.name}.execution_trace.json"))
+            self._scratch.give(_NAME, stem.with_name(f"{stem.name}.execution_trace.json"))
         except FileNotFoundError:
             return (f"record_op_args: {self._lost or 'torch wrote nothing'}",)
         finally:
-            self._clear()
+            self._scratch.remove()
         return (f"record_op_args: {self._lost}",) if self._lost else ()
 
     def discard(self) -> None:
         """Delete the file."""
         self.end()
-        self._clear()
-
-    def _clear(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._lock.close()
+        self._scratch.remove()
 
 
 _STOPPED: set[OperatorArguments] = set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 import sys
@@ -16,7 +15,6 @@ from dynprof.backends.viztracer_stacks import ViztracerStacks
 from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, Tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.files.far_descriptors import opened
 from dynprof.process.profile_functions import CallsOfThread, audited
 from dynprof.requests.capabilities import Capabilities
 
@@ -164,8 +162,7 @@ class PythonRecording:
         tracer, self._tracer = self._tracer, None
         facts = {**self._facts, "baseTimeNanoseconds": tracer.get_base_time()}
         try:
-            with _in_utf8(path) as name:
-                tracer.dump(name, sanitize_function_name=True)
+            tracer.dump(str(path), sanitize_function_name=True)
         finally:
             VIZTRACERS.give_back(tracer)
         end = _end_of(path)
@@ -253,20 +250,6 @@ def _other_profiler() -> str | None:
     if sys.version_info >= (3, 12):
         return sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
     return None if sys.getprofile() is None else "sys.setprofile"
-
-
-@contextlib.contextmanager
-def _in_utf8(path: Path) -> Iterator[str]:
-    """Give what a file is called where its folder's name may be none of UTF-8."""
-    folder, name = os.path.split(path)
-    if os.fsencode(folder).decode(errors="replace") == folder:
-        yield str(path)
-        return
-    descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{name}"
-    finally:
-        os.close(descriptor)
 
 
 def _end_of(path: Path) -> bytes:

@@ -6,7 +6,6 @@ import errno
 import json
 import queue
 import secrets
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,7 @@ from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
 from dynprof.clock import time
 from dynprof.errors import describe
-from dynprof.files.layout import open_private, write_atomic, write_if_absent
-from dynprof.files.leftovers import occupied
+from dynprof.files.output import PrivateFolder, write_atomic, write_if_absent
 from dynprof.process.flags import Flag
 from dynprof.process.memory import give_back, grown_mb
 from dynprof.process.thread_switching import brisk_switching
@@ -59,6 +57,8 @@ class Export:
         is_taken: Whether it has come to be saved: it may be submitted again.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
+        workplace: Where the trace is put together; None until that begins.
+        token: Tells that folder from those of other captures.
     """
 
     recording: Recording | None
@@ -73,17 +73,13 @@ class Export:
     wait_s: Callable[[], float] | None = None
     is_taken: bool = False
     copy: int = 0
-    _token: str = field(default_factory=lambda: secrets.token_hex(4))
+    workplace: PrivateFolder | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
     def manifest_path(self) -> Path:
         """Where its manifest lies."""
         return self.layout.manifest(self.folder, self.copy)
-
-    @property
-    def workplace(self) -> Path:
-        """Where the trace is put together."""
-        return self.layout.workplace(self.folder, self._token)
 
 
 class Exporter:
@@ -188,13 +184,14 @@ class Exporter:
     def _publish(self, export: Export, manifest: Manifest) -> Manifest:
         """Move the trace to its place, then write the manifest, which says what is there."""
         workplace = export.workplace
-        if name := manifest.trace:
+        if workplace and (name := manifest.trace):
             error = self._attempt(
-                "moving the trace", lambda: (workplace / name).rename(export.folder / name)
+                "moving the trace", lambda: workplace.give(name, export.folder / name)
             )
             if error:
                 manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
-        shutil.rmtree(workplace, ignore_errors=True)
+        if workplace:
+            workplace.remove(is_in_use=self._given_up)
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
         self._rest(export)
@@ -220,10 +217,9 @@ def _save_files(export: Export) -> Manifest:
     """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
     with brisk_switching():
         _write_folder_files(export)
-    if export.recording is None:
+    if export.workplace is None or export.recording is None:
         return export.manifest
-    with occupied(export.workplace):
-        return _save_trace(export, export.recording)
+    return _save_trace(export, export.recording, export.workplace)
 
 
 def _write_folder_files(export: Export) -> None:
@@ -233,7 +229,7 @@ def _write_folder_files(export: Export) -> None:
     _claim(export)
     metadata = json.dumps(_user_metadata(export.manifest), indent=2)
     write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
-    export.workplace.mkdir(mode=0o700)  # no other user can put anything in the trace's way
+    export.workplace = PrivateFolder(export.layout.workplace(export.folder, export.token))
 
 
 def _look_for_root(export: Export) -> None:
@@ -251,10 +247,10 @@ def _claim(export: Export) -> None:
     export.copy = copy
 
 
-def _save_trace(export: Export, recording: Recording) -> Manifest:
-    raw = export.workplace / export.trace_name
+def _save_trace(export: Export, recording: Recording, workplace: PrivateFolder) -> Manifest:
+    raw = workplace.path / export.trace_name
     packed = raw.with_name(f"{export.trace_name}.gz" if export.compress else f"{raw.name}.whole")
-    guard = DiskGuard(export.workplace, export.least_free_mb)
+    guard = DiskGuard(workplace.path, export.least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
         more = recording.companions.save(export.layout.stem(export.folder, export.copy))
@@ -262,9 +258,14 @@ def _save_trace(export: Export, recording: Recording) -> Manifest:
     if saved.cut:
         export.manifest = export.manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
     if saved.folder:
-        return _with_trace(export, export.workplace / saved.folder, raw_bytes=None, saved=saved)
+        return _with_trace(export, workplace.path / saved.folder, raw_bytes=None, saved=saved)
     facts = {**(export.members or _facts(export.manifest)), **saved.facts}
-    with brisk_switching(), guard.watch(), raw.open("rb") as source, open_private(packed) as sink:
+    with (
+        brisk_switching(),
+        guard.watch(),
+        raw.open("rb") as source,
+        workplace.create(packed.name) as sink,
+    ):
         pack(
             source,
             sink,

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import write_atomic
-from dynprof.files.regular import read_regular
+from dynprof.files.output import write_atomic
+from dynprof.files.regular import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
 """Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
@@ -18,7 +18,7 @@ MAX_BYTES = 16 << 20
 class Record(BaseModel):
     """What is written once and read by others: it does not change, and has nothing else in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class RequestRecord(Record):
@@ -211,6 +211,18 @@ class Manifest(Record):
         return self.model_dump_json(indent=2) + "\n"
 
 
+def least_free_mb(config: dict[str, JsonValue]) -> float | None:
+    """Return how many MB (10^6 bytes) of disk a config keeps free; None where it keeps none.
+
+    That is the default where the config is not as this version has it.
+    """
+    from dynprof.config import Limits  # only analysis needs it
+
+    with contextlib.suppress(ValidationError):
+        return Limits.model_validate(config.get("limits", {})).min_free_disk_mb
+    return Limits().min_free_disk_mb
+
+
 def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
     """Read a manifest.
 
@@ -220,11 +232,19 @@ def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
     try:
         return Manifest.model_validate_json(_bytes_of(path, most_bytes))
     except (OSError, ValidationError) as error:
-        raise CaptureError(f"{path} is not the manifest of a capture: {error}") from None
+        raise CaptureError(f"{path} is not the manifest of a capture: {why(error)}") from None
+
+
+def why(error: OSError | ValidationError) -> str:
+    """Return why a record cannot be read, with nothing of the file: not even keys, as pydantic has.
+
+    A link in the record's place may lead to any file.
+    """
+    return str(error).partition("\n")[0]
 
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:
     if isinstance(path, Path):
-        return read_regular(path, most_bytes, follow_symlinks=True)
+        return read_inside(path, most_bytes)
     remote: Path = path  # behind one of fsspec's file systems, where there are only files
     return remote.read_bytes()

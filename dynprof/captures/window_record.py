@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from dynprof.captures.manifest import Record, RequestRecord
+from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
-from dynprof.files.layout import write_atomic
-from dynprof.files.regular import read_regular
+from dynprof.files.output import write_atomic
+from dynprof.files.regular import read_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,12 +77,9 @@ class WindowRecord(Record):
         """Write it, whole or not at all.
 
         Raises:
-            OSError: It cannot be written; each time that it is tried it says the same.
+            OSError: It cannot be written.
         """
-        try:
-            write_atomic(path, self.model_dump_json(indent=2) + "\n")
-        except OSError as error:  # which names a file of the moment
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
 
 
 def load_window_record(path: Path) -> WindowRecord:
@@ -92,8 +89,6 @@ def load_window_record(path: Path) -> WindowRecord:
         CaptureError: The file is not there or no such record.
     """
     try:
-        return WindowRecord.model_validate_json(
-            read_regular(path, MOST_BYTES, follow_symlinks=True)
-        )
+        return WindowRecord.model_validate_json(read_inside(path, MOST_BYTES))
     except (OSError, ValidationError) as error:
-        raise CaptureError(f"{path} is not the record of a window: {error}") from None
+        raise CaptureError(f"{path} is not the record of a window: {why(error)}") from None

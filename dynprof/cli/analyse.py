@@ -10,7 +10,7 @@ import typer
 
 from dynprof.cli.config_directory import owned
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.progress import waiting
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
@@ -86,7 +86,9 @@ def analyse(
         fail("--executor dask and --scheduler ADDRESS go together", UNREADABLE)
     types = [kind.value for kind in export_type] if export_type else None
     try:
-        traces = traces_in(located(path))
+        there = located(path)
+        say_skipped(there)
+        traces = traces_in(there)
         outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
     except (CaptureError, OSError) as error:
         fail(str(error), UNREADABLE)

@@ -11,7 +11,8 @@ from dynprof.cli.config_directory import live, owned_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
-from dynprof.files.layout import CONFIG_NAME, make_dir
+from dynprof.files.layout import CONFIG_NAME
+from dynprof.files.output import make_dir
 from dynprof.plural import counted
 
 

@@ -17,9 +17,9 @@ from rich.text import Text
 
 from dynprof.cli.config_directory import Directory, directory_of
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import NOBODY, fail, say
+from dynprof.cli.outcome import NOBODY, fail, say_skipped
 from dynprof.files.layout import LOG_DIR
-from dynprof.files.regular import NotRegularError, open_regular
+from dynprof.files.regular import open_inside
 from dynprof.journal.journal import LOG_BYTES, printable
 
 POLL_S = 0.2
@@ -51,6 +51,7 @@ def log(
     Example: dynprof log prof_config --follow
     """
     directory = directory_of(directory)
+    say_skipped(directory / LOG_DIR)
     paths = _paths(directory)
     if not paths:
         fail(f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet", NOBODY)
@@ -79,24 +80,18 @@ class _Tail:
         self._path = path
         self._at = 0
         self._inode = 0
-        self._refused = False
 
     def records(self) -> Iterator[str]:
         """Yield whole records, each with the lines that belong to it."""
         text = b""
         try:
-            with open_regular(self._path) as file:
+            with open_inside(self._path, linked_folder=True) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if inode != self._inode or os.fstat(file.fileno()).st_size < self._at:
                     text = self._rest_of_rotated()  # another file under this name
                     self._inode, self._at = inode, 0
                 file.seek(self._at)
                 fresh = file.read(MOST_BYTES)
-        except NotRegularError as error:
-            if not self._refused:
-                say(f"{self._path}: {error.strerror}; it is no log", err=True)
-            self._refused = True
-            return
         except OSError:
             return
         self._at += fresh.rfind(b"\n") + 1
@@ -113,7 +108,8 @@ class _Tail:
 
     def _rest_of_rotated(self) -> bytes:
         """Return what was written after the last look, before the file was put aside."""
-        with contextlib.suppress(OSError), open_regular(Path(f"{self._path}.1")) as file:
+        rotated = Path(f"{self._path}.1")
+        with contextlib.suppress(OSError), open_inside(rotated, linked_folder=True) as file:
             if os.fstat(file.fileno()).st_ino == self._inode:
                 file.seek(self._at)
                 return file.read(MOST_BYTES)

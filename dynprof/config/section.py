@@ -13,4 +13,5 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
+        hide_input_in_errors=True,
     )

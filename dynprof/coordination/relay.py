@@ -15,7 +15,7 @@ from dynprof.clock import time
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at, value_of
 from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
 from dynprof.coordination.wire import MOST_BYTES
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.files.regular import read_regular
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.spool import Spool

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from dynprof.captures.manifest import MAX_BYTES
 from dynprof.files.destination import is_url
-from dynprof.files.layout import Layout, free_disk_mb, make_private, open_private
+from dynprof.files.layout import Layout, free_disk_mb
 from dynprof.files.leftovers import occupied
+from dynprof.files.output import whole
 from dynprof.files.regular import read_regular
 
 if TYPE_CHECKING:
@@ -75,14 +75,8 @@ class _Directory:
         path = self._folder / name
         self._layout.make_dir(path.parent)
         self._look_at_disk(os.fstat(source.fileno()).st_size / 1e6)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with open_private(temporary) as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
-            make_private(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole(path) as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
 
     def where(self, name: str) -> str:
         return str(self._folder / name)

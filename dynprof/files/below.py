@@ -2,25 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dynprof.files.layout import INFO_DIR, LOG_DIR, STATUS_DIR
+from dynprof.files.regular import why_foreign, why_not_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNFINISHED = (".saving", ".recording")
 """How the hidden folders end in which processes put captures together."""
+_READ = re.compile(
+    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/rank_.*\.json|"
+    rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
+    re.DOTALL,
+)
+"""Files that commands read where they find them, by the names of folder and file."""
+_ENTERED = re.compile(rf"{INFO_DIR}|step_\d.*")
+"""Folders that would be looked into, were they no links."""
+_ROOT = 0
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder, at any depth; those of captures that are not whole are none.
+    """Yield the files in a folder, at any depth, that may be read (see :func:`may_be_read`).
 
-    ``Path.rglob`` raises, before Python 3.13, where a folder goes away while it looks.
+    Those of captures that are not whole are none, nor what lies in folders of users with no say
+    in the folder above. ``Path.rglob`` raises, before Python 3.13, where a folder goes away while
+    it looks.
     """
     for place, folders, names in _walk(folder):
         folders[:] = [name for name in folders if not _is_unfinished(name)]
-        yield from (path for name in names if (path := place / name).is_file())
+        yield from (path for name in names if may_be_read(path := place / name))
+
+
+def may_be_read(path: Path) -> bool:
+    """Return whether a file in a folder is regular, no link, and not of a user with no say there.
+
+    Behind one of fsspec's file systems there are neither links nor users.
+    """
+    if not isinstance(path, Path):
+        return path.is_file()
+    try:
+        return not why_not_read(path.lstat(), path.parent.stat())
+    except OSError:  # it is gone
+        return False
+
+
+def skipped_below(folder: Path) -> list[str]:
+    """Return what commands would read in a folder, and do not, each with the reason.
+
+    These are links, files of users with no say in the folder that holds them, and what is no file.
+    """
+    found = list[str]()
+    if not isinstance(folder, Path):  # behind one of fsspec's file systems
+        return found
+    for place, folders, names in os.walk(folder):
+        kept, of_others = _parted(Path(place), folders)
+        found += [f"{path} {why}" for path, why in of_others.items()]
+        above = Path(place).name
+        read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
+        links = [name for name in kept if _ENTERED.fullmatch(name)]
+        links = [name for name in links if Path(place, name).is_symlink()]
+        for path in (Path(place, name) for name in (*read, *links)):
+            with contextlib.suppress(OSError):  # it is gone
+                why = why_not_read(path.lstat(), path.parent.stat())
+                found += [f"{path} {why}"] if why else []
+        folders[:] = [name for name in kept if not _is_unfinished(name)]
+    return found
 
 
 def folders_below(folder: Path) -> Iterator[Path]:
@@ -29,10 +81,31 @@ def folders_below(folder: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
-    if isinstance(folder, Path):
-        yield from ((Path(place), folders, names) for place, folders, names in os.walk(folder))
-    else:  # behind one of fsspec's file systems
+    if not isinstance(folder, Path):  # behind one of fsspec's file systems
         yield from folder.walk()
+        return
+    for place, folders, names in os.walk(folder):
+        folders[:] = _parted(Path(place), folders)[0]
+        yield Path(place), folders, names
+
+
+def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
+    """Return which folders in one are looked into, and why not the others.
+
+    A folder of root's may be shared by many users, each with folders of their own.
+    """
+    kept, others = [], dict[Path, str]()
+    for name in folders:
+        path = place / name
+        try:
+            holder, facts = place.stat(), path.lstat()
+        except OSError:  # gone
+            continue
+        if holder.st_uid != _ROOT and (why := why_foreign(facts, holder)):
+            others[path] = why
+        else:
+            kept.append(name)
+    return kept, others
 
 
 def written_s(file: Path) -> float:

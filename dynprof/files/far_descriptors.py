@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LAST_STREAM = 2
 """The last descriptor of the standard streams: closed ones are given to whoever opens something."""
 _ALWAYS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_SAYS_SO = os.O_NONBLOCK | os.O_PATH
+"""Flags that only what is opened here has: the second is that of a folder nobody reads."""
 _MOST = 4096
 """The system keeps a table up to the highest number, and copies it at each fork."""
 _ROOM = 128
@@ -66,5 +68,5 @@ def _far_from(near: int, room: int) -> int:
 def _is_own(descriptor: int) -> bool:
     """Only who says so at each opening, as is done here, has a file that does not wait."""
     with contextlib.suppress(OSError):
-        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_NONBLOCK)
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & _SAYS_SO)
     return False

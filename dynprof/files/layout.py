@@ -1,7 +1,4 @@
-"""Every file name and path rule of the package, and how its files are written.
-
-Files are private to user and group and appear under their final name whole or not at all.
-"""
+"""Every file name and path rule of the package."""
 
 from __future__ import annotations
 
@@ -14,14 +11,11 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 from dynprof.clock import time
-from dynprof.files.far_descriptors import opened
+from dynprof.files.output import PrivateFolder, make_dir
 from dynprof.files.who_may_change import who_else_may_change
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
@@ -31,10 +25,6 @@ INFO_DIR = "info"
 """Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 WINDOW_RECORD = "window.json"
 """There too: the record of a window of several ranks."""
-FILE_MODE = 0o660
-"""Asked of the system for every file; the process's umask takes its share off."""
-DIR_MODE = 0o770
-MOST_TRIES = 10
 
 
 def host_name() -> str:
@@ -191,16 +181,15 @@ class Layout:
         """
         return folder / INFO_DIR / f".{self._process}.{token}.saving"
 
-    def make_scratch(self, capture_dir: Path) -> Path:
-        """Make the folder that a profiler may write in while it records, for this user alone.
+    def make_scratch(self, capture_dir: Path) -> PrivateFolder:
+        """Make the folder that a profiler may write in while it records.
 
         Raises:
             OSError: The rules forbid it, or it cannot be made.
         """
         self.make_dir(capture_dir)
-        path = capture_dir / f".{self._process}.{secrets.token_hex(4)}.recording"
-        path.mkdir(mode=0o700)
-        return path
+        name = f".{self._process}.{secrets.token_hex(4)}.recording"
+        return PrivateFolder(capture_dir / name)
 
     def own_dir(self, path: Path) -> Path:
         """Return a directory in this one that no other process uses."""
@@ -234,72 +223,6 @@ def trace_stem(path: Path) -> str:
     for suffix in (".gz", ".json", ".trace"):
         name = name.removesuffix(suffix)
     return name
-
-
-def make_dir(path: Path) -> None:
-    """Create a directory and its parents, private to user and group.
-
-    Raises:
-        OSError: It cannot be made, or something else stands there.
-    """
-    for tries_left in reversed(range(MOST_TRIES)):
-        try:
-            missing = [p for p in (path, *path.parents) if not p.exists()]
-            for folder in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(mode=DIR_MODE)
-            break
-        except FileNotFoundError:  # another process has just removed one on the way: it was empty
-            if not tries_left:
-                raise
-    if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-
-
-def write_atomic(path: Path, content: str) -> None:
-    """Write a small text file so that readers see the old one or the new one, whole."""
-    with _temporary_beside(path, content) as temporary:
-        temporary.replace(path)
-
-
-def write_if_absent(path: Path, content: str) -> bool:
-    """Write a small text file unless it is there; of many processes exactly one wins.
-
-    Returns:
-        Whether this call created it.
-    """
-    with _temporary_beside(path, content) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without hard links
-            if path.exists():
-                return False
-            temporary.replace(path)
-        return True
-
-
-@contextlib.contextmanager
-def _temporary_beside(path: Path, content: str) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open_private(temporary) as file:
-            file.write(content.encode())
-        yield temporary
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def open_private(path: Path) -> BinaryIO:
-    """Create a file that must not exist yet, private to user and group, for writing bytes."""
-    return open(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")  # noqa: PTH123
-
-
-def make_private(path: Path) -> None:
-    """Take what others may do with a file from it: one of a library's has what the umask leaves."""
-    path.chmod(path.stat().st_mode & FILE_MODE)
 
 
 def free_disk_mb(path: Path) -> float:

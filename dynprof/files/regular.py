@@ -20,15 +20,47 @@ if TYPE_CHECKING:
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
+_HOLDER = os.O_PATH | os.O_DIRECTORY
+"""How a folder is opened whose content need not be listed: it may allow only passing through."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
     stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link",
 }
+_LINKED = "it is a symbolic link, which is not followed"
+_ROOT = 0
 
 
 class NotRegularError(OSError):
-    """Something else stands in the place of a file; ``strerror`` says what."""
+    """Something else stands in the place of a file, or another user's; ``strerror`` says what."""
+
+
+def why_not_read(facts: os.stat_result, holder: os.stat_result) -> str:
+    """Say why something in a folder is not read: no regular file, or of a user with no say there.
+
+    Those with a say are the owner of the folder, root, and the user of this process.
+
+    Args:
+        facts: What ``lstat`` or ``fstat`` says of it.
+        holder: The same of the folder that holds it.
+
+    Returns:
+        Empty where it is read, else the end of a sentence about it.
+    """
+    if not stat.S_ISREG(facts.st_mode):
+        return f"is {_kind(facts)}"
+    return why_foreign(facts, holder)
+
+
+def why_foreign(facts: os.stat_result, holder: os.stat_result) -> str:
+    """Say whose something is, if its owner has no say in the folder that holds it."""
+    has_say = facts.st_uid in (holder.st_uid, _ROOT, os.geteuid())
+    return "" if has_say else f"belongs to uid {facts.st_uid}"
+
+
+def _kind(facts: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(facts.st_mode), "a device")
 
 
 def descriptor_of(
@@ -64,6 +96,8 @@ def descriptor_of(
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
             facts = os.stat(path, dir_fd=folder, follow_symlinks=follow_symlinks)
             _check(path, facts)
+        if error.errno == errno.ELOOP and not follow_symlinks:
+            raise NotRegularError(errno.ELOOP, _LINKED, str(path)) from None
         raise
     try:
         facts = os.fstat(descriptor)
@@ -76,30 +110,8 @@ def descriptor_of(
 
 def _check(path: str | Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "a device")
-        raise NotRegularError(errno.EINVAL, f"{kind} stands in the place of the file", str(path))
-
-
-def descriptor_of_own(path: Path, flags: int, mode: int) -> int:
-    """Open or create a file to be appended to, for which nobody else may have put another.
-
-    Its folder is opened once, and is no link; a file that has a second name elsewhere, which may
-    be one of the job's user's own, is given up for a new one.
-
-    Raises:
-        NotRegularError: Something else stands there.
-        OSError: It cannot be opened.
-    """
-    folder = opened(path.parent, _FOLDER)
-    try:
-        descriptor, facts = descriptor_of(path.name, flags, mode, folder=folder)
-        if facts.st_nlink > 1:
-            os.close(descriptor)
-            os.unlink(path.name, dir_fd=folder)
-            descriptor, _ = descriptor_of(path.name, flags | os.O_EXCL, mode, folder=folder)
-    finally:
-        os.close(folder)
-    return descriptor
+        text = f"{_kind(facts)} stands in the place of the file"
+        raise NotRegularError(errno.EINVAL, text, str(path))
 
 
 @contextlib.contextmanager
@@ -127,13 +139,54 @@ def open_below(top: Path, file: PurePath) -> BinaryIO:
         return open(descriptor_of(file.name, folder=folder)[0], "rb")  # noqa: PTH123
 
 
-def open_regular(path: Path, *, follow_symlinks: bool = True) -> BinaryIO:
-    """Open a regular file for reading bytes.
+def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, os.stat_result]:
+    """Open a regular file in a folder that may be another user's.
+
+    It is no link, its folder is none, and its owner has a say there (see :func:`why_not_read`).
+
+    Args:
+        path: The file.
+        linked_folder: Its folder may be a link, as that of log and status, where a job allows it.
+
+    Returns:
+        A descriptor for reading, and what the system says of the file.
+
+    Raises:
+        NotRegularError: Something else stands there, or the file of another user.
+        OSError: It cannot be opened.
+    """
+    try:
+        folder = opened(path.parent, _HOLDER if linked_folder else _HOLDER | _NO_LINK)
+    except NotADirectoryError:
+        if path.parent.is_symlink():
+            raise NotRegularError(errno.ELOOP, _LINKED, str(path.parent)) from None
+        raise
+    try:
+        descriptor, facts = descriptor_of(path.name, folder=folder)
+        if why := why_foreign(facts, os.fstat(folder)):
+            os.close(descriptor)
+            raise NotRegularError(errno.EPERM, f"it {why}, and its folder does not", str(path))
+    except OSError as error:
+        if error.errno is not None:  # else it is of a signal handler
+            error.filename = str(path)
+        raise
+    finally:
+        os.close(folder)
+    return descriptor, facts
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading bytes; a link is none.
 
     Raises:
         OSError: It cannot be opened, or something else stands there.
     """
-    return open(descriptor_of(path, follow_symlinks=follow_symlinks)[0], "rb")  # noqa: PTH123
+    return open(descriptor_of(path)[0], "rb")  # noqa: PTH123
+
+
+def open_inside(path: Path, *, linked_folder: bool = False) -> BinaryIO:
+    """Open a file for reading bytes, as :func:`descriptor_inside` does."""
+    return open(descriptor_inside(path, linked_folder=linked_folder)[0], "rb")  # noqa: PTH123
 
 
 def read_at_most(descriptor: int, size: int, most_bytes: int) -> bytes:
@@ -154,7 +207,21 @@ def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) 
     Raises:
         OSError: It cannot be read, something else stands there, or it is larger.
     """
-    descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
+    opened_file = descriptor_of(path, follow_symlinks=follow_symlinks)
+    return _content(path, opened_file, most_bytes)
+
+
+def read_inside(path: Path, most_bytes: int, *, linked_folder: bool = False) -> bytes:
+    """Read a small file, opened as :func:`descriptor_inside` does.
+
+    Raises:
+        OSError: As there, or it is larger.
+    """
+    return _content(path, descriptor_inside(path, linked_folder=linked_folder), most_bytes)
+
+
+def _content(path: Path, opened_file: tuple[int, os.stat_result], most_bytes: int) -> bytes:
+    descriptor, facts = opened_file
     try:
         content = read_at_most(descriptor, facts.st_size, most_bytes)
     finally:

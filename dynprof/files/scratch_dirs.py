@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-from dynprof.files.layout import write_if_absent
+from dynprof.files.output import remove, write_if_absent
 from dynprof.files.regular import read_regular
 from dynprof.files.who_may_change import who_else_may_change
 
@@ -31,14 +31,13 @@ def note_scratch(root: Path, place: Path) -> None:
     """
     text = json.dumps(str(place))
     path = root / f"{_NOTE}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if write_if_absent(path, text):
-        path.chmod(0o600)  # what others may change would not be believed
-    else:
+    # What others may change would not be believed.
+    if not write_if_absent(path, text, mode=0o600):
         with contextlib.suppress(PermissionError):  # another user's, who alone may believe it
-            path.touch()
+            os.utime(path, follow_symlinks=False)
     for old in _notes(root)[MOST:]:
         with contextlib.suppress(OSError):
-            old.unlink()
+            remove(old)
 
 
 def workshops(root: Path) -> list[Path]:

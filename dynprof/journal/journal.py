@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.clock import time
-from dynprof.files.layout import FILE_MODE, Layout
-from dynprof.files.regular import descriptor_of, descriptor_of_own
+from dynprof.files.layout import Layout
+from dynprof.files.output import open_to_append
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
@@ -200,13 +200,11 @@ class _LogFile(RotatingFileHandler):
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
 
     def _open(self) -> Any:
-        opener = self._follow_to if self._layout.follow_symlinks else _open_own
-        self._raw = _Raw(self.baseFilename, opener)
+        self._raw = _Raw(self.baseFilename, self._opener)
         return io.TextIOWrapper(io.BufferedWriter(self._raw), encoding="utf-8")
 
-    @staticmethod
-    def _follow_to(path: str, flags: int) -> int:
-        return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
+    def _opener(self, path: str, flags: int) -> int:  # noqa: ARG002 - those of appending
+        return open_to_append(Path(path), follow_symlinks=self._layout.follow_symlinks)
 
     def doRollover(self) -> None:  # noqa: N802
         """Begin a new file; where an old one cannot be moved, the newest lines count."""
@@ -268,10 +266,6 @@ class _Raw(io.FileIO):
         """Close it, unless it is the script's."""
         if not self.closed and self.has_its_descriptor:
             super().close()
-
-
-def _open_own(path: str, flags: int) -> int:
-    return descriptor_of_own(Path(path), flags, FILE_MODE)
 
 
 class _Line(logging.LogRecord):

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import remove, write_atomic
 from dynprof.journal.status import Status, load_status
 from dynprof.plural import counted
 
@@ -51,7 +51,7 @@ class StatusFile:
             return
         with contextlib.suppress(OSError, CaptureError):
             if load_status(path).pid == self._layout.pid:
-                path.unlink()
+                remove(path)
 
     def move(self, layout: Layout) -> None:
         """Write for another rank from now on."""
@@ -85,7 +85,7 @@ def remove_stale(layout: Layout, now_s: float) -> None:
     for path in layout.status.parent.glob("rank_*.*_*.json"):
         with contextlib.suppress(OSError, CaptureError):
             if not load_status(path).is_live(now_s):
-                path.unlink()
+                remove(path)
 
 
 def _lost_with(layout: Layout, now_s: float) -> str:

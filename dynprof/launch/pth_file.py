@@ -10,7 +10,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
 
 _BEGIN = (
@@ -44,8 +44,7 @@ def install() -> Path:
         OSError: It cannot be written.
     """
     path = pth_file()
-    write_atomic(path, LINE)
-    path.chmod(0o644)
+    write_atomic(path, LINE, mode=0o644)
     return path
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynprof.clock import time
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.files.regular import read_regular
 
 SILENT_S = 3.0

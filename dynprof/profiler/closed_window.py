@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
 import os
 import secrets
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import BackendError
-from dynprof.files.layout import open_private, trace_stem
+from dynprof.files.layout import trace_stem
+from dynprof.files.output import PrivateFolder, make_dir, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 
@@ -119,7 +119,7 @@ class ClosedWindow:
             raise BackendError(f"{path} is a symbolic link, which is not followed")
         if path.exists() and not path.is_file():
             raise BackendError(f"{path} is there already, and is no regular file")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_dir(path.parent)
         source = self.file()
         if source.is_dir():
             self._copy_folder(source, path.parent)
@@ -148,8 +148,9 @@ class ClosedWindow:
 
     def _save(self) -> Path:
         """Write the trace into a folder that goes when nobody needs this object any more."""
-        place = Path(tempfile.mkdtemp(prefix="dynprof-"))
-        _at_the_end_of(self, functools.partial(shutil.rmtree, place, ignore_errors=True))
+        folder = PrivateFolder(Path(tempfile.gettempdir()) / f"dynprof-{secrets.token_hex(8)}")
+        _at_the_end_of(self, folder.remove)
+        place = folder.path
         self._given_away = "lost when it could not be saved; it cannot be exported"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
         saved = self.recording.save(raw)
@@ -158,7 +159,7 @@ class ClosedWindow:
             warn_script("; ".join(text.rstrip(".") for text in lost))
         if saved.folder:
             return place / saved.folder
-        with raw.open("rb") as source, open_private(whole) as sink:
+        with raw.open("rb") as source, folder.create(whole.name) as sink:
             pack(
                 source,
                 sink,
@@ -171,7 +172,13 @@ class ClosedWindow:
         return whole
 
     def _copy_folder(self, source: Path, parent: Path) -> None:
-        folder = shutil.copytree(source, parent / source.name, dirs_exist_ok=True)
+        folder = parent / source.name
+        copies = PrivateFolder(parent / f".{secrets.token_hex(8)}.tmp")
+        try:
+            shutil.copytree(source, copies.path / source.name)
+            copies.give(source.name, folder)
+        finally:
+            copies.remove()
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
 
@@ -193,20 +200,15 @@ def _mark_of(path: Path) -> tuple[int, ...]:
 
 def _copy(source: Path, path: Path) -> None:
     """Copy a trace, compressing or decompressing it as the names say."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     packs = path.suffix == ".gz" and source.suffix != ".gz"
     unpacks = source.suffix == ".gz" and path.suffix != ".gz"
-    try:
-        with (
-            open_regular(source) as stored,
-            gzip.open(stored) if unpacks else contextlib.nullcontext(stored) as raw,
-            open_private(temporary) as file,
-            gzip.GzipFile("", "wb", 1, file) if packs else contextlib.nullcontext(file) as sink,
-        ):
-            shutil.copyfileobj(raw, sink, 1 << 20)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        open_regular(source) as stored,
+        gzip.open(stored) if unpacks else contextlib.nullcontext(stored) as raw,
+        whole(path) as file,
+        gzip.GzipFile("", "wb", 1, file) if packs else contextlib.nullcontext(file) as sink,
+    ):
+        shutil.copyfileobj(raw, sink, 1 << 20)
 
 
 def _copy_companions(place: Path, path: Path) -> None:
@@ -214,4 +216,6 @@ def _copy_companions(place: Path, path: Path) -> None:
     stem = trace_stem(path).removesuffix(".pt")
     for found in place.glob(f"{_STEM}.*"):
         if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:
-            shutil.copyfile(found, path.with_name(stem + found.name.removeprefix(_STEM)))
+            copy = path.with_name(stem + found.name.removeprefix(_STEM))
+            with open_regular(found) as source, whole(copy) as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.files.output import by_library, make_dir
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Exports(ABC):
         recorded = self._recorded_now()
         if not recorded.has_stacks:
             raise RuntimeError("export_stacks() needs a profile with with_stack=True")
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        make_dir(Path(path).absolute().parent)
         write_folded(recorded.file(), Path(path), on_device=metric != "self_cpu_time_total")
 
     def export_memory_timeline(
@@ -90,8 +91,9 @@ class Exports(ABC):
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
         results = self._recorded_now().results
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        results.export_memory_timeline(str(path), device)
+        make_dir(Path(path).absolute().parent)
+        with by_library(Path(path).absolute()) as made:
+            results.export_memory_timeline(str(made), device)
 
     def key_averages(
         self,

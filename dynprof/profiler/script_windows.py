@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
+    from dynprof.files.output import PrivateFolder
     from dynprof.requests.plan import Plan, Script
     from dynprof.windows.schedule import ProfilerAction
 
@@ -162,7 +163,7 @@ class ScriptWindows:
         backend = self._process.backend(self._plan.backend)
         return backend.prepare(self._plan, self._process.rank, self._make_scratch)
 
-    def _make_scratch(self) -> Path:
+    def _make_scratch(self) -> PrivateFolder:
         tidy(self._layout.root)
         return self._layout.make_scratch(self._layout.root)
 

@@ -20,7 +20,8 @@ from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import parted, why_no_destination
-from dynprof.files.layout import CONFIG_NAME, Layout, make_dir
+from dynprof.files.layout import CONFIG_NAME, Layout
+from dynprof.files.output import make_dir
 from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.process.standard_descriptors import standard_descriptors_avoided

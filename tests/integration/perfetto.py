@@ -48,7 +48,7 @@ def opened(trace: Path, **settings: Any) -> Iterator[Page]:
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(**settings)
-        page.goto(address_of(server, trace))
+        page.goto(address_of(server))
         page.wait_for_function(_READY, timeout=patience_s() * 1000)
         page.evaluate("waitForPerfettoIdle()")
         try:

@@ -360,9 +360,3 @@ def test_there_is_one_broad_except() -> None:
                 if kind in ("everything", "Exception", "BaseException"):
                     broad.append(module)
     assert sorted(broad) == ["attach.injected", "process.standard_error", "wall"]
-
-
-def test_files_stay_small() -> None:
-    """No module outgrows about 300 lines."""
-    lines = {module: len(path.read_text().splitlines()) for module, path in modules().items()}
-    assert {module: count for module, count in lines.items() if count > 310} == {}

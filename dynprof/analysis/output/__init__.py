@@ -3,6 +3,6 @@
 In comes a measured trace; out go files in the vendor's names and headers, each appearing whole.
 Measures nothing itself. Others use ``tables``, ``own_tables``, ``path_tables``,
 ``sequence_tables``, ``bandwidth_tables``, ``host_tables``, ``merged_events``, ``levels``,
-``device_schema``, ``database``, ``analysis_database``, ``stacks``, ``json_files``, ``left_out``
-and ``whole_files``.
+``device_schema``, ``database``, ``analysis_database``, ``stacks``, ``json_files``, ``left_out``,
+``free_space`` and ``whole_files``.
 """

@@ -7,10 +7,10 @@ import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
+from dynprof.analysis.output.free_space import check_space
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.inflate import Readable, Torn, opened
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import whole, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 18
 """Bytes that stay in a processor's own cache: copying costs a quarter of what a MB at once does."""
+_CHECKED_AFTER = 64 << 20
+"""Bytes between two looks at the free space; others may fill the disk in the meantime."""
 
 
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
@@ -28,8 +30,8 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     Those of the recording lie beside the folder of the tables, as with the vendor.
     """
     view = folder / "trace_view.json"
-    with opened(measured.path) as source, whole(view) as temporary, temporary.open("wb") as sink:
-        _copy(source, sink)
+    with opened(measured.path) as source, whole(view) as sink:
+        _copy(source, sink, lambda: check_space(measured, folder))
     yield view
     contents: dict[Path, Callable[[MeasuredTrace], dict[str, Any]]] = {
         folder / "communication.json": communication,
@@ -43,11 +45,16 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _copy(source: Readable, sink: BinaryIO) -> None:
-    """Copy a trace, as far as it is whole."""
+def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
+    """Copy a trace, as far as it is whole, with a check of the disk now and then."""
+    unchecked = 0
     with contextlib.suppress(Torn):
         while chunk := source.read(_AT_ONCE):
             sink.write(chunk)
+            unchecked += len(chunk)
+            if unchecked >= _CHECKED_AFTER:
+                check()
+                unchecked = 0
 
 
 def _profiler_info(measured: MeasuredTrace) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.output.whole_files import whole
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import whole_text, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +32,7 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
 
 
 def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with whole_text(path) as file:
         file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
 
 

@@ -6,7 +6,6 @@ Times are in microseconds with three digits, exactly the nanoseconds of the trac
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, islice
@@ -19,10 +18,11 @@ from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.timeline.kernels import core_of, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.output.cells import cell
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.output.whole_files import whole
 from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
+from dynprof.files.output import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     first = next(ahead, None)
     if first is None:
         return False
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with whole_text(path) as file:
         every = chain([header, first], ahead)
         while some := list(islice(every, _AT_ONCE)):
             file.write("\r\n".join(map(",".join, some)) + "\r\n")
@@ -130,17 +130,6 @@ class Ready:
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows
-
-
-_QUOTED = re.compile('[,"\r\n]').search
-
-
-def cell(value: object) -> str:
-    """Return what csv writes for a value."""
-    text = str(value)
-    if _QUOTED(text):
-        return '"' + text.replace('"', '""') + '"'
-    return text
 
 
 def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]:

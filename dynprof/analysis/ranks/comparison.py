@@ -25,7 +25,7 @@ from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
 from dynprof.errors import CaptureError
-from dynprof.files.regular import open_regular
+from dynprof.files.regular import open_inside
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _names(files: Sequence[Path]) -> list[str]:
         OSError: One is no regular file, or cannot be read.
     """
     for path in files:
-        open_regular(path).close()
+        open_inside(path).close()
     return [str(path) for path in files]
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.output.analysis_database import NAME, STEP_TIMES, step_times
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import TEXT
-from dynprof.analysis.output.whole_files import own_folder, whole
+from dynprof.analysis.output.whole_files import own_folder
+from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,8 @@ def write_ranks_database(ranks: Ranks, folder: Path) -> Iterator[Path]:
     """
     own_folder(folder)
     path = folder / NAME
-    with whole(path) as temporary:
-        fill_database(temporary, {"ClusterStepTraceTime": _steps(ranks)}, CLUSTER_TABLES)
+    with by_library(path) as made:
+        fill_database(made, {"ClusterStepTraceTime": _steps(ranks)}, CLUSTER_TABLES)
     yield path
 
 

@@ -14,8 +14,9 @@ from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
-from dynprof.analysis.output.whole_files import own_folder, whole
+from dynprof.analysis.output.whole_files import own_folder
 from dynprof.analysis.reading.intervals import distinct
+from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,8 +110,8 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
     """Write what a query finds."""
     import duckdb
 
-    with whole(path) as temporary:
-        target = str(temporary).replace("'", "''")
+    with by_library(path) as made:
+        target = str(made).replace("'", "''")
         try:
             database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
         except duckdb.Error as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -17,6 +18,10 @@ _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 16
 _GZIP = 31
 """zlib's number for a gzip header and trailer."""
+MOST_RATIO = 200
+"""Unpacked to packed bytes. Traces of profilers have 10 to 25; gzip can make 1,000 of spaces."""
+HARMLESS = 64 << 20
+"""Unpacked bytes that are never refused: a small trace of one repeated event packs far better."""
 
 
 class Torn(Exception):  # noqa: N818 - it says what a file is
@@ -52,17 +57,24 @@ def opened(path: Path) -> Iterator[Readable]:
     with file:
         packed = file.read(2) == _MAGIC
         file.seek(0)
-        yield Inflated(file) if packed else file
+        yield Inflated(file, path) if packed else file
 
 
 class Inflated:
     """The content of a gzip file, of several members too.
 
     Python's own reader keeps what it decompressed of a torn file to itself.
+
+    Args:
+        file: The compressed file.
+        path: Its name, for messages.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
+        self._path = path
+        self._most = max(HARMLESS, MOST_RATIO * os.fstat(file.fileno()).st_size)
+        self._given = 0
         self._ready = b""
         self._make, self._errors = _inflater()
         self._inflate = self._make()
@@ -73,6 +85,7 @@ class Inflated:
 
         Raises:
             Torn: The file ends too early, or is damaged.
+            CaptureError: It unpacks to far more than a trace does.
         """
         while not self._ready and self._more():
             pass
@@ -96,6 +109,13 @@ class Inflated:
         except self._errors as error:
             raise Torn(self._taken, f"is damaged ({error})") from error
         self._taken += len(packed) - len(self._inflate.unused_data)
+        self._given += len(self._ready)
+        if self._given > self._most:
+            size = os.fstat(self._file.fileno()).st_size
+            raise CaptureError(
+                f"{self._path} is not read: {size / 1e6:,.1f} MB unpack to more than "
+                f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MOST_RATIO} times its size"
+            )
         return True
 
 

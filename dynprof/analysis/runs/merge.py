@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
-from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
+from dynprof.analysis.output.whole_files import FOLDER, own_folder
 from dynprof.analysis.ranks.clock_words import clock_words
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
-from dynprof.files.layout import make_dir
+from dynprof.files.output import make_dir, whole
 from dynprof.plural import counted, listed_ranks
 from dynprof.version import __version__
 
@@ -113,7 +113,7 @@ def _written(
 ) -> list[str]:
     """Write the ranks one after the other; return what is to be said of them."""
     arrows, words = 0, []
-    with whole(target) as temporary, temporary.open("wb") as file, packed(file) as sink:
+    with whole(target) as file, packed(file) as sink:
         origin = None
         for part, rank in zip(parts, chosen, strict=True):
             if origin is None and (first := part.first_ns()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -10,6 +11,7 @@ from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
 from dynprof.analysis.output.database import write_database
+from dynprof.analysis.output.free_space import check_space
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.levels import is_written
@@ -18,16 +20,16 @@ from dynprof.analysis.output.path_tables import path_tables
 from dynprof.analysis.output.sequence_tables import sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.whole_files import FOLDER, own_folder, whole
+from dynprof.analysis.output.whole_files import FOLDER, own_folder
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
 from dynprof.files.layout import INFO_DIR, trace_stem
+from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 """What the vendor calls the folder of its tables."""
@@ -47,6 +49,8 @@ def traces_in(path: Path) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
+    if isinstance(path, Path) and path.is_symlink():
+        path = path.resolve()  # a person named it; links that lie in a folder are not followed
     if path.is_file():
         return [path]
     found = sorted(file for file in files_below(path) if file.name.endswith(_ENDINGS))
@@ -112,6 +116,8 @@ def write_analysis(
     wanted = export_types(measured) if types is None else types
     for part in parts:
         if part != RANK:
+            copied = measured.trace.size if part == FILES and "text" in wanted else 0
+            check_space(measured, folder, copied)
             own_folder(folder / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 
@@ -159,8 +165,8 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
     yield write_report(measured, folder / REPORT)
     if "db" in wanted:
         database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
-        with whole(database) as temporary:
-            write_database(measured, temporary)
+        with by_library(database) as made:
+            write_database(measured, made)
         yield database
         yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
 
@@ -168,8 +174,8 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
     """Write what the vendor calls the analysis, if the trace's level has any."""
     if is_written(measured, path.name):
-        with whole(path) as temporary:
-            write_analysis_database(measured, temporary)
+        with by_library(path) as made:
+            write_analysis_database(measured, made)
         yield path
 
 

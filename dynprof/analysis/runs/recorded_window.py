@@ -15,6 +15,7 @@ from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError
+from dynprof.files.below import may_be_read
 from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.plural import counted, listed_ranks
 
@@ -88,7 +89,7 @@ def why_no_capture(alone: Path) -> str:
 def record_beside(folder: Path) -> Path | None:
     """Return the record of the window that a folder is of, if it has one."""
     path = folder / INFO_DIR / WINDOW_RECORD
-    return path if path.is_file() else None
+    return path if may_be_read(path) else None
 
 
 def named_traces(record_path: Path) -> list[Path]:
@@ -103,7 +104,7 @@ def named_traces(record_path: Path) -> list[Path]:
 
 
 def _by_rank(record_path: Path, record: WindowRecord) -> dict[int, Path]:
-    owner = record_path.stat().st_uid
+    owner = record_path.lstat().st_uid
     found = {rank: _trace_of(record, rank, owner) for rank in sorted(record.ranks)}
     return {rank: trace for rank, trace in found.items() if trace}
 
@@ -180,11 +181,11 @@ def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:
     one = record.ranks[rank]
     with contextlib.suppress(CaptureError, OSError, ValueError):
         path = Path(one.capture)
-        manifest = load_manifest(path) if path.is_absolute() and path.is_file() else None
+        manifest = load_manifest(path) if path.is_absolute() and may_be_read(path) else None
         if manifest and manifest.trace and _is_of(record, rank, one, manifest):
             trace = path.parent.parent / Path(manifest.trace).name
-            owners = {path.stat().st_uid, trace.stat().st_uid}
-            return trace if owners == {owner} and trace.is_file() else None
+            owners = {path.lstat().st_uid, trace.lstat().st_uid}
+            return trace if owners == {owner} and may_be_read(trace) else None
     return None
 
 

@@ -10,8 +10,14 @@ from dynprof.requests.plan import Plan
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend
+    from dynprof.files.output import PrivateFolder
 
 RANK = Rank(3, 8, "test")
+
+
+def no_folder() -> PrivateFolder:
+    """Say that nothing is written while these record."""
+    raise AssertionError("a folder to write in while recording was asked for")
 
 
 def a_plan(backend: Backend, **config: Any) -> Plan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +13,12 @@ from dynprof.backends import all_backends
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.errors import BackendError
 from dynprof.testing import FakeBackend
-from tests.integration.backends.plans import RANK, a_plan
+from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.running import steps_in, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from dynprof.backends import Backend, Recording
 
@@ -60,7 +60,7 @@ def recorded_work() -> None:
 
 def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
     """Record some steps after a warm-up."""
-    recording = backend.prepare(a_plan(backend, **config), RANK, Path)
+    recording = backend.prepare(a_plan(backend, **config), RANK, no_folder)
     warmup_work()
     recording.start()
     for number in steps:
@@ -124,10 +124,10 @@ def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> Non
 @of_profilers
 def test_one_at_a_time(backend: Backend) -> None:
     """A second recording is refused in words while one runs; it disturbs nothing."""
-    first = backend.prepare(a_plan(backend), RANK, Path)
+    first = backend.prepare(a_plan(backend), RANK, no_folder)
     first.start()
     with pytest.raises(BackendError, match="active"):
-        backend.prepare(a_plan(backend), RANK, Path)
+        backend.prepare(a_plan(backend), RANK, no_folder)
     first.begin_step(0)
     first.stop()
 
@@ -137,7 +137,7 @@ def test_a_discarded_recording_leaves_nothing_running(
     backend: Backend, moment: str, tmp_path: Path
 ) -> None:
     """Whenever it is discarded, the next recording works; discarding twice does no harm."""
-    recording = backend.prepare(a_plan(backend), RANK, Path)
+    recording = backend.prepare(a_plan(backend), RANK, no_folder)
     if moment != "prepared":
         recording.start()
         recording.begin_step(0)

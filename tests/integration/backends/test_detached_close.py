@@ -7,7 +7,6 @@ import re
 import textwrap
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,13 +20,14 @@ from dynprof.backends.detached_close_selftest import (
 )
 from dynprof.backends.torch import TorchBackend
 from dynprof.errors import BackendError
-from tests.integration.backends.plans import RANK, a_plan
+from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def capture(
     backend = TorchBackend()
     backend.capabilities()
     wait_for("the self-test", lambda: SELF_TEST.answer)
-    recording = backend.prepare(a_plan(backend, **config), RANK, Path)
+    recording = backend.prepare(a_plan(backend, **config), RANK, no_folder)
     recording.start()
     for number in range(3):
         recording.begin_step(number)

@@ -18,7 +18,7 @@ from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.devices import device_activities, used
 from dynprof.backends.torch import TorchBackend
 from dynprof.captures.analysis_start import arguments_for
-from tests.integration.backends.plans import RANK, a_plan
+from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.scripts import manifests, run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -70,7 +70,7 @@ def test_the_manifest_names_what_was_left_out(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     backend = TorchBackend(detaches=False)
     plan = replace(a_plan(backend), activities=BOTH)
-    recording = backend.prepare(plan, RANK, lambda: tmp_path)
+    recording = backend.prepare(plan, RANK, no_folder)
     assert not recording._profiler.use_device
     assert recording.without == ("CUDA",)
     assert recording.companions.save(tmp_path / "rank_0") == (

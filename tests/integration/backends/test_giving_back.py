@@ -18,10 +18,10 @@ CALLS = """
 dynprof.files.layout.Layout.make_dir
 dynprof.captures.exporter._claim
 dynprof.captures.exporter.write_atomic
-dynprof.captures.exporter.occupied
+dynprof.captures.exporter.PrivateFolder
 dynprof.captures.exporter.DiskGuard
 dynprof.captures.exporter.pack
-dynprof.captures.exporter.open_private
+dynprof.files.output.PrivateFolder.create
 dynprof.captures.exporter._save_manifest
 dynprof.captures.exporter.Exporter.submit
 dynprof.captures.manifest.Manifest.save

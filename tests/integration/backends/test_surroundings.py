@@ -139,6 +139,7 @@ import sys, threading, time
 from pathlib import Path
 import torch
 from dynprof.backends.operator_arguments import OperatorArguments
+from dynprof.files.output import PrivateFolder
 over = threading.Event()
 def work():
     weight = torch.randn(64, 64, requires_grad=True)
@@ -151,8 +152,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
     thread.start()
 for number in range(12):
-    Path(str(number)).mkdir()
-    arguments = OperatorArguments(Path(str(number)))
+    arguments = OperatorArguments(PrivateFolder(Path(str(number))))
     arguments.start()
     time.sleep(0.005)
     arguments.stop()

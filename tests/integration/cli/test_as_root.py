@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import stat
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import step_traces
-from tests.integration.commands import dynprof
 from tests.left_captures import left
-from tests.processes import run
-from tests.users import ALICE, MALLORY, as_root, others_run_python
+from tests.users import ALICE, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +17,14 @@ if TYPE_CHECKING:
 pytestmark = [as_root, others_run_python]
 MARK = "of_root_alone"
 """A name in the trace that only root may read."""
+COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
+SEND = "import runpy; runpy.run_module('dynprof.delivery', run_name='__main__', alter_sys=True)"
+
+
+def dynprof(*arguments: object) -> tuple[int, str, str]:
+    """Run a command as root, by a Python that the user can run too."""
+    done = ROOT.python(COMMAND, *map(str, arguments))
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -134,8 +139,7 @@ def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
     private = shared_tmp / "private"
     private.mkdir(mode=0o700)
     (private / "link").symlink_to(home)
-    code = "import sys; sys.dont_write_bytecode = True; from dynprof.cli import app; app()"
-    done = run([sys.executable, "-c", code, "validate", "link"], cwd=private)
+    done = ROOT.python(f"import os; os.chdir({str(private)!r}); {COMMAND}", "validate", "link")
     assert (done.returncode, f"{home}/profiler_config.json: valid" in done.stdout) == (0, True)
 
 
@@ -144,11 +148,10 @@ def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) 
     folder = left(home)
     (home / "link").symlink_to(secret.parent)
     ALICE.own(*home.rglob("*"))
-    send: list[str | Path] = [sys.executable, "-I", "-B", "-m", "dynprof.delivery", folder]
-    refused = run([*send, home / "link" / "sent"])
+    refused = ROOT.python(SEND, folder, home / "link" / "sent")
     assert refused.stderr.startswith(f"acting as uid {ALICE.uid}, who owns {home}\n")
     assert (refused.returncode, "Permission denied" in refused.stderr) == (1, True)
-    assert run([*send, home / "sent"]).returncode == 0
+    assert ROOT.python(SEND, folder, home / "sent").returncode == 0
     assert (home / "sent/info/rank_0.info.json").is_file()
     assert owners(home) == {ALICE.uid}
     assert sorted(path.name for path in secret.parent.iterdir()) == ["alice", "secret"]

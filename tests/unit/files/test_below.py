@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.runs.newest import newest_window
-from dynprof.analysis.runs.one_trace import newest_in
+from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, folders_below, written_s
+from dynprof.files.below import files_below, folders_below, skipped_below, written_s
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +66,33 @@ def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
         (folder / name / "trace.json").write_text("{}")
     assert list(files_below(folder)) == [folder / "a" / "trace.json"]
     assert {path.name for path in folders_below(folder)} == {"below", "a", ".x.saving"}
+
+
+def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    """To files and folders, whatever they lead to; the user may name a link itself."""
+    there = made(tmp_path / "there/a.trace.json")
+    folder = tmp_path / "folder"
+    (folder / "info").mkdir(parents=True)
+    links = [folder / name for name in ("b.trace.json", "info/rank_0.info.json", "step_1-2_x")]
+    for link in links:
+        link.symlink_to(there if link.suffix else there.parent)
+    (folder / "notes.txt").symlink_to(there)  # not what a command reads
+    assert list(files_below(folder)) == []
+    assert sorted(skipped_below(folder)) == sorted(f"{link} is a symbolic link" for link in links)
+    assert traces_in(links[0]) == traces_in(links[2]) == [there]
+
+
+@as_root
+def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    """Neither the folder's owner, root nor the user of the command; their folders as well."""
+    mine, theirs = (made(tmp_path / "job" / name) for name in ("a.trace.json", "b.trace.json"))
+    inside = made(tmp_path / "job/step_1/a.trace.json")
+    roots = made(tmp_path / "job/root.trace.json")
+    ALICE.own(mine.parent, mine)
+    MALLORY.own(theirs, inside.parent, inside)
+    assert sorted(files_below(tmp_path)) == sorted([mine, roots])
+    uid = MALLORY.uid
+    named = {f"{path} belongs to uid {uid}" for path in (theirs, inside.parent)}
+    assert set(skipped_below(tmp_path)) == named
+    MALLORY.own(tmp_path / "job")
+    assert theirs in files_below(tmp_path)

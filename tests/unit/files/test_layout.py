@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.files.layout import (
-    Layout,
-    free_disk_mb,
-    make_dir,
-    window_dir_name,
-    write_atomic,
-    write_if_absent,
-)
+from dynprof.files.layout import Layout, free_disk_mb, window_dir_name
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
 
 def test_names(tmp_path: Path) -> None:
@@ -41,25 +32,6 @@ def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:
     assert str(layout.capture_dir("/scratch/x")) == "/scratch/x"
 
 
-def test_an_atomic_write_leaves_nothing_else(tmp_path: Path) -> None:
-    """The new content is there, private, and no temporary file beside it."""
-    write_atomic(tmp_path / "a", "one")
-    write_atomic(tmp_path / "a", "two")
-    assert (tmp_path / "a").read_text() == "two"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a").stat().st_mode & 0o007 == 0
-
-
-def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
-    """Ranks that start at once agree on one template, and nobody's edit is overwritten."""
-    path = tmp_path / "config"
-    with ThreadPoolExecutor(16) as pool:
-        wins = list(pool.map(lambda n: write_if_absent(path, str(n)), range(64)))
-    assert sum(wins) == 1
-    assert path.read_text() == str(wins.index(True))
-    assert [p.name for p in tmp_path.iterdir()] == ["config"]
-
-
 def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
     """The place need not exist yet."""
     assert free_disk_mb(tmp_path / "not" / "yet") > 0
@@ -81,21 +53,3 @@ def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
     assert f"{tmp_path}/real/elsewhere lies outside of {root}, and " in layout.why_forbidden(
         outside
     )
-
-
-def test_a_folder_that_another_process_removes_on_the_way_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank that ends removes the empty folder in which another is about to put a capture."""
-    path, mkdir, gone = tmp_path / "outgoing" / "host_1.rank1", Path.mkdir, list[Path]()
-
-    def racing(folder: Path, mode: int = 0o777) -> None:
-        if folder == path and not gone:
-            gone.append(folder.parent)
-            folder.parent.rmdir()
-        mkdir(folder, mode)
-
-    monkeypatch.setattr(Path, "mkdir", racing)
-    make_dir(path)
-    assert gone
-    assert path.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config.file_reading import read_source
-from dynprof.files.regular import read_regular
+from dynprof.files.regular import NotRegularError, descriptor_inside, read_inside, read_regular
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,3 +38,43 @@ def test_a_file_is_read_to_its_end_as_long_as_it_is_small(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="File too large"):
         read_regular(path, 99)
     assert read_regular(Path("/proc/self/status"), 1 << 20).startswith(b"Name:")
+
+
+def test_no_link_leads_to_a_file_inside_a_folder(tmp_path: Path) -> None:
+    """Neither in its place nor in that of its folder, unless a job may have one there."""
+    folder = tmp_path / "info"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"x")
+    (folder / "link").symlink_to("file")
+    (tmp_path / "linked").symlink_to(folder)
+    assert read_inside(folder / "file", 9) == b"x"
+    assert read_inside(tmp_path / "linked/file", 9, linked_folder=True) == b"x"
+    for path in (folder / "link", tmp_path / "linked/file"):
+        with pytest.raises(NotRegularError, match="symbolic link") as error:
+            read_inside(path, 9)
+        assert error.value.filename in (str(path), str(path.parent))
+
+
+@as_root
+def test_a_file_of_a_user_with_no_say_in_its_folder_is_not_read(tmp_path: Path) -> None:
+    """What is asked is who owns the open file."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    for user, readable in ((ALICE, True), (MALLORY, False)):
+        ALICE.own(tmp_path)
+        user.own(path)
+        if readable:
+            assert read_inside(path, 9) == b"x"
+        else:
+            with pytest.raises(NotRegularError, match=f"belongs to uid {user.uid}"):
+                read_inside(path, 9)
+
+
+def test_a_folder_need_not_be_listed_to_read_a_file_in_it(tmp_path: Path) -> None:
+    """As a home in which others may only pass through; it is open for that alone."""
+    (tmp_path / "file").write_bytes(b"x")
+    tmp_path.chmod(0o311)
+    try:
+        os.close(descriptor_inside(tmp_path / "file")[0])
+    finally:
+        tmp_path.chmod(0o755)

@@ -144,10 +144,11 @@ def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) 
 def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written through it, though it was checked before."""
+    """Nothing is written through it where others may write, though it was checked before."""
     office, elsewhere = Office(tmp_path / "root"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(0o770)
 
     def swap(_: Layout, path: Path) -> None:
         if path == office.layout.log.parent and not path.is_symlink():

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import pwd
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,8 +13,7 @@ import pytest
 
 from dynprof.errors import OwnerError
 from dynprof.process.acting_user import act_as_owner, owner_on_the_way
-from tests.processes import run
-from tests.users import ALICE, MALLORY, as_root, others_run_python
+from tests.users import ALICE, MALLORY, ROOT, as_root, others_run_python
 
 
 @as_root
@@ -84,6 +82,7 @@ LEFT = """
 import json, os, sys
 from pathlib import Path
 from dynprof.process.acting_user import act_as_owner
+os.environ.update(TMPDIR=sys.argv[2], XDG_CACHE_HOME="/root/.cache")
 act_as_owner(Path(sys.argv[1]), print)
 try:
     os.setresuid(0, 0, 0)
@@ -107,8 +106,7 @@ def test_nothing_of_root_is_left(shared_tmp: Path) -> None:
     home.mkdir()
     private.mkdir(mode=0o700)
     os.chown(home, ALICE.uid, 0)
-    env = {**os.environ, "TMPDIR": str(private), "XDG_CACHE_HOME": "/root/.cache"}
-    done = run([sys.executable, "-c", LEFT, home], env=env)
+    done = ROOT.python(LEFT, home, private)
     assert done.stdout.splitlines() == [
         f"acting as uid {ALICE.uid}, who owns {home}",
         f"[{[ALICE.uid] * 3}, {[ALICE.uid] * 3}, [], false]",
@@ -124,7 +122,7 @@ def test_account_gives_its_name_and_groups(shared_tmp: Path) -> None:
     account = next(one for one in pwd.getpwall() if one.pw_uid)
     os.chown(shared_tmp, account.pw_uid, 0)
     uid, gid = account.pw_uid, account.pw_gid
-    done = run([sys.executable, "-c", LEFT, shared_tmp])
+    done = ROOT.python(LEFT, shared_tmp, "/")
     groups = sorted(os.getgrouplist(account.pw_name, gid))
     first, ids, *_ = done.stdout.splitlines()
     assert first == f"acting as {account.pw_name} (uid {uid}), who owns {shared_tmp}"
@@ -165,7 +163,7 @@ def test_code_that_the_owner_cannot_read_is_refused(shared_tmp: Path) -> None:
     packages.mkdir(mode=0o700)
     (packages / "private.py").touch()
     ALICE.own(home)
-    done = run([sys.executable, "-B", "-c", PRIVATE, home, packages])
+    done = ROOT.python(PRIVATE, home, packages)
     last = done.stderr.splitlines()[-1]
     assert f"uid {ALICE.uid} owns {home}, and dynprof acts as that user there" in last
     assert f"that user cannot read {packages}, where this dynprof or its Python lies" in last
@@ -192,6 +190,6 @@ def test_worker_of_another_user_has_no_terminal_of_roots(shared_tmp: Path) -> No
     """That user may trace it, and could type into the terminal from there."""
     home = shared_tmp / "alice"
     home.mkdir()
-    assert run([sys.executable, "-c", WORKER, home]).stdout.startswith("0 True ")
+    assert ROOT.python(WORKER, home).stdout.startswith("0 True ")
     ALICE.own(home)
-    assert run([sys.executable, "-c", WORKER, home]).stdout == f"{ALICE.uid} False /dev/null\n"
+    assert ROOT.python(WORKER, home).stdout == f"{ALICE.uid} False /dev/null\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.files.layout import write_atomic
+from dynprof.files.output import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

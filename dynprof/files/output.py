@@ -1,0 +1,388 @@
+"""Output: files written where other users may write as well.
+
+A file is written through the descriptor that created it and gets its name by a rename inside a
+folder that is open. The way to that folder leads through no link that another user could have
+made. A library that needs a path gets one in a private folder. No other module opens a path to
+write there; ``tests/unit/files/test_output_paths.py`` keeps it so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+from dynprof.files.far_descriptors import opened
+from dynprof.files.regular import descriptor_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_MODE = 0o660
+"""Permissions of a new file before the umask: private to user and group."""
+DIR_MODE = 0o770
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a folder on the way is opened: it need not be readable, and a link is not followed."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MAX_LINKS = 40  # As Linux counts on one path.
+_MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
+_PIECE = 1 << 20
+_ROOT = 0
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+    """Give the descriptor of a folder, for the ``dir_fd`` of :mod:`os`.
+
+    Links on the way are followed where their owner is this process's user or root, in a folder
+    that nobody else may write in.
+
+    Args:
+        path: The folder.
+        make: Make what is missing, private to user and group.
+
+    Raises:
+        OSError: It cannot be opened or made, or another user could have put a link in its way.
+    """
+    descriptor = _walk(path, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_dir(path: Path) -> None:
+    """Make a folder and its parents where they are missing, private to user and group.
+
+    Raises:
+        OSError: As :func:`open_folder` does.
+    """
+    os.close(_walk(path, make=True))
+
+
+@contextlib.contextmanager
+def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+    """Give a new file to write, which takes the path's place once the body is done.
+
+    Readers see the old file or the new one. What is in its place is replaced, never followed; if
+    the body raises, it stays.
+
+    Args:
+        path: The file.
+        mode: Its permissions; left out, private to user and group as the umask allows.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with _placed(path, mode) as (file, folder, temporary):
+        yield file
+        file.close()
+        with _naming(path):
+            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextlib.contextmanager
+def whole_text(path: Path) -> Iterator[TextIO]:
+    """Give a new UTF-8 file to write, as :func:`whole` does; line ends are written as they are."""
+    with whole(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+        yield text
+
+
+def write_atomic(path: Path, content: str | bytes, mode: int | None = None) -> None:
+    """Write a small file so that readers see the old one or the new one, as :func:`whole` does."""
+    with whole(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
+    """Write a small text file unless something is there; of many processes exactly one wins.
+
+    Returns:
+        Whether this call created it.
+    """
+    with _placed(path, mode) as (file, folder, temporary):
+        file.write(content.encode())
+        file.close()
+        ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
+        with _naming(path):
+            try:
+                os.link(temporary, path.name, **ends, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without hard links
+                if _is_there(path.name, folder):
+                    return False
+                os.replace(temporary, path.name, **ends)  # noqa: PTH105 - by descriptors
+    return True
+
+
+@contextlib.contextmanager
+def by_library(path: Path) -> Iterator[Path]:
+    """Give a path in a private temporary folder to a library that opens files by name.
+
+    What it wrote there takes the place of ``path`` once the body is done.
+    """
+    with tempfile.TemporaryDirectory(prefix="dynprof-") as private:
+        made = Path(private) / path.name
+        yield made
+        with made.open("rb") as source, whole(path) as sink:
+            shutil.copyfileobj(source, sink, _PIECE)
+
+
+def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
+    """Open or create a file to append to, and return its descriptor.
+
+    A file that has a second name elsewhere, which may be a file of the job's user, is replaced.
+
+    Args:
+        path: The file.
+        follow_symlinks: Open whatever file a link in its place leads to: the job's owner allows it.
+
+    Raises:
+        NotRegularError: Something else is in its place.
+        OSError: It cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    if follow_symlinks:
+        return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
+    with open_folder(path.parent) as folder, _naming(path):
+        descriptor, facts = descriptor_of(path.name, flags, FILE_MODE, folder=folder)
+        if facts.st_nlink > 1:
+            os.close(descriptor)
+            os.unlink(path.name, dir_fd=folder)
+            flags |= os.O_EXCL
+            descriptor, _ = descriptor_of(path.name, flags, FILE_MODE, folder=folder)
+    return descriptor
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename a file or folder, also into another folder of the same disk.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    with open_folder(old.parent) as here, open_folder(new.parent) as there, _naming(new):
+        os.replace(old.name, new.name, src_dir_fd=here, dst_dir_fd=there)
+
+
+def remove(path: Path) -> None:
+    """Remove a file; a link itself, not what it leads to.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    with open_folder(path.parent) as folder, _naming(path):
+        os.unlink(path.name, dir_fd=folder)
+
+
+class PrivateFolder:
+    """A new folder that only this process's user may enter, locked while this object has it.
+
+    Args:
+        place: Where to make it.
+
+    Attributes:
+        place: Where it is, as long as nobody moves it.
+        path: What leads there for this process, wherever it is moved and whatever takes its name.
+
+    Raises:
+        OSError: It cannot be made, or is not private.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place, self._is_removed = place, False
+        with open_folder(place.parent) as folder, _naming(place):
+            os.mkdir(place.name, 0o700, dir_fd=folder)
+            self._descriptor = opened(place.name, _FOLDER, folder=folder)
+        with contextlib.ExitStack() as failed:
+            failed.callback(os.close, self._descriptor)
+            self.path = self._checked()
+            failed.pop_all()
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _checked(self) -> Path:
+        facts = os.fstat(self._descriptor)
+        if facts.st_uid not in (os.geteuid(), _ROOT) or facts.st_mode & _OTHERS_WRITE:
+            text = "it was made for this user alone, and others may write there"
+            raise PermissionError(errno.EPERM, text, str(self.place))
+        path = Path(f"/proc/self/fd/{self._descriptor}")
+        with contextlib.suppress(OSError):
+            if os.path.samestat(path.stat(), facts):
+                return path
+        return self.place  # without /proc
+
+    def create(self, name: str) -> BinaryIO:
+        """Create a file in it, for writing bytes."""
+        return open(opened(name, _NEW, FILE_MODE, folder=self._descriptor), "wb")  # noqa: PTH123
+
+    def give(self, name: str, target: Path) -> None:
+        """Move a file or folder out of it; a file also to another disk.
+
+        Raises:
+            OSError: It is not there, or cannot be moved.
+        """
+        with open_folder(target.parent) as folder, _naming(target):
+            _make_private(name, self._descriptor)
+            try:
+                os.replace(name, target.name, src_dir_fd=self._descriptor, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with (self.path / name).open("rb") as source, whole(target) as sink:
+                    shutil.copyfileobj(source, sink, _PIECE)
+
+    def remove(self, *, is_in_use: bool = False) -> None:
+        """Remove it with what is in it; a second time has no effect.
+
+        Args:
+            is_in_use: A library that cannot be interrupted may still write there: its path must
+                lead to no other folder, so the descriptor stays open.
+        """
+        if self._is_removed:
+            return
+        self._is_removed = True
+        with contextlib.suppress(OSError):  # another process removes what is left
+            self._clear()
+        if not is_in_use:
+            os.close(self._descriptor)
+
+    def _clear(self) -> None:
+        with os.scandir(self._descriptor) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(self.path / entry.name, ignore_errors=True)
+                else:
+                    os.unlink(entry.name, dir_fd=self._descriptor)
+        with open_folder(self.place.parent) as folder:
+            os.rmdir(self.place.name, dir_fd=folder)
+
+
+def _make_private(name: str, folder: int) -> None:
+    """Take the permissions of others from a library's file, which has those of the umask."""
+    descriptor = opened(name, os.O_RDONLY | os.O_NOFOLLOW, folder=folder)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            os.fchmod(descriptor, mode & FILE_MODE)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]:
+    """Give a new file without a lasting name, its folder, and its name; remove it at the end."""
+    with open_folder(path.parent) as folder:
+        temporary = f".{secrets.token_hex(8)}.tmp"
+        with _naming(path):
+            descriptor = opened(temporary, _NEW, FILE_MODE if mode is None else mode, folder=folder)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
+                yield file, folder, temporary
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _walk(path: Path, *, make: bool) -> int:
+    """Open a folder; where it is to be made, try again if a folder vanishes on the way."""
+    with _naming(path):
+        for _ in range(_MAX_TRIES if make else 0):
+            with contextlib.suppress(FileNotFoundError):
+                return _walked(path, make=True)
+        return _walked(path, make=make)
+
+
+def _walked(path: Path, *, make: bool) -> int:
+    """Open a folder component by component."""
+    here, parts = _begin(os.path.normpath(path))
+    links = 0
+    while parts:
+        name = parts.pop()
+        try:
+            below = _step(name, here, make=make)
+        except NotADirectoryError:
+            links += 1
+            below, more = _begin(_followed(name, here, links), here)
+            parts += more
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _step(name: str, here: int, *, make: bool) -> int:
+    try:
+        return os.open(name, _ON_THE_WAY, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, DIR_MODE, dir_fd=here)
+        return os.open(name, _ON_THE_WAY, dir_fd=here)
+
+
+def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
+    """Return where a way begins, and its components from the last to the first."""
+    start = "/" if path.startswith("/") else "."
+    descriptor = os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+    return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _followed(name: str, folder: int, links: int) -> str:
+    """Return what a link leads to.
+
+    Raises:
+        OSError: It is no link, another user could have made it, or there are too many.
+    """
+    if links > _MAX_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if why := why_not_followed(name, folder):
+        raise OSError(errno.ELOOP, f"{name} is a symbolic link, and {why}; use the folder itself")
+    return os.path.normpath(os.readlink(name, dir_fd=folder))
+
+
+def why_not_followed(name: str, folder: int) -> str:
+    """Return why a link is not followed: who else could have made it; empty where it may be."""
+    mine = (os.geteuid(), _ROOT)
+    link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
+    if link.st_uid not in mine:
+        return f"it belongs to uid {link.st_uid}"
+    if holder.st_uid not in mine:
+        return f"its folder belongs to uid {holder.st_uid}"
+    if holder.st_mode & _OTHERS_WRITE and not holder.st_mode & stat.S_ISVTX:
+        return "other users may write in its folder"
+    return ""
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Have an error name the whole path, not a component of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # else it is a signal handler's
+            error.filename, error.filename2 = str(path), None
+        raise

@@ -1,0 +1,83 @@
+"""Commands on a folder in which others have put links and files of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.cli.outcome import MOST_SKIPPED
+from tests.integration.commands import dynprof
+from tests.rank_traces import write
+from tests.users import ALICE, MALLORY, as_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "S3CRET"  # noqa: S105 - of nobody
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a trace, and links to a secret in the place of all else."""
+    (tmp_path / "secret").write_text(f'{{"{SECRET}": "{SECRET}", "traceEvents": []}}')
+    found = tmp_path / "job"
+    (found / "info").mkdir(parents=True)
+    write(found, 0)
+    for name in ("rank1.pt.trace.json", "info/rank_0.info.json", "info/window.json"):
+        (found / name).symlink_to(tmp_path / "secret")
+    return found
+
+
+@pytest.mark.parametrize("command", ["report", "analyse", "top", "diff"])
+def test_links_in_a_folder_are_named_and_not_read(folder: Path, command: str) -> None:
+    """The trace beside them is read, and nothing of what they lead to is in any file."""
+    code, output, errors = dynprof(command, *([folder] * (2 if command == "diff" else 1)))
+    assert code == 0, errors
+    for name in ("rank1.pt.trace.json", "info/rank_0.info.json", "info/window.json"):
+        assert f"skipped: {folder / name} is a symbolic link" in errors.splitlines()
+    assert SECRET not in output + errors
+    made = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in made if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_link_that_the_user_names_is_followed(folder: Path, tmp_path: Path) -> None:
+    """To a trace and to a folder: what is made lies where the trace does."""
+    (folder / "rank1.pt.trace.json").unlink()
+    for number, target in enumerate((folder / "rank0.pt.trace.json", folder)):
+        link = tmp_path / f"link{number}"
+        link.symlink_to(target)
+        assert dynprof("top", link)[0] == 0
+        code, output, _ = dynprof("report", link)
+        assert (code, output.startswith(f"{folder}/analysis/rank0.pt")) == (0, True)
+
+
+def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
+    """Another user may plant any number."""
+    for number in range(30):
+        (folder / f"{number}.trace.json").symlink_to("/nowhere")
+    _, _, errors = dynprof("top", folder)
+    skipped = [line for line in errors.splitlines() if line.startswith("skipped: ")]
+    assert (len(skipped), skipped[-1]) == (MOST_SKIPPED + 1, "skipped: and 25 more")
+
+
+def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
+    """A line break in it is shown escaped."""
+    (folder / "a\nskipped: b.trace.json").symlink_to("/nowhere")
+    _, _, errors = dynprof("top", folder)
+    assert "a\\nskipped: b.trace.json is a symbolic link" in errors
+
+
+@as_root
+@pytest.mark.parametrize("command", ["status", "log", "top"])
+def test_files_of_another_user_are_named_and_not_read(shared_tmp: Path, command: str) -> None:
+    """Of one who is neither the owner of the folder nor root nor who runs the command."""
+    planted = {"status": "status/rank_0.json", "log": "log/dp_a_1_rank_0.log"}
+    path = shared_tmp / planted.get(command, "a.trace.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"2026-01-31 03:00:00.123 INFO    rank 0  {SECRET}\n")
+    ALICE.own(shared_tmp, path.parent)
+    MALLORY.own(path)
+    _, output, errors = dynprof(command, shared_tmp)
+    assert f"skipped: {path} belongs to uid {MALLORY.uid}" in errors.splitlines()
+    assert SECRET not in output + errors

@@ -1,0 +1,48 @@
+"""Cells of csv files: quoted, and nothing that a spreadsheet would run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.output.cells import cell
+from dynprof.analysis.runs.one_trace import analyse_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMULA = "=cmd|' /C calc'!A0"
+
+
+@pytest.mark.parametrize("text", [FORMULA, "+A1", "-A1,2", "@SUM(A1)", "\tx", "\rx", "-1+1"])
+def test_a_text_that_a_spreadsheet_would_run_begins_with_an_apostrophe(text: str) -> None:
+    """Whatever else is in it."""
+    assert next(csv.reader(io.StringIO(cell(text), newline=""))) == [f"'{text}"]
+
+
+@pytest.mark.parametrize("value", [-1, "-12.500", "-1e-05", "+3", 1.5, "aten::mm", "a=b", ""])
+def test_numbers_and_names_stay_as_they_are(value: object) -> None:
+    """Negative numbers as well."""
+    assert cell(value) == str(value)
+
+
+def test_names_of_a_trace_are_no_formulas_in_any_table(tmp_path: Path) -> None:
+    """Of operators and kernels, in shapes and call stacks; events.parquet has them as they are."""
+    common = {"ph": "X", "pid": 1, "tid": 1, "dur": 5, "args": {"Input Dims": FORMULA}}
+    events = [
+        {**common, "cat": category, "name": FORMULA, "ts": ts}
+        for ts, category in enumerate(("cpu_op", "python_function", "cuda_runtime", "kernel"))
+    ]
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    tables = [made for made in analyse_trace(path, ["text"]) if made.suffix == ".csv"]
+    assert {"operator_details.csv", "kernel_details.csv"} <= {table.name for table in tables}
+    for table in tables:
+        with table.open(newline="") as file:
+            cells = [one for row in csv.reader(file) for one in row]
+        assert not [one for one in cells if one.startswith("=")], table
+    assert any(f"'{FORMULA}" in table.read_text() for table in tables)

@@ -1,0 +1,57 @@
+"""Files of an analysis leave free what ``limits.min_free_disk_mb`` keeps."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.output import free_space
+from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.captures.manifest import least_free_mb
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+
+
+def test_a_full_disk_ends_the_analysis_with_both_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No table is written, and no copy of the trace."""
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": [EVENT]}))
+    monkeypatch.setattr(free_space, "free_disk_mb", lambda _: 1000.0)
+    with pytest.raises(CaptureError, match=r"1,000 MB are free .* keeps 1,024 MB"):
+        list(analyse_trace(path))
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_the_copy_of_a_trace_counts_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as large as the trace is unpacked."""
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"pad": " " * 2_000_000, "traceEvents": [EVENT]}))
+    monkeypatch.setattr(free_space, "free_disk_mb", lambda _: 1025.0)
+    with pytest.raises(CaptureError, match="its copy takes 2 MB, 1,025 MB are free"):
+        list(analyse_trace(path, ["text"]))
+    assert not list(tmp_path.rglob("trace_view.json"))
+
+
+@pytest.mark.parametrize(
+    ("config", "least"),
+    [
+        ({}, 1024),
+        ({"limits": {"min_free_disk_mb": 5}}, 5),
+        ({"limits": {"min_free_disk_mb": None}}, None),
+        ({"limits": {"min_free_disk_mb": "much"}}, 1024),
+        ({"limits": []}, 1024),
+    ],
+)
+def test_the_config_of_the_capture_says_how_much(config: dict[str, Any], least: float) -> None:
+    """The default counts where it does not."""
+    assert least_free_mb(config) == least

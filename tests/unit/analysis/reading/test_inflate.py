@@ -1,0 +1,41 @@
+"""Compressed traces that unpack to far more than any trace does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.reading.inflate import HARMLESS
+from dynprof.analysis.reading.trace import load_trace
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENT = json.dumps({"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 5})
+
+
+def padded(path: Path, size: int) -> Path:
+    """Write a trace with some bytes of nothing between its events."""
+    with gzip.open(path, "wt") as file:
+        file.write(f'{{"traceEvents": [{EVENT},')
+        for _ in range(size >> 20):
+            file.write(" " * (1 << 20))
+        file.write(f"{EVENT}]}}")
+    return path
+
+
+def test_a_trace_that_unpacks_to_far_too_much_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    """Before it fills memory or disk."""
+    path = padded(tmp_path / "a.trace.json.gz", 2 * HARMLESS)
+    with pytest.raises(CaptureError, match=r"0\.1 MB unpack to more than 67 MB"):
+        load_trace(path)
+
+
+def test_a_small_trace_that_packs_well_is_read(tmp_path: Path) -> None:
+    """One of a single event again and again does."""
+    path = padded(tmp_path / "a.trace.json.gz", HARMLESS // 2)
+    assert len(load_trace(path).spans["start"]) == 2
