@@ -9,6 +9,7 @@
     ├── LostWindowError    a window had to be let go, though its profiler did not fail
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── LaunchError        a command, or a process, cannot be made to watch
+    ├── OwnerError         root's command cannot act as the user who owns a folder
     └── SessionError       a call of ``dynprof.acl`` came out of order
 """
 
@@ -80,6 +81,10 @@ class CaptureError(DynprofError):
 
 class LaunchError(DynprofError):
     """A command, or a process, cannot be made to watch."""
+
+
+class OwnerError(DynprofError):
+    """A command that root runs cannot act as the user who owns a folder."""
 
 
 class SessionError(DynprofError):

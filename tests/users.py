@@ -93,5 +93,5 @@ class User:
         return self.run(str(PYTHON), "-c", code, *arguments, env=environment, **named)
 
 
-ALICE, MALLORY = User(61001), User(61002)
-"""One whose files are at stake, and one who has no right to them."""
+ROOT, ALICE, MALLORY = User(0), User(61001), User(61002)
+"""The one who may do all, one whose files are at stake, and one who has no right to them."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from dynprof.cli.config_directory import owned
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.progress import waiting
@@ -16,7 +18,6 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from dynprof.analysis.runs.many_traces import Outcome
 
@@ -35,12 +36,22 @@ class Workers(str, Enum):
     dask = "dask"
 
 
+def _owned(context: typer.Context, path: str) -> str:
+    """Return a path or URL; root's command has become the user who owns it on this machine."""
+    kind, _, rest = path.rpartition("://")
+    if context.resilient_parsing or kind not in ("", "file", "local"):
+        return path
+    there = owned(Path(rest))
+    return path if kind else str(there)
+
+
 def analyse(
     path: Annotated[
         str,
         typer.Argument(
             help="A trace, or a folder with captures in it; with dask, also a URL.",
             show_default=False,
+            callback=_owned,
         ),
     ],
     export_type: Annotated[

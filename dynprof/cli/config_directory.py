@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +11,13 @@ from typing import Annotated
 import psutil
 import typer
 
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
+from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say
 from dynprof.clock import local
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, OwnerError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.status import Status, load_status
 from dynprof.launch.watched_processes import watched_process
+from dynprof.process.acting_user import act_as_owner
 
 LIVE = ("alive", "starting", "stuck")
 
@@ -27,14 +29,34 @@ Directory = Annotated[Path, _NAMED]
 MaybeDirectory = Annotated[Path | None, _NAMED]
 
 
+def owned(path: Path) -> Path:
+    """Return a path that was given, after root's command has become the user who owns it.
+
+    Every command that takes a path calls this before it opens anything.
+    """
+    try:
+        return act_as_owner(path, lambda text: say(text, err=True))
+    except OwnerError as error:
+        fail(str(error), UNREADABLE)
+
+
 def captures_of(path: Path) -> Path:
     """Return where captures are looked for: a path, or the directory that a process watches."""
     scheme, colon, _ = str(path).partition(":/")
     if colon and scheme.isalnum() and not path.exists():
         text = f"{scheme}:// is not read here; dynprof analyse makes report and tables there"
         fail(f"{text}, or copy the captures to this machine", UNREADABLE)
-    named = str(path) == path.name and path.name.isdecimal() and not path.exists()
-    return _watched_by(int(path.name)) if named else path
+    named = str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path)
+    return owned(_watched_by(int(path.name)) if named else path)
+
+
+def owned_argument(context: typer.Context, path: Path) -> Path:
+    """Return an argument as :func:`owned` does; as it is while the shell completes a line."""
+    return path if context.resilient_parsing else owned(path)
+
+
+def _captures_argument(context: typer.Context, path: Path) -> Path:
+    return path if context.resilient_parsing else captures_of(path)
 
 
 Captures = Annotated[
@@ -42,7 +64,7 @@ Captures = Annotated[
     typer.Argument(
         help="A trace, a folder with captures in it, or the id of a process that watches one.",
         show_default=False,
-        callback=captures_of,
+        callback=_captures_argument,
     ),
 ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.config_directory import owned_argument
 from dynprof.cli.kernel_names import brief
 from dynprof.cli.newest_window import newest_window
 from dynprof.cli.numbers import at_least
@@ -30,7 +31,10 @@ COLUMNS = (
 """1 is the first capture, 2 the second."""
 
 Trace = Annotated[
-    Path, typer.Argument(help="A trace, or a folder: its newest window.", show_default=False)
+    Path,
+    typer.Argument(
+        help="A trace, or a folder: its newest window.", show_default=False, callback=owned_argument
+    ),
 ]
 
 

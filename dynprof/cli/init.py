@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live
+from dynprof.cli.config_directory import live, owned_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
@@ -18,7 +18,10 @@ from dynprof.plural import counted
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(help="The directory to give to dp.init().", show_default=False)
+        Path,
+        typer.Argument(
+            help="The directory to give to dp.init().", show_default=False, callback=owned_argument
+        ),
     ],
     activities: Annotated[
         str, typer.Option(metavar="A,B", help="What the config shall watch: CPU, CUDA, XPU, NPU.")

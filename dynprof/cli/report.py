@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.newest_window import newest_window
@@ -46,6 +46,6 @@ def report(
     for line in made.words:
         say(line, err=True)
     if browser:
-        webbrowser.open(made.path.absolute().as_uri())
+        open_page(made.path.absolute().as_uri())
     if made.problems:
         fail("\n".join(f"{trace}: {why}" for trace, why in made.problems.items()), INVALID)

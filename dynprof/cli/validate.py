@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, nobody
+from dynprof.cli.config_directory import live, nobody, owned_argument
 from dynprof.cli.foretold import foretold
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config import ProfilerConfig, parse_config, read_source
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 def validate(
     file: Annotated[
-        Path, typer.Argument(help="The config, or the directory that holds it.", show_default=False)
+        Path,
+        typer.Argument(
+            help="The config, or the directory that holds it.",
+            show_default=False,
+            callback=owned_argument,
+        ),
     ],
 ) -> None:
     """Check a config and name every problem with its line and JSON pointer.

@@ -9,13 +9,13 @@ import mimetypes
 import os
 import secrets
 import urllib.parse
-import webbrowser
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
@@ -77,7 +77,7 @@ def view(
     address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     if browser:
-        webbrowser.open(address)
+        open_page(address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -145,13 +145,15 @@ def _replace(path: Path, content: bytes) -> None:
 def _give(descriptor: int, before: os.stat_result) -> None:
     """Give a new file the owner, group and permissions of the one that it replaces.
 
+    Not its setuid, setgid and sticky bits, which mean nothing for a config.
+
     Raises:
         PermissionError: The old owner, who is the job, could not read it any more.
     """
     for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, owner, group)
-    os.fchmod(descriptor, before.st_mode & 0o7777)
+    os.fchmod(descriptor, before.st_mode & 0o777)
     now = os.fstat(descriptor)
     by_group = now.st_gid == before.st_gid and now.st_mode & 0o040
     if now.st_uid != before.st_uid and not by_group and not now.st_mode & 0o004:

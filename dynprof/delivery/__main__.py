@@ -25,6 +25,7 @@ from dynprof.files.layout import INFO_DIR
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
 from dynprof.journal.journal import printable
+from dynprof.process.acting_user import act_as_owner
 from dynprof.process.file_size_limit import in_words, limit_file_size
 
 SPARE_S = 5
@@ -156,16 +157,20 @@ def _limit_files(order: Order) -> None:
     limit_file_size(Path(place), order.least_free_mb or 0.0)
 
 
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def _end(_: object, error: BaseException, __: object) -> None:
     """Say why it did not work, in one line: the last counts, and a store may answer anything."""
-    print(printable(in_words(error, describe(error))), file=sys.stderr, flush=True)
+    _say(in_words(error, describe(error)))
     os._exit(1)  # a cloud's package may have something to say at its end, or never come to it
 
 
 if __name__ == "__main__":
     sys.excepthook = _end
     if len(sys.argv) > 2:
-        send_all(Path(sys.argv[1]), sys.argv[2])
+        send_all(act_as_owner(Path(sys.argv[1]), _say), sys.argv[2])
     else:
         text = sys.stdin.read()
         _end_in_time(Order.from_text(text))

@@ -13,7 +13,7 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.clock import time
 from dynprof.config import parse_config
 from dynprof.errors import CaptureError, ConfigError
-from dynprof.files.destination import is_url, placed
+from dynprof.files.destination import is_url, placed, why_no_destination
 from dynprof.files.leftovers import OLD_S, is_free
 from dynprof.files.scratch_dirs import workshops
 
@@ -114,4 +114,5 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
     if not (is_url(place) or (root / place).is_absolute()):
         return ""  # an older version of dynprof wrote it
     place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
-    return f"{place}/{folder.name}" if place.isprintable() else ""
+    target = f"{place}/{folder.name}"
+    return "" if why_no_destination(target) or not target.isprintable() else target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -25,13 +26,20 @@ class Watched:
         pid: Its id, as this machine counts.
         command: Its command line.
         directory: What it watches.
-        status: What it last said of itself; None where that cannot be read.
+        rank: The rank that its log names.
+        id_inside: The id by which it knows itself.
     """
 
     pid: int
     command: str
     directory: Path
-    status: Status | None
+    rank: int
+    id_inside: int
+
+    @functools.cached_property
+    def status(self) -> Status | None:
+        """What it last said of itself, read on first use; None where that cannot be read."""
+        return _status(self.directory, self.rank, self.id_inside)
 
 
 def watched_processes() -> list[Watched]:
@@ -61,8 +69,8 @@ def watched_process(pid: int) -> Watched | None:
         name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
         if name and int(name["pid"]) == own_id:  # what it forks has its log open as well
             directory = path.parent.parent
-            status = _status(directory, int(name["rank"]), own_id)
-            return Watched(pid, " ".join(process.cmdline()), directory, status)
+            command = " ".join(process.cmdline())
+            return Watched(pid, command, directory, int(name["rank"]), own_id)
     return None
 
 

@@ -16,6 +16,7 @@ ALLOWED = {
     "processes.py": "is the place",
     "pace.py": "measures for it how long to wait",
     "forkserver.py": "forks scripts; it is started by processes.py, and dies with pytest",
+    "users.py": "runs a command as another user, to its end",
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/children.py": "forks for a job that is a process of the test",
     "storm/job.py": "is a job that forks, and a process of the test",

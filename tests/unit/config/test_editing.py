@@ -59,3 +59,12 @@ def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> Non
     change(config, {("active",): 4})
     with ALICE.acting():
         assert b'"active": 4' in read_source(config, as_job=True).raw
+
+
+def test_permissions_stay_without_setuid_and_setgid(tmp_path: Path) -> None:
+    """The bits that have a file run as its owner mean nothing for a config."""
+    path = tmp_path / "profiler_config.json"
+    path.write_text("{}")
+    path.chmod(0o6740)
+    change(path, {("active",): 5})
+    assert path.stat().st_mode & 0o7777 == 0o740

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.leftovers import occupied
 from dynprof.files.scratch_dirs import note_scratch
+from tests.left_captures import FOLDER, left
+from tests.processes import run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pydantic import JsonValue
-
-FOLDER = "step_1-2_20260101T000000Z"
-
-
-def left(place: Path, trace: str = "a.json.gz", directory: str = "", **config: JsonValue) -> Path:
-    """Leave a capture of an hour ago, of process 42 on a host; return its folder."""
-    folder = place / "host_42.rank0" / FOLDER
-    (folder / "info").mkdir(parents=True)
-    (folder / "a.json.gz").touch()
-    manifest = Manifest(
-        dynprof="0", backend="fake", versions={}, host="host", pid=42, rank=0, world_size=1,
-        directory=directory,
-        request=RequestRecord(number=1, edited_at="", sha256="", config=config),
-        steps=Steps(first=1, last=2, recorded=2, warmup=0), activities=("CPU",), opened_at="",
-        closed_at="", complete=True, trace=trace, cost=Cost(open_ms=0, close_ms=0),
-    )  # fmt: skip
-    path = folder / "info" / "rank_0.info.json"
-    manifest.save(path)
-    os.utime(path, (1e9, 1e9))
-    return folder
 
 
 def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
@@ -159,3 +139,31 @@ def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
     path.write_text(json.dumps({}))
     os.utime(path, (1e9, 1e9))
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
+)
+def test_place_that_nothing_is_sent_to_is_not_in_the_command(tmp_path: Path, place: str) -> None:
+    """The manifest may be another user's: a person shall not paste what it says unchecked."""
+    left(tmp_path / "outgoing", prof_dir=place)
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_path: Path) -> None:
+    """Neither parameters nor another bucket."""
+    folder = left(tmp_path / "outgoing", prof_dir="s3://runs")
+    folder.rename(folder.with_name("step_1?acl=public"))
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_words_of_a_shell_are_quoted_in_the_command(tmp_path: Path) -> None:
+    """Whatever a manifest names, a person pastes one command with two arguments."""
+    folder = left(tmp_path / "out; id", prof_dir="$(id) `id` 'a")
+    (one,) = left_behind(tmp_path, [tmp_path / "out; id"])
+    *_, sent, target = shlex.split(one.command)
+    assert (sent, target) == (str(folder), f"{tmp_path}/$(id) `id` 'a/{FOLDER}")
+    counted = run(["/bin/sh", "-c", f"set -- {one.command}; echo $#"])
+    assert counted.stdout == "6\n"

@@ -1,0 +1,157 @@
+"""Commands of root on a user's folder: they act as that user."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import step_traces
+from tests.left_captures import left
+from tests.users import ALICE, MALLORY, ROOT, as_root, others_run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [as_root, others_run_python]
+MARK = "of_root_alone"
+"""A name in the trace that only root may read."""
+COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
+SEND = "import runpy; runpy.run_module('dynprof.delivery', run_name='__main__', alter_sys=True)"
+
+
+def dynprof(*arguments: object) -> tuple[int, str, str]:
+    """Run a command as root, by a Python that the user can run too."""
+    done = ROOT.python(COMMAND, *map(str, arguments))
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def home(shared_tmp: Path) -> Path:
+    """Return a user's folder with a config and two traces."""
+    home = shared_tmp / "alice"
+    home.mkdir(mode=0o700)
+    for name in ("a", "b"):
+        step_traces.write(home / f"{name}.trace.json", 2, 3, 1.0)
+    (home / "profiler_config.json").write_text('{"active": 1}')
+    (home / "profiler_config.json").chmod(0o600)
+    ALICE.own(home, *home.iterdir())
+    return home
+
+
+@pytest.fixture
+def secret(shared_tmp: Path) -> Path:
+    """Return a trace that only root may read."""
+    path = shared_tmp / "secret"
+    step_traces.write(path, 1, 1, 1.0, name=MARK, ph="X", pid=1, tid=1, cat="cpu_op")
+    path.chmod(0o600)
+    return path
+
+
+def owners(folder: Path) -> set[int]:
+    """Return the users that own a folder and all below it."""
+    return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        (("analyse", "{}", "--processes", 2), "analysis/b/report.html"),
+        (("report", "{}/a.trace.json"), "analysis/a/report.html"),
+        (("report", "{}/a.trace.json", "--output", "{}/out.html"), "out.html"),
+        (("init", "{}/new"), "new/profiler_config.json"),
+        (("arm", "{}", "--active", 7), "profiler_config.json"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_root_makes_in_a_users_folder_is_that_users(
+    home: Path, command: tuple[object, ...], made: str
+) -> None:
+    """Whichever process of the command makes it."""
+    _, _, errors = dynprof(*(str(part).replace("{}", str(home)) for part in command))
+    assert errors.splitlines()[0] == f"acting as uid {ALICE.uid}, who owns {home}"
+    assert (home / made).is_file()
+    assert owners(home) == {ALICE.uid}
+
+
+def test_armed_config_keeps_owner_and_permissions(home: Path) -> None:
+    """So that the job goes on reading it."""
+    dynprof("arm", home, "--active", 7)
+    facts = (home / "profiler_config.json").stat()
+    assert '"active": 7' in (home / "profiler_config.json").read_text()
+    assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (ALICE.uid, 0o600)
+
+
+@pytest.mark.parametrize("command", ["top", "report", "analyse", "diff", "validate"])
+def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: str) -> None:
+    """Nor does any of it get into a copy, or onto the terminal."""
+    link = home / "link.trace.json"
+    link.symlink_to(secret)
+    ALICE.own(link)
+    second = [home / "a.trace.json"] if command == "diff" else []
+    code, output, errors = dynprof(command, link, *second)
+    assert code == 2
+    assert f"{link} cannot be read by uid {ALICE.uid}" in errors
+    assert MARK not in output + errors
+    assert not (home / "analysis").exists()
+
+
+def test_link_among_the_captures_keeps_no_other_from_being_analysed(
+    home: Path, secret: Path
+) -> None:
+    """The file that it leads to is neither read nor copied."""
+    (home / "link.trace.json").symlink_to(secret)
+    ALICE.own(home / "link.trace.json")
+    _, output, errors = dynprof("analyse", home)
+    assert f"{home}/analysis/b/report.html" in output
+    files = [path for path in home.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in files if MARK.encode() in path.read_bytes()]
+    assert MARK not in output + errors
+    assert owners(home) == {ALICE.uid}
+
+
+def test_output_goes_where_the_owner_may_write(home: Path, shared_tmp: Path) -> None:
+    """Elsewhere the command says as whom it failed."""
+    code, _, errors = dynprof("report", home / "a.trace.json", "--output", shared_tmp / "out.html")
+    assert code == 2
+    assert f"acting as uid {ALICE.uid}" in errors
+    assert f"Permission denied: '{shared_tmp}" in errors
+    assert not (shared_tmp / "out.html").exists()
+
+
+def test_second_folder_is_read_as_the_owner_of_the_first(home: Path, shared_tmp: Path) -> None:
+    """The message says why it cannot be."""
+    other = shared_tmp / "mallory"
+    other.mkdir(mode=0o700)
+    step_traces.write(other / "c.trace.json", 1, 1, 1.0)
+    MALLORY.own(other, other / "c.trace.json")
+    code, _, errors = dynprof("diff", home, other)
+    assert code == 2
+    assert errors.count("acting as") == 1
+    assert f"'{other}' is not readable" in errors
+
+
+def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
+    home: Path, shared_tmp: Path
+) -> None:
+    """The user cannot go that way, also where root stands in the private folder."""
+    private = shared_tmp / "private"
+    private.mkdir(mode=0o700)
+    (private / "link").symlink_to(home)
+    done = ROOT.python(f"import os; os.chdir({str(private)!r}); {COMMAND}", "validate", "link")
+    assert (done.returncode, f"{home}/profiler_config.json: valid" in done.stdout) == (0, True)
+
+
+def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) -> None:
+    """It arrives where that user may write; a link of the user's to root's folder takes nothing."""
+    folder = left(home)
+    (home / "link").symlink_to(secret.parent)
+    ALICE.own(*home.rglob("*"))
+    refused = ROOT.python(SEND, folder, home / "link" / "sent")
+    assert refused.stderr.startswith(f"acting as uid {ALICE.uid}, who owns {home}\n")
+    assert (refused.returncode, "Permission denied" in refused.stderr) == (1, True)
+    assert ROOT.python(SEND, folder, home / "sent").returncode == 0
+    assert (home / "sent/info/rank_0.info.json").is_file()
+    assert owners(home) == {ALICE.uid}
+    assert sorted(path.name for path in secret.parent.iterdir()) == ["alice", "secret"]

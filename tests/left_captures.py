@@ -1,0 +1,33 @@
+"""Captures as a job leaves them that was killed before it could send them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import JsonValue
+
+FOLDER = "step_1-2_20260101T000000Z"
+
+
+def left(place: Path, trace: str = "a.json.gz", directory: str = "", **config: JsonValue) -> Path:
+    """Leave a capture of an hour ago, of process 42 on a host; return its folder."""
+    folder = place / "host_42.rank0" / FOLDER
+    (folder / "info").mkdir(parents=True)
+    (folder / "a.json.gz").touch()
+    manifest = Manifest(
+        dynprof="0", backend="fake", versions={}, host="host", pid=42, rank=0, world_size=1,
+        directory=directory,
+        request=RequestRecord(number=1, edited_at="", sha256="", config=config),
+        steps=Steps(first=1, last=2, recorded=2, warmup=0), activities=("CPU",), opened_at="",
+        closed_at="", complete=True, trace=trace, cost=Cost(open_ms=0, close_ms=0),
+    )  # fmt: skip
+    path = folder / "info" / "rank_0.info.json"
+    manifest.save(path)
+    os.utime(path, (1e9, 1e9))
+    return folder

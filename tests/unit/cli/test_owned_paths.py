@@ -1,0 +1,109 @@
+"""Which commands act as the owner of what they are given."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import webbrowser
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dynprof.cli import app, browser, config_directory
+from dynprof.errors import OwnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+NO_PATH = {"env", "mstx"}
+AS_CALLER = {"run", "demo", "attach", "detach"}
+"""Start a job of the caller's, or reach into one."""
+folders: list[str] = []
+noted: list[str] = []
+
+
+def note(event: str, arguments: tuple[object, ...]) -> None:
+    """Note what is opened, listed or made below a folder of these."""
+    if folders and event in ("open", "os.listdir", "os.scandir", "os.mkdir"):
+        noted.extend(str(arguments[0]) for one in folders if str(arguments[0]).startswith(one))
+
+
+@functools.cache
+def begin_to_note() -> None:
+    """Have the interpreter call :func:`note`, once: it never stops that again."""
+    sys.addaudithook(note)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[list[str]]:
+    """Return what is opened below the test's folder, as it grows."""
+    begin_to_note()
+    folders.append(str(tmp_path))
+    yield noted
+    folders.clear()
+    noted.clear()
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - NO_PATH - AS_CALLER))
+def test_command_acts_as_owner_before_it_opens_a_path(
+    name: str, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new command that takes a path does so too, or stands in one of the lists above."""
+
+    def act(path: Path, _: object) -> NoReturn:
+        assert path == tmp_path
+        assert opened == []
+        raise OwnerError("the owner is become here")
+
+    monkeypatch.setattr(config_directory, "act_as_owner", act)
+    count = sum(one.param_type_name == "argument" for one in COMMANDS[name].params)
+    done = CliRunner().invoke(app, [name, *[str(tmp_path)] * count])
+    assert (done.exit_code, done.output.strip()) == (2, "the owner is become here")
+
+
+def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other URLs have no owner here."""
+    seen: list[Path] = []
+
+    def act(path: Path, _: object) -> Path:
+        seen.append(path)
+        return path
+
+    monkeypatch.setattr(config_directory, "act_as_owner", act)
+    for url in (f"file://{tmp_path}", "memory://nothing"):
+        assert CliRunner().invoke(app, ["analyse", url]).exit_code == 2
+    assert seen == [tmp_path]
+
+
+def test_shell_completes_a_line_as_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is opened, so nothing is said."""
+    monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
+    for name in set(COMMANDS) - NO_PATH - AS_CALLER:
+        count = sum(one.param_type_name == "argument" for one in COMMANDS[name].params)
+        COMMANDS[name].make_context(name, [str(tmp_path)] * count, resilient_parsing=True)
+
+
+def test_process_id_is_no_path_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root looks at a process of its own, though it stands in a user's folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
+    done = CliRunner().invoke(app, ["status", str(2**22 + 1)])
+    assert (done.exit_code, "no process" in done.output) == (2, True)
+
+
+def test_no_browser_is_started_as_another_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would have root's terminal and environment."""
+    monkeypatch.setattr(webbrowser, "open", pytest.fail)
+    monkeypatch.setattr(browser, "is_acting", lambda: True)
+    browser.open_page("http://127.0.0.1/")
+    assert "no browser is opened" in capsys.readouterr().err
