@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
-from dynprof.files.who_may_change import belongs_to_us, may_be_emptied
+from dynprof.files.who_may_change import is_trusted, may_be_emptied, trusts_everybody
 from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _why_not_read(error: OSError) -> str:
 
 
 def _why_refused(facts: os.stat_result) -> str | None:
-    if facts.st_mode & stat.S_IWOTH:
+    if facts.st_mode & stat.S_IWOTH and not trusts_everybody():
         return "everybody may write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE
@@ -106,11 +106,11 @@ def _why_replaceable(folder: Path, file: os.stat_result, *, as_job: bool) -> str
     facts = folder.stat()
     if may_be_emptied(facts):
         return "everybody may replace the file; run chmod o-w on its directory."
-    if as_job and not belongs_to_us(facts):
+    if as_job and not is_trusted(facts.st_uid):
         text = f"the file is in {folder}, which belongs to uid {facts.st_uid}"
         return f"{text}; put it into a directory of the job's user."
     by_group = facts.st_mode & stat.S_IWGRP and not facts.st_mode & stat.S_IWOTH
-    if belongs_to_us(file) or by_group or (not as_job and file.st_uid == facts.st_uid):
+    if is_trusted(file.st_uid) or by_group or (not as_job and file.st_uid == facts.st_uid):
         return None
     text = f"the file belongs to uid {file.st_uid}, who has no right to ask for windows"
     return f"{text}; save it as the job's user, or as root."

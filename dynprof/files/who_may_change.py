@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pwd
 import stat
+import sys
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
+TRUST_UIDS = "DYNPROF_TRUST_UIDS"
+"""Names the variable with users whose folders are as good as this user's own: 1000,1001, or *."""
+OR_TRUST = f"or, as in a container of one user, trust others with this one's rights: {TRUST_UIDS}"
+_EVERYBODY = "*"
 _UNKNOWN = 65534
 """The owner that Linux shows where a user namespace has no number for the real one."""
 
@@ -70,7 +77,7 @@ def who_else_may_replace(directory: Path) -> str:
         except OSError as error:
             return f"it is not known who owns {place} ({error.strerror})"
         is_above = place not in (path, real)
-        if not (belongs_to_us(facts) or (is_above and _has_no_number(facts.st_uid))):
+        if not (is_trusted(facts.st_uid) or (is_above and _has_no_number(facts.st_uid))):
             owner, user = _user_name(facts.st_uid), _user_name(os.geteuid())
             return f"{place} belongs to {owner}, not to {user}"
         if is_above and may_be_emptied(facts):
@@ -82,18 +89,66 @@ def why_not_watched(directory: Path) -> str:
     """Say why a config in a directory would be another user's to replace, and what to do."""
     why = who_else_may_replace(directory)
     advice = "use a directory of this user's own, e.g. mkdir -m 700 ~/prof_config"
-    return f"{directory} is not safe to watch: {why}; {advice}" if why else ""
+    return f"{directory} is not safe to watch: {why}; {advice}, {OR_TRUST}" if why else ""
 
 
-def belongs_to_us(facts: os.stat_result) -> bool:
-    """Return whether this process's user or root owns a file or folder."""
-    return facts.st_uid in (os.geteuid(), ROOT)
+def is_trusted(uid: int) -> bool:
+    """Return whether a user may do what this process's user may do anyway.
+
+    That is this user, root, whom ``DYNPROF_TRUST_UIDS`` names, and who owns the script or a folder
+    above it: the owner of a script decides what it does.
+
+    Raises:
+        ValueError: ``DYNPROF_TRUST_UIDS`` is no list of numbers.
+    """
+    mine = (os.geteuid(), ROOT)
+    return uid in mine or is_trusted_by_name(uid) or uid in _owners_of(_script())
+
+
+def is_trusted_by_name(uid: int) -> bool:
+    """Return whether ``DYNPROF_TRUST_UIDS`` names a user.
+
+    Raises:
+        ValueError: It is no list of numbers.
+    """
+    if trusts_everybody():
+        return True
+    named = [word.strip() for word in os.environ.get(TRUST_UIDS, "").split(",") if word.strip()]
+    if wrong := next((word for word in named if not word.isdecimal()), None):
+        text = "write numbers of users, such as 1000,1001, or * for all"
+        raise ValueError(f"{TRUST_UIDS} has {wrong!r}: {text}")
+    return uid in map(int, named)
+
+
+def trusts_everybody() -> bool:
+    """Return whether ``DYNPROF_TRUST_UIDS`` says that every user may do what this one may."""
+    return os.environ.get(TRUST_UIDS, "").strip() == _EVERYBODY
+
+
+def _script() -> str:
+    return str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+
+
+@functools.lru_cache(maxsize=8)
+def _owners_of(script: str) -> frozenset[int]:
+    """Return who owns a script and the folders above it; nobody where there is none."""
+    path = Path(os.path.realpath(script)) if script else None
+    found = set()
+    for place in (path, *path.parents) if path else ():
+        with contextlib.suppress(OSError):
+            found.add(place.stat().st_uid)
+    return frozenset(found)
 
 
 def may_be_emptied(folder: os.stat_result) -> bool:
-    """Return whether every user may remove or rename what others have put into a folder."""
+    """Return whether users without trust may remove or rename what others put into a folder."""
     mode = folder.st_mode
-    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+    return (
+        not trusts_everybody()
+        and stat.S_ISDIR(mode)
+        and bool(mode & stat.S_IWOTH)
+        and not mode & stat.S_ISVTX
+    )
 
 
 def _user_name(uid: int) -> str:

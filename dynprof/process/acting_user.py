@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import OwnerError
+from dynprof.files.who_may_change import OR_TRUST, is_trusted_by_name, trusts_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,8 @@ _acting: list[User] = []
 def act_as_owner(path: Path, tell: Callable[[str], None]) -> Path:
     """Become the user who owns a path, where root runs this process; say so once.
 
-    The first folder, file or link on the way from the root directory that is not root's decides. A
+    The first folder, file or link on the way from the root directory that is not root's decides;
+    users that ``DYNPROF_TRUST_UIDS`` names count as root, whose commands trust them. A
     link counts with its own owner; root's links are followed. Where all of it is root's, and for
     every other user, nothing changes. The first call that changes the user is the last one.
 
@@ -118,7 +120,7 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
         except OSError:  # the command says that nothing is there
             _check_not_made(place)
             break
-        if facts.st_uid != ROOT:
+        if not _counts_as_root(facts.st_uid):
             return facts.st_uid, place, place.joinpath(*left)
         _check_not_replaced(place)
         if not stat.S_ISLNK(facts.st_mode):
@@ -129,6 +131,13 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
         reached = Path("/") if target.is_absolute() else reached
         left = [*target.parts[target.is_absolute() :], *left]
     return ROOT, path, path
+
+
+def _counts_as_root(uid: int) -> bool:
+    try:
+        return uid == ROOT or is_trusted_by_name(uid)
+    except ValueError as error:
+        raise OwnerError(str(error)) from None
 
 
 def _check_not_made(place: Path) -> None:
@@ -148,7 +157,7 @@ def _check_not_replaced(place: Path) -> None:
 
 def _others_may_write(facts: os.stat_result) -> bool:
     group = facts.st_mode & stat.S_IWGRP and facts.st_gid != ROOT
-    return bool(group or facts.st_mode & stat.S_IWOTH)
+    return not trusts_everybody() and bool(group or facts.st_mode & stat.S_IWOTH)
 
 
 def _user(uid: int, place: Path) -> User:
@@ -218,4 +227,5 @@ def _check_readable(path: Path, user: User) -> None:
         return
     if not readable:
         text = f"{path} cannot be read by {user}, as whom dynprof acts: {user.place} is that user's"
-        raise OwnerError(f"{text}. A path of root's must be root's from end to end")
+        text = f"{text}. A path of root's must be root's from end to end"
+        raise OwnerError(f"{text}, {OR_TRUST}")

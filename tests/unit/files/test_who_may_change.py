@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.who_may_change import who_else_may_change, who_else_may_replace
+from dynprof.files.who_may_change import (
+    who_else_may_change,
+    who_else_may_replace,
+    why_not_watched,
+)
 from tests import processes
 from tests.users import ALICE, MALLORY, as_root
 
@@ -153,3 +157,32 @@ print(repr([who_else_may_replace(Path(place)) for place in sys.argv[1:]]))
         pytest.skip(f"no user namespace can be made here: {done.stderr}")
     nobodys = f"{folder} belongs to nobody (uid 65534), not to root (uid 0)"
     assert done.stdout.strip() == repr(["", nobodys])
+
+
+@as_root
+def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is the owner of a folder above it, such as a workspace that is mounted."""
+    MALLORY.own(folder.parent)
+    script = folder / "train.py"
+    script.touch()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    assert replaced_by(folder) == ""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    assert replaced_by(folder) == f"{folder.parent} belongs to uid 61002, not to uid 61001"
+
+
+@as_root
+def test_users_that_the_environment_names_are_trusted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MALLORY.own(folder.parent)
+    with ALICE.acting():
+        assert why_not_watched(folder).endswith("with this one's rights: DYNPROF_TRUST_UIDS")
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5, 61002")
+    assert replaced_by(folder) == ""
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5,mallory")
+    with pytest.raises(ValueError, match="has 'mallory': write numbers of users, such as 1000"):
+        replaced_by(folder)
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "*")
+    folder.parent.chmod(0o777)
+    assert replaced_by(folder) == ""
