@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-ROOT = 0
+_ROOT = 0
 _UNKNOWN = 65534
 """The owner that Linux shows where a user namespace has no number for the real one."""
 
@@ -30,7 +30,7 @@ def who_else_may_change(path: Path) -> str:
         except OSError as error:
             return f"it is not known who may write {place} ({error.strerror})"
         keeps_apart = facts.st_mode & stat.S_ISVTX and place not in named
-        if facts.st_uid not in (os.geteuid(), ROOT):
+        if facts.st_uid not in (os.geteuid(), _ROOT):
             return f"{place} is another user's"
         if facts.st_mode & _OTHERS and not keeps_apart:
             return f"others than the job's user may write {place}"
@@ -65,7 +65,7 @@ def who_else_may_replace(directory: Path) -> str:
     for place in dict.fromkeys((path, *path.parents, real, *real.parents)):
         try:
             facts = place.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             return f"it is not known who owns {place} ({error.strerror})"
@@ -87,7 +87,7 @@ def why_not_watched(directory: Path) -> str:
 
 def belongs_to_us(facts: os.stat_result) -> bool:
     """Return whether this process's user or root owns a file or folder."""
-    return facts.st_uid in (os.geteuid(), ROOT)
+    return facts.st_uid in (os.geteuid(), _ROOT)
 
 
 def may_be_emptied(folder: os.stat_result) -> bool:
