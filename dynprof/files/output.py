@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from dynprof.files.far_descriptors import opened
 from dynprof.files.regular import descriptor_of
-from dynprof.files.who_may_change import trusts_everybody
+from dynprof.files.who_may_change import is_trusted, trusts_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,8 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
     Args:
         path: The folder.
-        make: Make what is missing, private to user and group.
+        make: Make what is missing, private to user and group. Of a folder that is there in one
+            which every user may write, as ``/tmp``, the owner must be this process's user.
 
     Raises:
         OSError: It cannot be opened or made, or another user could have put a link in its way.
@@ -63,7 +64,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def make_dir(path: Path) -> None:
-    """Make a folder and its parents where they are missing, private to user and group.
+    """Make a folder and its parents where they are missing, as :func:`open_folder` does.
 
     Raises:
         OSError: As :func:`open_folder` does.
@@ -335,13 +336,19 @@ def _walked(path: Path, *, make: bool) -> int:
 
 def _step(name: str, here: int, *, make: bool) -> int:
     try:
-        return os.open(name, _ON_THE_WAY, dir_fd=here)
+        below = os.open(name, _ON_THE_WAY, dir_fd=here)
     except FileNotFoundError:
         if not make:
             raise
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, DIR_MODE, dir_fd=here)
-        return os.open(name, _ON_THE_WAY, dir_fd=here)
+        below = os.open(name, _ON_THE_WAY, dir_fd=here)
+    owner = os.fstat(below).st_uid
+    if make and os.fstat(here).st_mode & stat.S_IWOTH and not is_trusted(owner):
+        os.close(below)
+        text = f"{name} belongs to uid {owner}, in a folder that every user may write"
+        raise PermissionError(errno.EPERM, text)
+    return below
 
 
 def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:

@@ -120,6 +120,19 @@ def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
         make_dir(tmp_path / "link" / "dynprof")
 
 
+@as_root
+def test_folder_made_beforehand_by_another_user_is_not_written_in(tmp_path: Path) -> None:
+    """In a folder of all users, as ``/tmp``: its group may read what is made there."""
+    tmp_path.chmod(0o1777)
+    (tmp_path / "log").mkdir()
+    make_dir(tmp_path / "log" / "mine")
+    MALLORY.own(tmp_path / "log")
+    with pytest.raises(PermissionError, match=f"log belongs to uid {MALLORY.uid}, in a folder"):
+        make_dir(tmp_path / "log")
+    tmp_path.chmod(0o770)
+    make_dir(tmp_path / "log")
+
+
 def test_errors_name_the_whole_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError) as caught:
