@@ -95,3 +95,5 @@ class User:
 
 ROOT, ALICE, MALLORY = User(0), User(61001), User(61002)
 """The one who may do all, one whose files are at stake, and one who has no right to them."""
+COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
+"""The command, for Python as one of these users."""

@@ -204,6 +204,8 @@ class _LogFile(RotatingFileHandler):
         return io.TextIOWrapper(io.BufferedWriter(self._raw), encoding="utf-8")
 
     def _opener(self, path: str, flags: int) -> int:  # noqa: ARG002 - those of appending
+        if self._layout.root.exists():  # else somebody has removed it
+            self._layout.make_dir(Path(path).parent)
         return open_to_append(Path(path), follow_symlinks=self._layout.follow_symlinks)
 
     def doRollover(self) -> None:  # noqa: N802
@@ -224,8 +226,6 @@ class _LogFile(RotatingFileHandler):
             elif self.stream and not self._raw.lies_at(path):
                 self.stream.close()
                 self.stream = None
-            if path.parent.parent.exists():
-                self._layout.make_dir(path.parent)
         except OSError:
             self.handleError(record)
         else:

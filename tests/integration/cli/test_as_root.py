@@ -9,7 +9,7 @@ import pytest
 
 from tests import step_traces
 from tests.left_captures import left
-from tests.users import ALICE, MALLORY, ROOT, as_root, others_run_python
+from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 pytestmark = [as_root, others_run_python]
 MARK = "of_root_alone"
 """A name in the trace that only root may read."""
-COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
 SEND = "import runpy; runpy.run_module('dynprof.delivery', run_name='__main__', alter_sys=True)"
 
 

@@ -9,7 +9,7 @@ import pytest
 from dynprof.cli.outcome import MOST_SKIPPED
 from tests.integration.commands import dynprof
 from tests.rank_traces import write
-from tests.users import ALICE, MALLORY, as_root
+from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +69,7 @@ def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
 
 
 @as_root
+@others_run_python
 @pytest.mark.parametrize("command", ["status", "log", "top"])
 def test_files_of_another_user_are_named_and_not_read(shared_tmp: Path, command: str) -> None:
     """Of one who is neither the owner of the folder nor root nor who runs the command."""
@@ -78,6 +79,6 @@ def test_files_of_another_user_are_named_and_not_read(shared_tmp: Path, command:
     path.write_text(f"2026-01-31 03:00:00.123 INFO    rank 0  {SECRET}\n")
     ALICE.own(shared_tmp, path.parent)
     MALLORY.own(path)
-    _, output, errors = dynprof(command, shared_tmp)
-    assert f"skipped: {path} belongs to uid {MALLORY.uid}" in errors.splitlines()
-    assert SECRET not in output + errors
+    done = ROOT.python(COMMAND, command, shared_tmp)
+    assert f"skipped: {path} belongs to uid {MALLORY.uid}" in done.stderr.splitlines()
+    assert SECRET not in done.stdout + done.stderr

@@ -22,7 +22,7 @@ from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, Process, run, start
-from tests.users import ALICE, MALLORY, as_root
+from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,13 +179,14 @@ def test_several_requests_at_a_time_read_the_whole_trace(served: Server, tmp_pat
 
 
 @as_root
+@others_run_python
 def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: Path) -> None:
     """Which says whose it is; the folder's owner may have his own served by anybody."""
     trace = shared_tmp / "a.trace.json"
     trace.write_text(TEXT)
     ALICE.own(shared_tmp)
     MALLORY.own(trace)
-    done = run([*DYNPROF, "view", trace, "--no-browser"])
+    done = ROOT.python(COMMAND, "view", trace, "--no-browser")
     assert done.returncode == 2
     assert f"belongs to uid {MALLORY.uid}" in done.stderr
     ALICE.own(trace)

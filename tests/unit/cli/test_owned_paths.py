@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import sys
+import io
+import os
 import webbrowser
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import typer
@@ -15,37 +15,32 @@ from dynprof.cli import app, browser, config_directory
 from dynprof.errors import OwnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NO_PATH = {"env", "mstx"}
 AS_CALLER = {"run", "demo", "attach", "detach"}
 """Start a job of the caller's, or reach into one."""
-folders: list[str] = []
-noted: list[str] = []
-
-
-def note(event: str, arguments: tuple[object, ...]) -> None:
-    """Note what is opened, listed or made below a folder of these."""
-    if folders and event in ("open", "os.listdir", "os.scandir", "os.mkdir"):
-        noted.extend(str(arguments[0]) for one in folders if str(arguments[0]).startswith(one))
-
-
-@functools.cache
-def begin_to_note() -> None:
-    """Have the interpreter call :func:`note`, once: it never stops that again."""
-    sys.addaudithook(note)
+LOOKS = ((os, "open"), (os, "listdir"), (os, "scandir"), (os, "mkdir"), (io, "open"))
+"""Functions by which Python's own code opens, lists and makes what a path names."""
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[list[str]]:
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is opened below the test's folder, as it grows."""
-    begin_to_note()
-    folders.append(str(tmp_path))
-    yield noted
-    folders.clear()
-    noted.clear()
+    noted: list[str] = []
+
+    def noting(look: Callable[..., Any]) -> Callable[..., Any]:
+        def note(path: Any = ".", *arguments: Any, **named: Any) -> Any:
+            noted.extend([str(path)] if str(path).startswith(str(tmp_path)) else [])
+            return look(path, *arguments, **named)
+
+        return note
+
+    for module, name in LOOKS:
+        monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    return noted
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - NO_PATH - AS_CALLER))
