@@ -32,6 +32,7 @@ from dynprof.errors import BackendError
 from dynprof.files.output import make_dir, write_atomic
 from dynprof.files.regular import open_regular
 from dynprof.process.child_environment import environment
+from dynprof.process.file_size_limit import limit_file_size
 from dynprof.process.fresh_interpreter import command
 from dynprof.process.threads import own_thread
 
@@ -193,6 +194,7 @@ def main() -> None:
     """
     os.nice(5)  # at 19 a busy machine kept it waiting for a minute and more
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
+    limit_file_size(Path(tempfile.gettempdir()))
     if [str(library())] != sys.argv[1:]:
         raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
     missing = ""

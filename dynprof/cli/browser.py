@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
+import tempfile
 import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dynprof.cli.outcome import say
+from dynprof.files.output import write_atomic
 from dynprof.process.acting_user import is_acting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LEADING_THERE = (
+    '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+    '<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">dynprof view</a>\n'
+)
 
 
 def open_page(address: str) -> None:
@@ -17,3 +31,17 @@ def open_page(address: str) -> None:
         say("no browser is opened, since this command acts as another user", err=True)
     else:
         webbrowser.open(address)
+
+
+@contextlib.contextmanager
+def opened_in_private(address: str) -> Iterator[None]:
+    """Open an address that no other user may learn; every user can read a command line.
+
+    The browser gets the name of a file that leads there, which this user alone can read and which
+    is there until the body ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="dynprof-view-") as folder:
+        page = Path(folder) / "view.html"
+        write_atomic(page, _LEADING_THERE.format(address=html.escape(address)), mode=0o600)
+        open_page(page.as_uri())
+        yield

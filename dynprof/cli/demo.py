@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import importlib.util
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -19,12 +20,14 @@ import typer
 from dynprof.captures.manifest import load_manifest
 from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, OwnerError
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.files.output import make_dir, remove, write_atomic
 from dynprof.files.regular import open_regular, read_regular
 from dynprof.journal.journal import LOG_BYTES
 from dynprof.journal.status import Status, load_status
 from dynprof.plural import counted, spanned
+from dynprof.process.acting_user import ROOT, owner_on_the_way
 from dynprof.process.fresh_interpreter import command
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ def demo(
     if backend is DemoBackend.torch and importlib.util.find_spec("torch") is None:
         text = "torch is not installed here: dynprof demo --backend python does without it"
         fail(f"{text}, pip install torch brings it", INVALID)
+    if directory:
+        _check_owner(directory)
     home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))
     root = home / "prof_config"
     typer.echo(f"A {backend.value} job starts; its script holds dp.init({str(root)!r}) and ")
@@ -72,16 +77,27 @@ def demo(
     _tell(root, path, facts)
 
 
+def _check_owner(directory: Path) -> None:
+    """Refuse to work as root in another user's folder."""
+    try:
+        uid, place, _ = owner_on_the_way(directory) if os.geteuid() == ROOT else (ROOT, None, None)
+    except OwnerError as error:
+        fail(str(error), INVALID)
+    if uid != ROOT:
+        fail(f"{place} belongs to uid {uid}; root's demo works in a folder of root's own", INVALID)
+
+
 @contextlib.contextmanager
 def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Popen[str]]:
-    stop.unlink(missing_ok=True)
+    make_dir(stop.parent)
+    with contextlib.suppress(FileNotFoundError):
+        remove(stop)
     module = f"dynprof.demo.{backend.value}_job"
     job = subprocess.Popen(command(module, str(root), str(stop)), stdout=subprocess.PIPE, text=True)
     try:
         yield job
     finally:
-        stop.parent.mkdir(parents=True, exist_ok=True)
-        stop.touch()
+        write_atomic(stop, "")
 
 
 def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
@@ -90,7 +106,7 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     begun = _wait(job, "the job to train", lambda: _status_if(root, job, lambda s: s.step >= 20))
     typer.echo(f"1. The job trains: step {begun.step}, process {begun.pid}.")
     settings = json.loads(read_source(config).raw)
-    config.write_text(json.dumps({**settings, **CHANGES}, indent=4) + "\n")
+    write_atomic(config, json.dumps({**settings, **CHANGES}, indent=4) + "\n")
     typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(CHANGES)[1:-1]}.")
     done = _wait(
         job, "the capture", lambda: _status_if(root, job, lambda s: s.last_capture is not None)

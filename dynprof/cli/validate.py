@@ -13,6 +13,7 @@ from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
+from dynprof.files.regular import is_trusted_link
 from dynprof.plural import counted, listed
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def validate(
     """
     path = file / CONFIG_NAME if file.is_dir() else file
     try:
-        follow = any(status.follow_symlinks for status in live(path.parent))
+        follow = is_trusted_link(path) and any(one.follow_symlinks for one in live(path.parent))
         parsed = parse_config(read_source(path, follow_symlinks=follow).raw)
     except FileNotFoundError:
         fail(f"{path}: there is no such file", UNREADABLE)

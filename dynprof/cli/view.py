@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from dynprof.cli.browser import open_page
+from dynprof.cli.browser import opened_in_private
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
@@ -76,10 +76,9 @@ def view(
         fail(f"{trace} cannot be served on port {port}: {error}", UNREADABLE)
     address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
-    if browser:
-        open_page(address)
     try:
-        server.serve_forever()
+        with opened_in_private(address) if browser else contextlib.nullcontext():
+            server.serve_forever()
     except KeyboardInterrupt:
         say("")
     finally:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from dynprof.config.file_reading import Source
     from dynprof.errors import Problem
 
 PATIENCE_S = 10.0
@@ -85,10 +86,10 @@ def change(
         ConfigError: The file cannot be used as it is, or not with these changes.
         OSError: It cannot be written.
     """
-    before = read_source(path).raw
-    text = before.decode("utf-8-sig", errors="replace")
+    before = read_source(path)
+    text = before.raw.decode("utf-8-sig", errors="replace")
     if not _is_object(text) or "\ufffd" in text:
-        parse_config(before)  # says what is wrong with it
+        parse_config(before.raw)  # says what is wrong with it
     document = json.loads(text)
     for key in set(resets or {}) & set(document):
         document[key] = (resets or {})[key]
@@ -99,7 +100,9 @@ def change(
         parse_config(after)
     except ConfigError as error:
         raise ConfigError(_as_it_stands(error.problems, text, changes)) from None
-    _replace(path, after)
+    with whole(path, mode=0o600) as file:
+        file.write(after)
+        _give(file.fileno(), before)
     return after
 
 
@@ -135,14 +138,7 @@ def _indent(text: str) -> int:
     return len(first.group(1)) if first else 4
 
 
-def _replace(path: Path, content: bytes) -> None:
-    before = path.stat()
-    with whole(path, mode=0o600) as file:
-        file.write(content)
-        _give(file.fileno(), before)
-
-
-def _give(descriptor: int, before: os.stat_result) -> None:
+def _give(descriptor: int, before: Source) -> None:
     """Give a new file the owner, group and permissions of the one that it replaces.
 
     Not its setuid, setgid and sticky bits, which mean nothing for a config.
@@ -150,13 +146,13 @@ def _give(descriptor: int, before: os.stat_result) -> None:
     Raises:
         PermissionError: The old owner, who is the job, could not read it any more.
     """
-    for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+    for owner, group in ((-1, before.group), (before.owner or 0, -1)):
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, owner, group)
-    os.fchmod(descriptor, before.st_mode & 0o777)
+    os.fchmod(descriptor, before.mode)
     now = os.fstat(descriptor)
-    by_group = now.st_gid == before.st_gid and now.st_mode & 0o040
-    if now.st_uid != before.st_uid and not by_group and not now.st_mode & 0o004:
+    by_group = now.st_gid == before.group and now.st_mode & 0o040
+    if now.st_uid != before.owner and not by_group and not now.st_mode & 0o004:
         raise PermissionError(
             errno.EPERM, "the job could not read what another user puts in its place"
         )

@@ -29,12 +29,16 @@ class Source:
         inode: The file's serial number; an atomic replace changes it.
         mtime_ns: Time of the last write, in ns since the epoch.
         owner: The id of the user who owns the file; a change of that alone is no save.
+        group: The id of its group.
+        mode: Its permissions, without setuid, setgid and sticky bit.
     """
 
     raw: bytes
     inode: int
     mtime_ns: int
     owner: int | None = field(default=None, compare=False)
+    group: int = field(default=-1, compare=False)
+    mode: int = field(default=0, compare=False)
 
 
 def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = False) -> Source:
@@ -63,7 +67,8 @@ def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = Fal
         raise ConfigError([Problem(_why_not_read(error))]) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])
-    return Source(raw, facts.st_ino, facts.st_mtime_ns, facts.st_uid)
+    whose = facts.st_uid, facts.st_gid, facts.st_mode & 0o777
+    return Source(raw, facts.st_ino, facts.st_mtime_ns, *whose)
 
 
 def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os.stat_result]:

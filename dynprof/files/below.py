@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.files.layout import INFO_DIR, LOG_DIR, STATUS_DIR
-from dynprof.files.regular import why_foreign, why_not_read
+from dynprof.files.regular import is_trusted_link, why_foreign, why_not_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _READ = re.compile(
     re.DOTALL,
 )
 """Files that commands read where they find them, by the names of folder and file."""
-_ENTERED = re.compile(rf"{INFO_DIR}|step_\d.*")
+_ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that would be looked into, were they no links."""
 _ROOT = 0
 
@@ -66,13 +66,19 @@ def skipped_below(folder: Path) -> list[str]:
         above = Path(place).name
         read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
         links = [name for name in kept if _ENTERED.fullmatch(name)]
-        links = [name for name in links if Path(place, name).is_symlink()]
+        links = [name for name in links if _is_left_out(Path(place, name))]
         for path in (Path(place, name) for name in (*read, *links)):
             with contextlib.suppress(OSError):  # it is gone
                 why = why_not_read(path.lstat(), path.parent.stat())
                 found += [f"{path} {why}"] if why else []
         folders[:] = [name for name in kept if not _is_unfinished(name)]
     return found
+
+
+def _is_left_out(folder: Path) -> bool:
+    """Return whether a folder is a link that commands do not follow."""
+    may_lead = folder.name in (LOG_DIR, STATUS_DIR) and is_trusted_link(folder)
+    return folder.is_symlink() and not may_lead
 
 
 def folders_below(folder: Path) -> Iterator[Path]:

@@ -392,6 +392,9 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None:  # else it is a signal handler's
-            error.filename, error.filename2 = str(path), None
+        if error.errno is None:  # a signal handler's
+            raise
+        if error.filename2 is not None:  # cannot be taken off again
+            raise type(error)(error.errno, error.strerror, str(path)) from None
+        error.filename = str(path)
         raise

@@ -146,7 +146,8 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
 
     Args:
         path: The file.
-        linked_folder: Its folder may be a link, as that of log and status, where a job allows it.
+        linked_folder: Its folder may be a link of this user's or root's, as that of log and status
+            where a job allows it.
 
     Returns:
         A descriptor for reading, and what the system says of the file.
@@ -155,8 +156,9 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
         NotRegularError: Something else stands there, or the file of another user.
         OSError: It cannot be opened.
     """
+    follows = linked_folder and is_trusted_link(path.parent)
     try:
-        folder = opened(path.parent, _HOLDER if linked_folder else _HOLDER | _NO_LINK)
+        folder = opened(path.parent, _HOLDER if follows else _HOLDER | _NO_LINK)
     except NotADirectoryError:
         if path.parent.is_symlink():
             raise NotRegularError(errno.ELOOP, _LINKED, str(path.parent)) from None
@@ -173,6 +175,14 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
     finally:
         os.close(folder)
     return descriptor, facts
+
+
+def is_trusted_link(path: Path) -> bool:
+    """Return whether a path is a link that this process's user or root made."""
+    with contextlib.suppress(OSError):
+        facts = path.lstat()
+        return stat.S_ISLNK(facts.st_mode) and facts.st_uid in (os.geteuid(), _ROOT)
+    return False
 
 
 def open_regular(path: Path) -> BinaryIO:

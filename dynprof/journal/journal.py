@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import logging
 import os
 import queue
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.clock import time
 from dynprof.files.layout import Layout
-from dynprof.files.output import open_to_append
+from dynprof.files.output import open_to_append, rename
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
@@ -210,9 +211,19 @@ class _LogFile(RotatingFileHandler):
 
     def doRollover(self) -> None:  # noqa: N802
         """Begin a new file; where an old one cannot be moved, the newest lines count."""
+        newest = Path(self.baseFilename)
+        files = [
+            newest,
+            *(newest.with_name(f"{newest.name}.{n + 1}") for n in range(LOG_FILES - 1)),
+        ]
+        if self.stream:
+            self.stream.close()
+            self.stream = None
         try:
-            super().doRollover()
-        except OSError:  # a directory stands in its place, say
+            for old, older in reversed(list(itertools.pairwise(files))):
+                with contextlib.suppress(FileNotFoundError):
+                    rename(old, older)
+        except OSError:  # a directory is in its place, say
             with self._open() as file:
                 file.truncate(0)
 

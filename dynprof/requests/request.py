@@ -36,7 +36,6 @@ class Request:
         at_once: The script asks itself, for this very step.
         agreed_in: In which numbering of the steps other ranks open at its start step, too; None
             where they do not.
-        owner: The id of the user who owns the config; None where it came from another rank.
     """
 
     number: int
@@ -46,7 +45,6 @@ class Request:
     remarks: tuple[Problem, ...]
     at_once: bool = False
     agreed_in: int | None = None
-    owner: int | None = None
 
     @property
     def config(self) -> ProfilerConfig:
@@ -127,7 +125,6 @@ class Asked:
             remarks,
             at_once=self.now,
             agreed_in=self.agreed_in,
-            owner=self.edit.owner,
         )
 
 

@@ -93,6 +93,8 @@ class EditHandler:
                 number, self._numbers = least, itertools.count(least + 1)
         digest = hashlib.sha256(edit.raw).hexdigest() if edit.raw else ""
         self._journal.outcomes.enter(number, digest, edit.edited_at_s)
+        if owner := _other_owner(edit):
+            self._journal.info(f"request {number}: the config belongs to {owner}")
         return number
 
     def enter_as(self, leaders: int, edit: Edit) -> int:
@@ -194,7 +196,7 @@ class EditHandler:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
-        text = f"accepted, saved {local(request.edited_at_s)}{_owned(request)}; opens {when}"
+        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = tuple(map(str, request.remarks))
         self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
@@ -239,15 +241,13 @@ def _profiler(request: Request) -> str:
     return f"{request.plan.backend} ({', '.join(request.plan.activities)})"
 
 
-def _owned(request: Request) -> str:
-    """Say whose the config is, where that is not the job's user.
+def _other_owner(edit: Edit) -> str:
+    """Name the user who owns the config, where that is not the job's user.
 
     A save in place keeps the owner, so another user who may write the file may have made it.
     """
-    owner = request.owner
-    if owner is None or owner == os.geteuid():
+    if edit.owner is None or edit.owner == os.geteuid():
         return ""
-    name = ""
     with contextlib.suppress(KeyError, OSError):
-        name = pwd.getpwuid(owner).pw_name
-    return f", config owned by {name} (uid {owner})" if name else f", config owned by uid {owner}"
+        return f"{pwd.getpwuid(edit.owner).pw_name} (uid {edit.owner})"
+    return f"uid {edit.owner}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import functools
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from duckdb import DuckDBPyConnection
 
@@ -85,17 +85,22 @@ def connection() -> DuckDBPyConnection:
     """Return a database in memory that takes one processor and asks nothing of the network."""
     import duckdb
 
-    spill = f"dynprof-{secrets.token_hex(8)}"  # else .tmp where one works, which may be planted
     database = duckdb.connect(
         config={
             "threads": 1,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "temp_directory": str(Path(tempfile.gettempdir()) / spill),
+            "temp_directory": _spill_folder().name,  # else .tmp where one works
         }
     )
     database.execute("SET enable_progress_bar = false")
     return database
+
+
+@functools.cache
+def _spill_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a private folder that goes with this process; DuckDB's own would be open to all."""
+    return tempfile.TemporaryDirectory(prefix="dynprof-")
 
 
 def _typed(columns: Columns) -> str:

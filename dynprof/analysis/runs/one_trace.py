@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,7 @@ def write_analysis(
         if part != RANK:
             copied = measured.trace.size if part == FILES and "text" in wanted else 0
             check_space(measured, folder, copied)
+            check_space(measured, Path(tempfile.gettempdir()))  # databases are made there
             own_folder(folder / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 

@@ -29,6 +29,8 @@ def located(text: str) -> Path:
     """
     if "://" not in text:
         return Path(text)
+    if "::" in text:
+        raise CaptureError(f"{text} is a chain of file systems; name one of them")
     try:
         from upath import UPath
     except ImportError as error:
@@ -78,7 +80,10 @@ class _Remote(Place):
 
     def fetch(self, path: Path) -> Path:
         remote: Any = path
-        copy: Path = self.base / remote.path[len(self.folder.path) :].lstrip("/")
+        below = remote.path[len(self.folder.path) :].lstrip("/")
+        if ".." in below.split("/"):
+            raise CaptureError(f"{path} has .. in its name, and is not fetched")
+        copy: Path = self.base / below
         copy.parent.mkdir(parents=True, exist_ok=True)
         remote.fs.get_file(remote.path, str(copy))
         return copy

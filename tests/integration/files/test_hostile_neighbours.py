@@ -112,7 +112,12 @@ import json, os, pathlib, sys, time
 os.umask(0o007)
 import torch, dynprof as dp
 shared, count = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-dp.init(shared)
+while True:
+    try:
+        dp.init(shared)
+        break
+    except OSError:  # Mallory has removed what it was writing
+        pass
 for number in range(count):
     asked = pathlib.Path(sys.argv[3], "asked.json")
     asked.write_text(json.dumps({"activities": ["CPU"], "active": 1, "profile_memory": True,

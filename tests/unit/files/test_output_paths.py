@@ -15,6 +15,7 @@ WRITING = {
 """Functions and methods that create, fill or rename what a path names."""
 ALLOWED = {
     "files/output.py": "it is that module",
+    "analysis/ranks/parquet.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
     "analysis/runs/worker.py": "its own standard streams",
     "attach/attaching.py": "a private temporary folder",
@@ -22,7 +23,8 @@ ALLOWED = {
     "backends/detached_close_selftest.py": "a private temporary folder; the mode of its cache",
     "captures/disk_guard.py": "cuts what lies in a private folder",
     "captures/exporter.py": "renames in a private folder",
-    "cli/demo.py": "edits the demo's own config, as an editor does",
+    "cli/browser.py": "a private temporary folder",
+    "cli/demo.py": "a private temporary folder",
     "demo/idle_cost.py": "a private temporary folder",
     "journal/journal.py": "cuts the log that is open",
     "process/side_process.py": "a file in memory",

@@ -277,17 +277,18 @@ def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
 
 
 @pytest.mark.parametrize("has_account", [True, False])
-def test_the_log_names_another_owner_of_an_accepted_config(
+def test_the_log_names_another_owner_of_a_saved_config(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, has_account: bool
 ) -> None:
     """By its uid, and by its name where it has one; the job's own user is not named."""
     other = os.geteuid() + 1
     names = {other: SimpleNamespace(pw_name="alice")} if has_account else {}
     monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)
-    for owner in (os.geteuid(), other):
-        job.session.take(Edit(b"{}", job.clock.wall, owner=owner))
+    for raw, owner in ((b"{}", os.geteuid()), (b'{"cancel": true}', other), (b"{,", other)):
+        job.session.take(Edit(raw, job.clock.wall, owner=owner))
         job.step(3)
-    own, others = [line for line in job.log().splitlines() if ": accepted, saved " in line]
-    assert "owned" not in own
     named = f"alice (uid {other})" if has_account else f"uid {other}"
-    assert f", config owned by {named}; opens at the next step" in others
+    said = [line for line in job.log().splitlines() if "belongs to" in line]
+    assert len(said) == 2
+    for number, line in zip((2, 3), said, strict=True):
+        assert line.endswith(f"request {number}: the config belongs to {named}")
