@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import sys
 
 
 def main() -> None:
@@ -13,7 +15,13 @@ def main() -> None:
     from dynprof.cli import app
 
     signal.signal(signal.SIGINT, interrupts)
-    app(prog_name="dynprof")
+    try:
+        app(prog_name="dynprof")
+    except OSError as error:
+        if error.errno == errno.EPIPE or error.filename is None:
+            raise
+        print(f"{error.filename!s}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

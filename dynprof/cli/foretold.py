@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.config import Parsed, ProfilerConfig
+    from dynprof.files.destination import Destination
     from dynprof.journal.status import Status
 
 
@@ -39,7 +41,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         rank=status.rank,
         capabilities=status.profilers,
         free_disk_mb=free_disk_mb(place.workshop),
-        prof_dir_problem=place.why_not(layout),
+        prof_dir_problem=_why_no_place(place, layout),
     )
     config = parsed.config
     if config.asked_ranks.chosen and status.agreement:  # it may be this one
@@ -49,6 +51,12 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
         (located,) = parsed.locate([problem])
         yield f"{located} (rank {status.rank} on {status.host})", refused
+
+
+def _why_no_place(place: Destination, layout: Layout) -> str:
+    """Say why a job cannot put captures there; what it may write is known to its own user only."""
+    is_jobs_user = layout.root.stat().st_uid == os.geteuid()
+    return place.why_not(layout) if is_jobs_user else place.why_forbidden(layout)
 
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:

@@ -116,7 +116,7 @@ while True:
     try:
         dp.init(shared)
         break
-    except OSError:  # Mallory has removed what it was writing
+    except Exception:  # Mallory has removed what it was writing
         pass
 for number in range(count):
     asked = pathlib.Path(sys.argv[3], "asked.json")
