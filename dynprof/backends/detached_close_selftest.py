@@ -29,7 +29,8 @@ from dynprof.backends.torch_features import experimental_config, has
 from dynprof.backends.trace_writing import writer_of
 from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.files.output import make_dir, write_atomic
+from dynprof.files.folders import make_dir
+from dynprof.files.output import write_atomic
 from dynprof.files.regular import open_regular
 from dynprof.process.child_environment import environment
 from dynprof.process.file_size_limit import limit_file_size

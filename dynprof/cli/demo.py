@@ -21,8 +21,9 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
 from dynprof.errors import CaptureError, OwnerError
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
-from dynprof.files.output import make_dir, remove, write_atomic
+from dynprof.files.output import remove, write_atomic
 from dynprof.files.regular import open_regular, read_regular
 from dynprof.journal.journal import LOG_BYTES
 from dynprof.journal.status import Status, load_status

@@ -11,8 +11,9 @@ from dynprof.cli.config_directory import live, owned_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME
-from dynprof.files.output import make_dir
+from dynprof.files.who_may_change import why_not_watched
 from dynprof.plural import counted
 
 
@@ -35,6 +36,8 @@ def init(
 
     Example: dynprof init prof_config --activities CPU,CUDA
     """
+    if why := why_not_watched(directory):
+        fail(why, UNREADABLE)
     try:
         make_dir(directory)
         wrote = write_starter_files(

@@ -14,7 +14,7 @@ import typer
 from dynprof.cli.outcome import UNREADABLE, fail
 from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
-from dynprof.files.output import make_dir
+from dynprof.files.folders import make_dir
 from dynprof.files.who_may_change import why_not_watched
 from dynprof.launch.command_line import command_line, environment
 
@@ -50,7 +50,8 @@ def run(
     """
     check_step_on(step_on)
     try:
-        if why := why_not_watched(config.expanduser()):
+        script = next((word for word in command if word.endswith(".py")), "")
+        if why := why_not_watched(config.expanduser(), script and str(Path(script).absolute())):
             fail(f"{why}; nothing was started", UNREADABLE)
         make_dir(config.expanduser())
         called = command_line(command)

@@ -75,6 +75,8 @@ def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os
     # Few system calls: after each one this thread has to win the GIL back from the training.
     descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
     try:
+        if as_job and path.parent.is_symlink():  # it was none as init() resolved it
+            raise ConfigError([Problem(f"{path.parent} has become a symbolic link.")])
         folders = {path.parent, path.resolve().parent} if follow_symlinks else {path.parent}
         refusal = _why_refused(facts)
         for folder in sorted(folders):

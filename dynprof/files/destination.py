@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.files.file_system import is_remote, kind_of
-from dynprof.files.who_may_change import why_only_listed
+from dynprof.files.who_may_change import may_be_emptied, why_only_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,6 +171,8 @@ def _why_no_folder(path: Path) -> str:
         return f"{nearest} is not a directory"
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"the job may not write in {nearest}"
+    if may_be_emptied(nearest.stat()):
+        return f"every user may rename what is in {nearest}, for lack of chmod +t"
     return ""
 
 

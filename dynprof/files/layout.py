@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dynprof.clock import time
-from dynprof.files.output import PrivateFolder, make_dir
+from dynprof.files.folders import make_dir
+from dynprof.files.output import PrivateFolder
 from dynprof.files.who_may_change import why_only_listed
 
 CONFIG_NAME = "profiler_config.json"

@@ -6,11 +6,11 @@ import contextlib
 import fcntl
 import glob
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from dynprof.clock import time
 from dynprof.files.far_descriptors import opened
+from dynprof.files.output import remove_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def remove_leftovers(
         for pattern in (_UNFINISHED if deep else _IN_SCRIPTS_FOLDERS)
     ]
     found = {path for place in places for pattern in patterns for path in _matches(place, pattern)}
-    return [path for path in sorted(found) if _is_left(path, now_s) and _remove(path)]
+    return [path for path in sorted(found) if _is_left(path, now_s) and remove_private(path)]
 
 
 def _matches(place: Path, pattern: str) -> list[Path]:
@@ -123,8 +123,3 @@ def _is_left(folder: Path, now_s: float) -> bool:
     with contextlib.suppress(OSError):
         return now_s - folder.lstat().st_mtime >= OLD_S and is_free(folder)
     return False
-
-
-def _remove(folder: Path) -> bool:
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()

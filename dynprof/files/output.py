@@ -21,55 +21,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from dynprof.files.far_descriptors import opened
+from dynprof.files.folders import naming, open_folder
 from dynprof.files.regular import descriptor_of
-from dynprof.files.who_may_change import is_trusted, trusts_everybody
+from dynprof.files.who_may_change import trusts_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE_MODE = 0o660
 """Permissions of a new file before the umask: private to user and group."""
-DIR_MODE = 0o770
-_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a folder on the way is opened: it need not be readable, and a link is not followed."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_MAX_LINKS = 40  # As Linux counts on one path.
-_MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
+MARK = ".dynprof"
+"""A file in each private folder: what another user renames to its name has none."""
 _PIECE = 1 << 20
 _ROOT = 0
-
-
-@contextlib.contextmanager
-def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
-    """Give the descriptor of a folder, for the ``dir_fd`` of :mod:`os`.
-
-    Links on the way are followed where their owner is this process's user or root, in a folder
-    that nobody else may write in.
-
-    Args:
-        path: The folder.
-        make: Make what is missing, private to user and group. Of a folder that is there in one
-            which every user may write, as ``/tmp``, the owner must be this process's user.
-
-    Raises:
-        OSError: It cannot be opened or made, or another user could have put a link in its way.
-    """
-    descriptor = _walk(path, make=make)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def make_dir(path: Path) -> None:
-    """Make a folder and its parents where they are missing, as :func:`open_folder` does.
-
-    Raises:
-        OSError: As :func:`open_folder` does.
-    """
-    os.close(_walk(path, make=True))
 
 
 @contextlib.contextmanager
@@ -89,7 +55,7 @@ def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     with _placed(path, mode) as (file, folder, temporary):
         yield file
         file.close()
-        with _naming(path):
+        with naming(path):
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -116,7 +82,7 @@ def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
         file.write(content.encode())
         file.close()
         ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
-        with _naming(path):
+        with naming(path):
             try:
                 os.link(temporary, path.name, **ends, follow_symlinks=False)
             except FileExistsError:
@@ -157,7 +123,7 @@ def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     if follow_symlinks:
         return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
-    with open_folder(path.parent) as folder, _naming(path):
+    with open_folder(path.parent) as folder, naming(path):
         descriptor, facts = descriptor_of(path.name, flags, FILE_MODE, folder=folder)
         if facts.st_nlink > 1:
             os.close(descriptor)
@@ -173,7 +139,7 @@ def rename(old: Path, new: Path) -> None:
     Raises:
         OSError: It cannot be renamed.
     """
-    with open_folder(old.parent) as here, open_folder(new.parent) as there, _naming(new):
+    with open_folder(old.parent) as here, open_folder(new.parent) as there, naming(new):
         os.replace(old.name, new.name, src_dir_fd=here, dst_dir_fd=there)
 
 
@@ -183,7 +149,7 @@ def remove(path: Path) -> None:
     Raises:
         OSError: It cannot be removed.
     """
-    with open_folder(path.parent) as folder, _naming(path):
+    with open_folder(path.parent) as folder, naming(path):
         os.unlink(path.name, dir_fd=folder)
 
 
@@ -203,25 +169,26 @@ class PrivateFolder:
 
     def __init__(self, place: Path) -> None:
         self.place, self._is_removed = place, False
-        with open_folder(place.parent) as folder, _naming(place):
+        with open_folder(place.parent) as folder, naming(place):
             os.mkdir(place.name, 0o700, dir_fd=folder)
             self._descriptor = opened(place.name, _FOLDER, folder=folder)
-        with contextlib.ExitStack() as failed:
+        with contextlib.ExitStack() as failed, naming(place):
             failed.callback(os.close, self._descriptor)
             self.path = self._checked()
+            self.create(MARK).close()
             failed.pop_all()
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _checked(self) -> Path:
-        facts = os.fstat(self._descriptor)
-        is_private = facts.st_uid in (os.geteuid(), _ROOT) and not facts.st_mode & _OTHERS_WRITE
-        if not (is_private or trusts_everybody()):
+        """Return what leads there, unless another folder has taken its place since it was made."""
+        others = os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor
+        if others or not (_is_private(self._descriptor) or trusts_everybody()):
             text = "it was made for this user alone, and others may write there"
-            raise PermissionError(errno.EPERM, text, str(self.place))
+            raise PermissionError(errno.EPERM, text)
         path = Path(f"/proc/self/fd/{self._descriptor}")
         with contextlib.suppress(OSError):
-            if os.path.samestat(path.stat(), facts):
+            if os.path.samestat(path.stat(), os.fstat(self._descriptor)):
                 return path
         return self.place  # without /proc
 
@@ -235,7 +202,7 @@ class PrivateFolder:
         Raises:
             OSError: It is not there, or cannot be moved.
         """
-        with open_folder(target.parent) as folder, _naming(target):
+        with open_folder(target.parent) as folder, naming(target):
             _make_private(name, self._descriptor)
             try:
                 os.replace(name, target.name, src_dir_fd=self._descriptor, dst_dir_fd=folder)
@@ -256,19 +223,52 @@ class PrivateFolder:
             return
         self._is_removed = True
         with contextlib.suppress(OSError):  # another process removes what is left
-            self._clear()
+            _clear(self._descriptor)
+            _remove_empty(self.place, self._descriptor)
         if not is_in_use:
             os.close(self._descriptor)
 
-    def _clear(self) -> None:
-        with os.scandir(self._descriptor) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(self.path / entry.name, ignore_errors=True)
-                else:
-                    os.unlink(entry.name, dir_fd=self._descriptor)
-        with open_folder(self.place.parent) as folder:
-            os.rmdir(self.place.name, dir_fd=folder)
+
+def remove_private(place: Path) -> bool:
+    """Remove a private folder that a killed process left behind; return whether that was done.
+
+    Nothing is removed where it is no such folder of this user's: another user may give any folder
+    its name.
+    """
+    with contextlib.suppress(OSError), open_folder(place.parent) as folder:
+        descriptor = opened(place.name, _FOLDER, folder=folder)
+        try:
+            if _is_private(descriptor) and _is_there(MARK, descriptor):
+                _clear(descriptor)
+                _remove_empty(place, descriptor)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _is_private(folder: int) -> bool:
+    facts = os.fstat(folder)
+    return facts.st_uid in (os.geteuid(), _ROOT) and stat.S_IMODE(facts.st_mode) & 0o777 == 0o700
+
+
+def _clear(folder: int) -> None:
+    """Remove what is in a private folder, the mark at last."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name == MARK)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(f"/proc/self/fd/{folder}/{entry.name}", ignore_errors=True)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
+
+
+def _remove_empty(place: Path, folder: int) -> None:
+    """Remove a folder, unless another one has its name by now."""
+    with open_folder(place.parent) as above:
+        named = os.stat(place.name, dir_fd=above, follow_symlinks=False)
+        if os.path.samestat(named, os.fstat(folder)):
+            os.rmdir(place.name, dir_fd=above)
 
 
 def _make_private(name: str, folder: int) -> None:
@@ -287,7 +287,7 @@ def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]
     """Give a new file without a lasting name, its folder, and its name; remove it at the end."""
     with open_folder(path.parent) as folder:
         temporary = f".{secrets.token_hex(8)}.tmp"
-        with _naming(path):
+        with naming(path):
             descriptor = opened(temporary, _NEW, FILE_MODE if mode is None else mode, folder=folder)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
@@ -305,96 +305,3 @@ def _is_there(name: str, folder: int) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _walk(path: Path, *, make: bool) -> int:
-    """Open a folder; where it is to be made, try again if a folder vanishes on the way."""
-    with _naming(path):
-        for _ in range(_MAX_TRIES if make else 0):
-            with contextlib.suppress(FileNotFoundError):
-                return _walked(path, make=True)
-        return _walked(path, make=make)
-
-
-def _walked(path: Path, *, make: bool) -> int:
-    """Open a folder component by component."""
-    here, parts = _begin(os.path.normpath(path))
-    links = 0
-    while parts:
-        name = parts.pop()
-        try:
-            below = _step(name, here, make=make)
-        except NotADirectoryError:
-            links += 1
-            below, more = _begin(_followed(name, here, links), here)
-            parts += more
-        finally:
-            os.close(here)
-        here = below
-    return here
-
-
-def _step(name: str, here: int, *, make: bool) -> int:
-    try:
-        below = os.open(name, _ON_THE_WAY, dir_fd=here)
-    except FileNotFoundError:
-        if not make:
-            raise
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, DIR_MODE, dir_fd=here)
-        below = os.open(name, _ON_THE_WAY, dir_fd=here)
-    owner = os.fstat(below).st_uid
-    if make and os.fstat(here).st_mode & stat.S_IWOTH and not is_trusted(owner):
-        os.close(below)
-        text = f"{name} belongs to uid {owner}, in a folder that every user may write"
-        raise PermissionError(errno.EPERM, text)
-    return below
-
-
-def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
-    """Return where a way begins, and its components from the last to the first."""
-    start = "/" if path.startswith("/") else "."
-    descriptor = os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
-    return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
-
-
-def _followed(name: str, folder: int, links: int) -> str:
-    """Return what a link leads to.
-
-    Raises:
-        OSError: It is no link, another user could have made it, or there are too many.
-    """
-    if links > _MAX_LINKS:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if not stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if why := why_not_followed(name, folder):
-        raise OSError(errno.ELOOP, f"{name} is a symbolic link, and {why}; use the folder itself")
-    return os.path.normpath(os.readlink(name, dir_fd=folder))
-
-
-def why_not_followed(name: str, folder: int) -> str:
-    """Return why a link is not followed: who else could have made it; empty where it may be."""
-    mine = (os.geteuid(), _ROOT)
-    link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
-    if link.st_uid not in mine:
-        return f"it belongs to uid {link.st_uid}"
-    if holder.st_uid not in mine:
-        return f"its folder belongs to uid {holder.st_uid}"
-    if holder.st_mode & _OTHERS_WRITE and not holder.st_mode & stat.S_ISVTX:
-        return "other users may write in its folder"
-    return ""
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Have an error name the whole path, not a component of it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:  # a signal handler's
-            raise
-        if error.filename2 is not None:  # cannot be taken off again
-            raise type(error)(error.errno, error.strerror, str(path)) from None
-        error.filename = str(path)
-        raise

@@ -13,6 +13,7 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO
 
 from dynprof.files.far_descriptors import opened
+from dynprof.files.folders import naming, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,34 +147,23 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
 
     Args:
         path: The file.
-        linked_folder: Its folder may be a link of this user's or root's, as that of log and status
-            where a job allows it.
+        linked_folder: Its folder may be a link that no other user could have made, as that of log
+            and status where a job allows it.
 
     Returns:
         A descriptor for reading, and what the system says of the file.
 
     Raises:
-        NotRegularError: Something else stands there, or the file of another user.
+        NotRegularError: Something else is in its place, or the file of another user.
         OSError: It cannot be opened.
     """
-    follows = linked_folder and is_trusted_link(path.parent)
-    try:
-        folder = opened(path.parent, _HOLDER if follows else _HOLDER | _NO_LINK)
-    except NotADirectoryError:
-        if path.parent.is_symlink():
-            raise NotRegularError(errno.ELOOP, _LINKED, str(path.parent)) from None
-        raise
-    try:
+    if not linked_folder and path.parent.is_symlink():
+        raise NotRegularError(errno.ELOOP, _LINKED, str(path.parent))
+    with open_folder(path.parent) as folder, naming(path):
         descriptor, facts = descriptor_of(path.name, folder=folder)
         if why := why_foreign(facts, os.fstat(folder)):
             os.close(descriptor)
-            raise NotRegularError(errno.EPERM, f"it {why}, and its folder does not", str(path))
-    except OSError as error:
-        if error.errno is not None:  # else it is of a signal handler
-            error.filename = str(path)
-        raise
-    finally:
-        os.close(folder)
+            raise NotRegularError(errno.EPERM, f"it {why}, and its folder does not")
     return descriptor, facts
 
 
@@ -189,9 +179,11 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading bytes; a link is none.
 
     Raises:
-        OSError: It cannot be opened, or something else stands there.
+        OSError: It cannot be opened, something else is in its place, or another user could have
+            put a link in its way.
     """
-    return open(descriptor_of(path)[0], "rb")  # noqa: PTH123
+    with open_folder(path.parent) as folder, naming(path):
+        return open(descriptor_of(path.name, folder=folder)[0], "rb")  # noqa: PTH123
 
 
 def open_inside(path: Path, *, linked_folder: bool = False) -> BinaryIO:

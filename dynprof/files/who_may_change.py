@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import grp
 import os
 import pwd
 import stat
@@ -14,7 +15,6 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 TRUST_UIDS = "DYNPROF_TRUST_UIDS"
 """Names the variable with users whose folders are as good as this user's own: 1000,1001, or *."""
-OR_TRUST = f"or, as in a container of one user, trust others with this one's rights: {TRUST_UIDS}"
 _EVERYBODY = "*"
 _UNKNOWN = 65534
 """The owner that Linux shows where a user namespace has no number for the real one."""
@@ -59,15 +59,24 @@ def why_only_listed(config: Path, said_in: Path | None, *, listed_only: bool) ->
     return f"{others}; the job's owner may allow it, {how}" if others else ""
 
 
-def who_else_may_replace(directory: Path) -> str:
+def who_else_may_replace(directory: Path, script: str = "") -> str:
     """Say which other user owns a directory, or can put another one in its place.
 
     As sshd's StrictModes, but that a group may write: the owner has chosen it. Links on the way
     count as folders do. What does not exist yet belongs to nobody else.
 
+    Args:
+        directory: The directory.
+        script: The script whose owner decides what the job does; left out, that of this process.
+
     Returns:
         Empty where only this process's user, root and groups that they chose can, else a clause.
     """
+    return _first_other(directory, script or _script())[0]
+
+
+def _first_other(directory: Path, script: str) -> tuple[str, str]:
+    """Return who else can replace a directory, in words, and whom to trust if that is meant."""
     path, real = directory.absolute(), Path(os.path.realpath(directory))
     for place in dict.fromkeys((path, *path.parents, real, *real.parents)):
         try:
@@ -75,21 +84,30 @@ def who_else_may_replace(directory: Path) -> str:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return f"it is not known who owns {place} ({error.strerror})"
-        is_above = place not in (path, real)
-        if not (is_trusted(facts.st_uid) or (is_above and _has_no_number(facts.st_uid))):
-            owner, user = _user_name(facts.st_uid), _user_name(os.geteuid())
-            return f"{place} belongs to {owner}, not to {user}"
+            return f"it is not known who owns {place} ({error.strerror})", ""
+        owner, is_above = facts.st_uid, place not in (path, real)
+        is_ours = is_trusted(owner) or owner in _owners_of(script)
+        if not (is_ours or (is_above and has_no_number(owner))):
+            text = f"{place} belongs to {_user_name(owner)}, not to {_user_name(os.geteuid())}"
+            return text, str(owner)
         if is_above and may_be_emptied(facts):
-            return f"every user may rename what is in {place}, for lack of chmod +t"
-    return ""
+            return f"every user may rename what is in {place}, for lack of chmod +t", "'*'"
+    return "", ""
 
 
-def why_not_watched(directory: Path) -> str:
+def why_not_watched(directory: Path, script: str = "") -> str:
     """Say why a config in a directory would be another user's to replace, and what to do."""
-    why = who_else_may_replace(directory)
+    why, whom = _first_other(directory, script or _script())
+    if not why:
+        return ""
     advice = "use a directory of this user's own, e.g. mkdir -m 700 ~/prof_config"
-    return f"{directory} is not safe to watch: {why}; {advice}, {OR_TRUST}" if why else ""
+    return f"{directory} is not safe to watch: {why}; {advice}{or_trust(whom)}"
+
+
+def or_trust(whom: str) -> str:
+    """Return, for the end of an advice, how to trust a user; nothing where that does not help."""
+    how = f", or trust that user with this one's rights, as in a container: {TRUST_UIDS}={whom}"
+    return how if whom else ""
 
 
 def is_trusted(uid: int) -> bool:
@@ -126,15 +144,39 @@ def trusts_everybody() -> bool:
 
 
 def _script() -> str:
-    return str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    """Return the script of this process, also before it has begun; empty where it has none."""
+    begun = getattr(sys.modules.get("__main__"), "__file__", None)
+    if begun:
+        return str(begun)
+    typed = iter(sys.orig_argv[1:])
+    for word in typed:
+        if word in ("-X", "-W"):
+            next(typed, None)
+        elif word in ("-c", "-m", "-"):
+            return ""
+        elif not word.startswith("-"):
+            return os.path.abspath(word)  # noqa: PTH100 - as it was typed
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def is_private_group(gid: int, uid: int) -> bool:
+    """Return whether a group is the one that many systems give each user: no other member."""
+    try:
+        user, group = pwd.getpwuid(uid).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
 
 
 @functools.lru_cache(maxsize=8)
 def _owners_of(script: str) -> frozenset[int]:
     """Return who owns a script and the folders above it; nobody where there is none."""
-    path = Path(os.path.realpath(script)) if script else None
-    found = set()
-    for place in (path, *path.parents) if path else ():
+    path, found = Path(script), set()
+    if not (path.is_absolute() and path.is_file()):  # such as "<stdin>"
+        return frozenset()
+    path = path.resolve()
+    for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             found.add(place.stat().st_uid)
     return frozenset(found)
@@ -159,7 +201,7 @@ def _user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _has_no_number(uid: int) -> bool:
+def has_no_number(uid: int) -> bool:
     """Return whether the owner is outside of this user namespace, as the host's root may be.
 
     So it is in a container that a user starts without root's help and that maps this user alone:

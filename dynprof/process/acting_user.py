@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import OwnerError
-from dynprof.files.who_may_change import OR_TRUST, is_trusted_by_name, trusts_everybody
+from dynprof.files.who_may_change import is_trusted_by_name, or_trust, trusts_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,4 +228,4 @@ def _check_readable(path: Path, user: User) -> None:
     if not readable:
         text = f"{path} cannot be read by {user}, as whom dynprof acts: {user.place} is that user's"
         text = f"{text}. A path of root's must be root's from end to end"
-        raise OwnerError(f"{text}, {OR_TRUST}")
+        raise OwnerError(f"{text}{or_trust(str(user.uid))}")

@@ -11,11 +11,8 @@ This file is also the script that such an interpreter runs.
 
 from __future__ import annotations
 
-import contextlib
-import grp
 import json
 import os
-import pwd
 import runpy
 import signal
 import stat
@@ -70,7 +67,10 @@ def others_may_write(place: str | Path) -> bool:
 
     A group with the name of the owner, as many systems give each user, has no other members.
     """
-    from dynprof.files.who_may_change import who_else_may_replace  # not where this is the script
+    from dynprof.files.who_may_change import (  # not where this is the script
+        is_private_group,
+        who_else_may_replace,
+    )
 
     path = Path(os.path.realpath(place))
     try:
@@ -80,18 +80,11 @@ def others_may_write(place: str | Path) -> bool:
     if facts_of[path].st_mode & stat.S_IWOTH:
         return True
     by_group = (
-        _a_group_may_write(facts)
+        facts.st_mode & stat.S_IWGRP and not is_private_group(facts.st_gid, facts.st_uid)
         for one, facts in facts_of.items()
         if one == path or not facts.st_mode & stat.S_ISVTX  # which keeps what is in it apart
     )
     return any(by_group) or bool(who_else_may_replace(Path(place)))
-
-
-def _a_group_may_write(folder: os.stat_result) -> bool:
-    with contextlib.suppress(KeyError):
-        own = pwd.getpwuid(folder.st_uid).pw_name == grp.getgrgid(folder.st_gid).gr_name
-        return bool(folder.st_mode & stat.S_IWGRP) and not own
-    return bool(folder.st_mode & stat.S_IWGRP)
 
 
 def _home(name: str) -> str:

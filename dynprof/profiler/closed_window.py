@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import BackendError
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import trace_stem
-from dynprof.files.output import PrivateFolder, make_dir, whole
+from dynprof.files.output import PrivateFolder, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.output import by_library, make_dir
+from dynprof.files.folders import make_dir
+from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_an
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.clock import time
 from dynprof.errors import CaptureError
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import Layout
-from dynprof.files.output import make_dir
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script

@@ -20,8 +20,8 @@ from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import is_url, parted, why_no_destination
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME, Layout
-from dynprof.files.output import make_dir
 from dynprof.files.who_may_change import why_not_watched
 from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.rank import SCRIPT, Rank, find_rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from dynprof.files.output import make_dir
+from dynprof.files.folders import make_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ from dynprof.config import editing
 from dynprof.files.below import skipped_below
 from dynprof.files.layout import Layout, host_name
 from dynprof.files.leftovers import OLD_S
+from dynprof.files.output import MARK
 from tests import processes
 from tests.fake_job import Job
 from tests.integration.commands import dynprof
@@ -202,7 +203,8 @@ def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
     host = host_name()
     planted = plant(root / f".{host}_1.rank0.recording", kind)
     behind = root / f".{host}_2.rank0.recording"
-    behind.mkdir()
+    behind.mkdir(mode=0o700)
+    (behind / MARK).touch()
     (behind / "half.json").write_text("[")
     long_ago_s = time.time() - 10 * OLD_S
     for path in (planted, behind):
@@ -210,7 +212,7 @@ def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
     with RunningJob(tmp_path, LOOP) as job:
         wait_for("the leftover to go", lambda: None if behind.exists() else True)
         job.when("training", lambda status: status.state == "idle")
-    assert os.path.lexists(planted) == (kind != "directory")  # an empty one is a leftover
+    assert os.path.lexists(planted)
 
 
 def test_a_lock_that_somebody_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.files.leftovers import OLD_S, occupied, remove_leftovers
+from dynprof.files.output import MARK
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return a folder of unfinished work; captures are also put together in a folder apart."""
     path: Path = tmp_path / request.param
     path.mkdir(parents=True)
+    path.chmod(0o700)
+    (path / MARK).touch()
     (path / "half.json").write_text("[")
     return path
 
@@ -94,3 +97,11 @@ def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
     (tmp_path / ".h_1.rank0.recording").symlink_to(tmp_path / "victim")
     assert remove_leftovers((tmp_path,), "h", LATER_S) == []
     assert (tmp_path / "victim").is_dir()
+
+
+@pytest.mark.parametrize("change", ["mode", "mark"])
+def test_what_a_member_gives_such_a_name_stays(tmp_path: Path, folder: Path, change: str) -> None:
+    """Another user may rename a folder of the job's user, but not mark it or change its mode."""
+    folder.chmod(0o750) if change == "mode" else (folder / MARK).unlink()
+    assert remove_leftovers((tmp_path,), "h", LATER_S) == []
+    assert (folder / "half.json").exists()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dynprof.files import output
+from dynprof.files.far_descriptors import opened
+from dynprof.files.folders import make_dir
 from dynprof.files.output import (
     PrivateFolder,
     by_library,
-    make_dir,
     open_to_append,
     rename,
     whole,
@@ -60,18 +62,26 @@ def test_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [False, True])
-def test_swapped_temporary_file_is_not_written(tmp_path: Path, make: bool) -> None:
-    """The content goes to the file that was created, not to what has its name by then."""
+def test_swapped_temporary_file_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: bool
+) -> None:
+    """The content goes to the file that was created, not to what has its name a moment later."""
     (tmp_path / "victim").write_text("mine")
-    with whole(tmp_path / "a") as file:
-        (temporary,) = tmp_path.glob(".*.tmp")
-        temporary.unlink()
+    (tmp_path / "victim").chmod(0o600)
+
+    def create_and_swap(name: str, flags: int, mode: int, *, folder: int) -> int:
+        created = opened(name, flags, mode, folder=folder)
+        (tmp_path / name).unlink()
         if make:
-            temporary.symlink_to(tmp_path / "victim")
+            (tmp_path / name).symlink_to(tmp_path / "victim")
         else:
-            os.link(tmp_path / "victim", temporary)
-        file.write(b"content")
+            os.link(tmp_path / "victim", tmp_path / name)
+        return created
+
+    monkeypatch.setattr(output, "opened", create_and_swap)
+    write_atomic(tmp_path / "a", "content", mode=0o644)
     assert (tmp_path / "victim").read_text() == "mine"
+    assert stat.S_IMODE((tmp_path / "victim").stat().st_mode) == 0o600
 
 
 def test_folder_moved_during_a_write_gets_the_file(tmp_path: Path) -> None:
@@ -105,7 +115,7 @@ def test_loop_of_links_is_an_error(tmp_path: Path) -> None:
 
 def test_link_that_others_could_have_made_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o770)
+    (tmp_path / "shared").chmod(0o777)
     (tmp_path / "shared" / "link").symlink_to(tmp_path)
     with pytest.raises(OSError, match="link is a symbolic link, and other users may write in its"):
         write_atomic(tmp_path / "shared" / "link" / "a", "content")
@@ -186,6 +196,28 @@ def test_private_folder_is_reached_whatever_has_its_name(tmp_path: Path) -> None
     private.give("trace", tmp_path / "trace")
     assert (tmp_path / "trace").read_text() == "events"
     assert stat.S_IMODE((tmp_path / "trace").stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("swapped", [0o755, 0o700])
+def test_folder_put_in_the_place_of_a_private_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: int
+) -> None:
+    """A group member exchanges the two in between: nothing in the other one is removed."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "weights").touch()
+    (tmp_path / "checkpoints").chmod(swapped)
+    made = os.mkdir
+
+    def exchange(name: str, mode: int, *, dir_fd: int) -> None:
+        made(name, mode, dir_fd=dir_fd)
+        if name == ".saving":
+            (tmp_path / ".saving").rename(tmp_path / "private")
+            (tmp_path / "checkpoints").rename(tmp_path / ".saving")
+
+    monkeypatch.setattr(os, "mkdir", exchange)
+    with pytest.raises(PermissionError, match="others may write there"):
+        PrivateFolder(tmp_path / ".saving")
+    assert (tmp_path / ".saving" / "weights").exists()
 
 
 def test_private_folder_goes_with_all_in_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ WRITING = {
 """Functions and methods that create, fill or rename what a path names."""
 ALLOWED = {
     "files/output.py": "it is that module",
+    "files/folders.py": "makes folders by descriptor",
     "analysis/ranks/parquet.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
     "analysis/runs/worker.py": "its own standard streams",

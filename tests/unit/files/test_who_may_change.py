@@ -177,7 +177,7 @@ def test_users_that_the_environment_names_are_trusted(
 ) -> None:
     MALLORY.own(folder.parent)
     with ALICE.acting():
-        assert why_not_watched(folder).endswith("with this one's rights: DYNPROF_TRUST_UIDS")
+        assert why_not_watched(folder).endswith(": DYNPROF_TRUST_UIDS=61002")
     monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5, 61002")
     assert replaced_by(folder) == ""
     monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5,mallory")

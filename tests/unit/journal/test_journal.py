@@ -148,7 +148,7 @@ def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     office, elsewhere = Office(tmp_path / "root"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "root").mkdir()
-    (tmp_path / "root").chmod(0o770)
+    (tmp_path / "root").chmod(0o777)
 
     def swap(_: Layout, path: Path) -> None:
         if path == office.layout.log.parent and not path.is_symlink():
