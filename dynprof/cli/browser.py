@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LEADING_THERE = (
     '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-    '<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">dynprof view</a>\n'
+    '<meta http-equiv="refresh" content="0;url={address}"><a href="{address}">dynprof view</a>\n'
 )
 
 

@@ -6,17 +6,21 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+import webbrowser
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, IncompleteRead
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.cli.browser import opened_in_private
 from dynprof.cli.view import Server, serve
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
@@ -27,7 +31,6 @@ from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_pytho
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from http.client import HTTPMessage
-    from pathlib import Path
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
 TEXT = json.dumps({"traceEvents": [EVENT]})
@@ -199,10 +202,32 @@ def test_no_capture_is_said(tmp_path: Path) -> None:
     assert (done.returncode, "holds no trace" in done.stderr) == (2, True)
 
 
+def test_the_browser_gets_the_address_in_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user can read a command line: it names a file that this user alone can read."""
+    pages: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", pages.append)
+    with opened_in_private("http://127.0.0.1:1/secret/#!/?url=a&b"):
+        page = Path(urllib.parse.urlparse(pages[0]).path)
+        assert "secret" not in pages[0]
+        assert 'url=http://127.0.0.1:1/secret/#!/?url=a&amp;b"' in page.read_text()
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+    assert not page.parent.exists()
+
+
 @needs_browser
-def test_a_browser_opens_the_trace(tmp_path: Path, viewer: Process) -> None:
+def test_a_browser_opens_the_trace(
+    tmp_path: Path, viewer: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Perfetto's page reads the trace and shows it, with no other host to be reached."""
-    page = address(viewer)
+    pages: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", pages.append)
+    with opened_in_private(address(viewer)):
+        shows_the_trace(tmp_path, pages[0])
+
+
+def shows_the_trace(tmp_path: Path, page: str) -> None:
+    """Wait until a browser that was given a page shows the trace."""
     browser = start(
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
          "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",

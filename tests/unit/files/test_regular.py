@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config.file_reading import read_source
-from dynprof.files.regular import NotRegularError, descriptor_inside, read_inside, read_regular
+from dynprof.files.regular import (
+    NotRegularError,
+    descriptor_inside,
+    open_inside,
+    open_regular,
+    read_inside,
+    read_regular,
+)
 from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
@@ -78,3 +85,18 @@ def test_a_folder_need_not_be_listed_to_read_a_file_in_it(tmp_path: Path) -> Non
         os.close(descriptor_inside(tmp_path / "file")[0])
     finally:
         tmp_path.chmod(0o755)
+
+
+@as_root
+def test_a_trace_is_not_read_through_a_folder_that_was_exchanged(tmp_path: Path) -> None:
+    """Another user put a link in the place of its folder, or of one above, since it was found."""
+    (tmp_path / "private" / "step_1").mkdir(parents=True)
+    (tmp_path / "private" / "step_1" / "a.trace.json").write_text("secret")
+    (tmp_path / "shared").mkdir()
+    for name, target in (("step_1", "private/step_1"), ("job", "private")):
+        (tmp_path / "shared" / name).symlink_to(tmp_path / target)
+        MALLORY.own(tmp_path / "shared" / name)
+    for found in ("step_1/a.trace.json", "job/step_1/a.trace.json"):
+        for read in (open_regular, open_inside):
+            with pytest.raises(OSError, match="is a symbolic link"):
+                read(tmp_path / "shared" / found)
