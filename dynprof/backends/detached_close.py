@@ -7,8 +7,10 @@ off itself, in some 20 microseconds, and another thread turns it into a trace.
 
 The functions, all in ``libtorch_cpu.so``, and what they return:
 
-- ``ProfilerStateBase::get(bool) -> ProfilerStateBase*``, ``pop(bool) -> std::shared_ptr``,
-  ``push(std::shared_ptr&&)``, ``removeCallback()``: the profiler state of a thread, or of all;
+- ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
+  ``removeCallback()``: the profiler state of a thread, or of all;
+- ``get(bool) -> ProfilerStateBase*`` up to torch 2.13, ``getGlobal() -> std::shared_ptr`` from 2.14
+  on: the state of all threads, which stays theirs;
 - ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
 - ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 _STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
 _RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
 _SYMBOLS = {
-    "get": f"{_STATE}3getEb",
     "pop": f"{_STATE}3popEb",
     "push": f"{_STATE}4pushEOSt10shared_ptrIS2_E",
     "remove_callback": f"{_STATE}14removeCallbackEv",
@@ -43,8 +44,8 @@ _SYMBOLS = {
     "save": f"{_RESULT}4saveERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
     "destroy": f"{_RESULT}D1Ev",
 }
-
-
+_GET, _GET_GLOBAL = f"{_STATE}3getEb", f"{_STATE}9getGlobalEv"
+"""What returns the state of all threads; each build of torch exports one of the two."""
 _EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
 _USE_COUNT_AT = 8
 """In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
@@ -84,7 +85,7 @@ class DetachedClose:
         path = library()
         try:
             with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
-            self._get = _function(with_gil, "get", ctypes.c_void_p, ctypes.c_bool)
+            self._state_of_all = _state_of_all(with_gil)
             self._pop = _function(with_gil, "pop", _Returned, ctypes.c_bool)
             self._remove_callback = _function(with_gil, "remove_callback", None, ctypes.c_void_p)
             self._push = _function(without_gil, "push", None, ctypes.c_void_p)
@@ -92,11 +93,10 @@ class DetachedClose:
             self._save = _function(without_gil, "save", None, ctypes.c_void_p, ctypes.c_void_p)
             self._destroy = _function(without_gil, "destroy", None, ctypes.c_void_p)
             runtime = ctypes.CDLL("libstdc++.so.6")
-            self._delete, self._add = runtime["_ZdlPv"], runtime[_EXCHANGE_AND_ADD]
+            self._delete = runtime["_ZdlPv"]
         except (OSError, AttributeError) as error:
             raise BackendError(f"this build of torch lacks what it needs: {error}") from None
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
-        self._add.argtypes, self._add.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
 
     def take_off(self) -> Taken:
         """Take the profiler's state off the calling thread and return it; microseconds.
@@ -118,7 +118,7 @@ class DetachedClose:
         """
         if at_once:
             return Taken(self, self.taken_from(everywhere=True))
-        state = self._get(True)
+        state = self._state_of_all()
         if not state:
             raise BackendError("no profiler state lies on all threads")
         self._remove_callback(state)
@@ -167,8 +167,7 @@ class DetachedClose:
 
     def let_go(self, state: _Returned) -> None:
         """Share a state no more; somebody else still has it."""
-        if state.control_block:
-            self._add(state.control_block + _USE_COUNT_AT, -1)
+        _drop_reference(state)
 
     def collect(self, state: _Returned) -> _Returned:
         """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
@@ -273,16 +272,51 @@ class Taken:
 
 def records_everywhere() -> bool | None:
     """Return whether a profiler of all threads is on; None where that cannot be asked."""
-    get = _get()
-    return bool(get(True)) if get else None
+    state_of_all = _cached_state_of_all()
+    return bool(state_of_all()) if state_of_all else None
 
 
 @functools.cache
-def _get() -> Any:
+def _cached_state_of_all() -> Callable[[], int | None] | None:
     try:
-        return _function(ctypes.PyDLL(str(library())), "get", ctypes.c_void_p, ctypes.c_bool)
+        return _state_of_all(ctypes.PyDLL(str(library())))
     except (OSError, AttributeError):
         return None
+
+
+def _state_of_all(library: Any) -> Callable[[], int | None]:
+    """Return what tells the address of the state that lies on all threads, None where none does.
+
+    Raises:
+        AttributeError: This build of torch has neither function.
+    """
+    if hasattr(library, _GET):
+        get = library[_GET]
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_bool]
+        return functools.partial(get, True)
+    get_global = library[_GET_GLOBAL]
+    get_global.restype, get_global.argtypes = _Returned, []
+
+    def address() -> int | None:
+        state: _Returned = get_global()
+        _drop_reference(state)
+        pointer: int | None = state.pointer
+        return pointer
+
+    return address
+
+
+def _drop_reference(state: _Returned) -> None:
+    """Share a state no more that somebody else still has: it is not destroyed."""
+    if state.control_block:
+        _exchange_and_add()(state.control_block + _USE_COUNT_AT, -1)
+
+
+@functools.cache
+def _exchange_and_add() -> Any:
+    function = ctypes.CDLL("libstdc++.so.6")[_EXCHANGE_AND_ADD]
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    return function
 
 
 def library() -> Path:
