@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import shutil
 import tempfile
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,22 +86,18 @@ def connection() -> DuckDBPyConnection:
     """Return a database in memory that takes one processor and asks nothing of the network."""
     import duckdb
 
+    private = tempfile.mkdtemp(prefix="dynprof-")
     database = duckdb.connect(
         config={
             "threads": 1,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "temp_directory": _spill_folder().name,  # else .tmp where one works
+            "temp_directory": private,  # else one that is open to all, where the command works
         }
     )
+    weakref.finalize(database, shutil.rmtree, private, ignore_errors=True)
     database.execute("SET enable_progress_bar = false")
     return database
-
-
-@functools.cache
-def _spill_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a private folder that goes with this process; DuckDB's own would be open to all."""
-    return tempfile.TemporaryDirectory(prefix="dynprof-")
 
 
 def _typed(columns: Columns) -> str:

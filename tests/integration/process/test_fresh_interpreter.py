@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.analysis.ranks import parquet
 from dynprof.analysis.ranks.parquet import connection
 from dynprof.process import fresh_interpreter
 from dynprof.process.child_environment import environment
@@ -117,16 +116,16 @@ def test_what_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    parquet._spill_folder.cache_clear()
     with connection() as database:
         database.execute("SET memory_limit = '40MB'")
         database.execute("CREATE TABLE t AS SELECT n, hash(n) AS h FROM range(6_000_000) r(n)")
         assert database.execute("SELECT count(*) FROM t").fetchone() == (6_000_000,)
-        assert list((tmp_path / "temporary").glob("*/*"))
+        (private,) = (tmp_path / "temporary").iterdir()
+        assert list(private.iterdir())
+        assert private.stat().st_mode & 0o777 == 0o700
+    del database
     assert list((tmp_path / "work").iterdir()) == []
-    (private,) = (tmp_path / "temporary").iterdir()
-    assert (list(private.iterdir()), private.stat().st_mode & 0o777) == ([], 0o700)
-    parquet._spill_folder.cache_clear()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 PROBE = """
