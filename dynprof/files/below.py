@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.files.destination import MOST_PARTS
 from dynprof.files.layout import INFO_DIR, LOG_DIR, STATUS_DIR
 from dynprof.files.regular import is_trusted_link, why_foreign, why_not_read
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 UNFINISHED = (".saving", ".recording")
 """How the hidden folders end in which processes put captures together."""
+DEEPEST = MOST_PARTS + 8
+"""How many folders deep commands look: Python 3.11 raises RecursionError below some 1,000.
+
+Captures lie up to five folders below ``prof_dir``."""
 _READ = re.compile(
     rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/rank_.*\.json|"
     rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
@@ -55,7 +60,8 @@ def may_be_read(path: Path) -> bool:
 def skipped_below(folder: Path) -> list[str]:
     """Return what commands would read in a folder, and do not, each with the reason.
 
-    These are links, files of users with no say in the folder that holds them, and what is no file.
+    These are links, files of users with no say in the folder that holds them, what is no file, and
+    folders that lie too deep.
     """
     found = list[str]()
     if not isinstance(folder, Path):  # behind one of fsspec's file systems
@@ -72,6 +78,11 @@ def skipped_below(folder: Path) -> list[str]:
                 why = why_not_read(path.lstat(), path.parent.stat())
                 found += [f"{path} {why}"] if why else []
         folders[:] = [name for name in kept if not _is_unfinished(name)]
+        if _is_deepest(Path(place), folder):
+            found += [
+                f"{Path(place, name)} is more than {DEEPEST} folders deep" for name in folders
+            ]
+            folders.clear()
     return found
 
 
@@ -87,12 +98,18 @@ def folders_below(folder: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
-    if not isinstance(folder, Path):  # behind one of fsspec's file systems
-        yield from folder.walk()
-        return
-    for place, folders, names in os.walk(folder):
-        folders[:] = _parted(Path(place), folders)[0]
-        yield Path(place), folders, names
+    here = isinstance(folder, Path)  # else behind one of fsspec's file systems
+    for found, folders, names in os.walk(folder) if here else folder.walk():
+        place = Path(found) if here else found
+        if here:
+            folders[:] = _parted(place, folders)[0]
+        if _is_deepest(place, folder):
+            folders.clear()
+        yield place, folders, names
+
+
+def _is_deepest(place: Path, top: Path) -> bool:
+    return len(place.parts) - len(top.parts) >= DEEPEST
 
 
 def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:

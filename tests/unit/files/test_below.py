@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from dynprof.analysis.runs.newest import newest_window
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, folders_below, skipped_below, written_s
+from dynprof.files.below import DEEPEST, files_below, folders_below, skipped_below, written_s
 from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
@@ -80,6 +82,22 @@ def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     assert list(files_below(folder)) == []
     assert sorted(skipped_below(folder)) == sorted(f"{link} is a symbolic link" for link in links)
     assert traces_in(links[0]) == traces_in(links[2]) == [there]
+
+
+def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
+    """Python 3.11 ends with RecursionError in folders that are nested a thousand deep."""
+    deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
+    top = os.open(deepest.parent, os.O_RDONLY)
+    for _ in range(1500):  # their whole path is longer than the system takes
+        os.mkdir("b", dir_fd=top)
+        above, top = top, os.open("b", os.O_RDONLY, dir_fd=top)
+        os.close(above)
+    os.close(top)
+    assert list(files_below(tmp_path)) == [deepest]
+    assert len(list(folders_below(tmp_path))) == DEEPEST + 1
+    too_deep = f"{deepest.parent / 'b'} is more than {DEEPEST} folders deep"
+    assert skipped_below(tmp_path) == [too_deep]
+    subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # shutil.rmtree fails as well
 
 
 @as_root
