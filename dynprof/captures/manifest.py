@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.output import write_atomic
 from dynprof.files.record_values import check_values
 from dynprof.files.regular import read_inside, read_regular
@@ -243,7 +243,7 @@ def why(error: OSError | ValueError) -> str:
 
     A link in the record's place may lead to any file.
     """
-    return str(error).partition("\n")[0]
+    return reason(error).partition("\n")[0]
 
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:

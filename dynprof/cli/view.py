@@ -25,7 +25,7 @@ from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.clock import time
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.regular import NotRegularError, open_inside
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def view(
         text = f"{error.filename} is not served: {error.strerror}"
         fail(f"{text}; copy the trace to a folder of yours", UNREADABLE)
     except OSError as error:
-        fail(f"{trace} cannot be served on port {port}: {error}", UNREADABLE)
+        fail(f"{trace} cannot be served on port {port}: {reason(error)}", UNREADABLE)
     address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.layout import host_name, pid_namespace
 from dynprof.files.record_values import check_values
 from dynprof.files.regular import read_inside
@@ -232,8 +232,8 @@ def load_status(path: Path) -> Status:
         status = status_reader().validate_json(read_inside(path, MAX_BYTES, linked_folder=True))
         check_values(status)
     except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CaptureError(f"{path} is not a status file: {reason}") from None
+        why = reason(error).partition("\n")[0]
+        raise CaptureError(f"{path} is not a status file: {why}") from None
     return status
 
 

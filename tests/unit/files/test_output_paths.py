@@ -17,6 +17,7 @@ ALLOWED = {
     "files/output.py": "it is that module",
     "analysis/ranks/parquet.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
+    "analysis/runs/window_report.py": "a private temporary folder",
     "analysis/runs/worker.py": "its own standard streams",
     "attach/attaching.py": "a private temporary folder",
     "attach/injected.py": "the same, in a process that has not loaded dynprof yet",
