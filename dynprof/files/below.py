@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.files.destination import MOST_PARTS
-from dynprof.files.layout import INFO_DIR, LOG_DIR, STATUS_DIR
+from dynprof.files.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
 from dynprof.files.regular import is_trusted_link, why_foreign, why_not_read
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _READ = re.compile(
 """Files that commands read where they find them, by the names of folder and file."""
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that would be looked into, were they no links."""
+_MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
 _ROOT = 0
 
 
@@ -68,7 +69,8 @@ def skipped_below(folder: Path) -> list[str]:
         return found
     for place, folders, names in os.walk(folder):
         kept, of_others = _parted(Path(place), folders)
-        found += [f"{path} {why}" for path, why in of_others.items()]
+        # Nothing in there is a capture; a group member's report is no reason to warn.
+        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _MADE]
         above = Path(place).name
         read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
         links = [name for name in kept if _ENTERED.fullmatch(name)]

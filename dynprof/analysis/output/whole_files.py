@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from dynprof.files.layout import ANALYSIS_DIR
 from dynprof.files.output import make_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDER = "analysis"
+FOLDER = ANALYSIS_DIR
 """Beside a trace; what is made from it lies there, in a folder of the trace's name."""
 
 

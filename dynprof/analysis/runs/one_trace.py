@@ -28,13 +28,13 @@ from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
-from dynprof.files.layout import INFO_DIR, trace_stem
+from dynprof.files.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, trace_stem
 from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-OUTPUT = "ASCEND_PROFILER_OUTPUT"
+OUTPUT = VENDORS_ANALYSIS_DIR
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
 OPERATORS, VIEWS, MEMORY, RANK = "operators", "views", "memory", "rank"

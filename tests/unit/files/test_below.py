@@ -108,6 +108,8 @@ def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: 
     roots = made(tmp_path / "job/root.trace.json")
     ALICE.own(mine.parent, mine)
     MALLORY.own(theirs, inside.parent, inside)
+    for name in ("analysis", "ASCEND_PROFILER_OUTPUT"):  # reports of a group member
+        MALLORY.own(made(tmp_path / "job" / name / "report.html").parent)
     assert sorted(files_below(tmp_path)) == sorted([mine, roots])
     uid = MALLORY.uid
     named = {f"{path} belongs to uid {uid}" for path in (theirs, inside.parent)}
