@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,11 +94,32 @@ class SessionError(DynprofError):
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception in words; its class only where we did not raise it on purpose."""
+    """Return an exception in words.
+
+    An error of the system is its path and reason; the class of another one is named where we did
+    not raise it on purpose.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{where}{reason(error)}"
     text = str(error)
     if text and isinstance(error, DynprofError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, without path and number where it is one of the system."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[:1].lower() + error.strerror[1:]
+    return str(error)
+
+
+def why_not_written(error: OSError) -> str:
+    """Say why a file was not written; what the user may not write is named as that."""
+    if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)} cannot be written by this user"
+    return describe(error)
 
 
 def failed_at_it(error: Exception) -> str:

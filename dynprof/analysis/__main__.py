@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dynprof.analysis.runs.one_trace import analyse_trace, draw_memory
 from dynprof.analysis.runs.remote_files import located, place_of
-from dynprof.errors import DynprofError
+from dynprof.errors import DynprofError, describe
 from dynprof.process.file_size_limit import in_words, limit_file_size
 
 
@@ -44,7 +44,7 @@ def _analyse(named: str, only: str | None) -> str:
             for made in draw_memory(trace) if only else analyse_trace(trace):
                 print(place.deliver(made))
     except (DynprofError, OSError) as error:
-        return in_words(error, str(error))
+        return in_words(error, describe(error))
     return ""
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.output import write_atomic
+from dynprof.files.record_values import check_values
 from dynprof.files.regular import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
@@ -230,17 +231,19 @@ def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
         CaptureError: The file is not there, larger, or not a manifest.
     """
     try:
-        return Manifest.model_validate_json(_bytes_of(path, most_bytes))
-    except (OSError, ValidationError) as error:
+        manifest = Manifest.model_validate_json(_bytes_of(path, most_bytes))
+        check_values(manifest)
+    except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not the manifest of a capture: {why(error)}") from None
+    return manifest
 
 
-def why(error: OSError | ValidationError) -> str:
+def why(error: OSError | ValueError) -> str:
     """Return why a record cannot be read, with nothing of the file: not even keys, as pydantic has.
 
     A link in the record's place may lead to any file.
     """
-    return str(error).partition("\n")[0]
+    return reason(error).partition("\n")[0]
 
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
 from dynprof.files.output import write_atomic
+from dynprof.files.record_values import check_values
 from dynprof.files.regular import read_inside
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def load_window_record(path: Path) -> WindowRecord:
         CaptureError: The file is not there or no such record.
     """
     try:
-        return WindowRecord.model_validate_json(read_inside(path, MOST_BYTES))
-    except (OSError, ValidationError) as error:
+        record = WindowRecord.model_validate_json(read_inside(path, MOST_BYTES))
+        check_values(record)
+    except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not the record of a window: {why(error)}") from None
+    return record

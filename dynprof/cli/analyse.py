@@ -12,7 +12,7 @@ from dynprof.cli.config_directory import owned
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.progress import waiting
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.plural import counted
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def analyse(
         traces = traces_in(there)
         outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
     except (CaptureError, OSError) as error:
-        fail(str(error), UNREADABLE)
+        fail(describe(error), UNREADABLE)
     if types:
         for reason in [one for one in outcome.left_out if one[1] == NOT_ASKED_FOR]:
             del outcome.left_out[reason]  # of the config, in whose place stands the option

@@ -20,7 +20,7 @@ import typer
 from dynprof.captures.manifest import load_manifest
 from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
-from dynprof.errors import CaptureError, OwnerError
+from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.files.output import remove, write_atomic
@@ -73,7 +73,7 @@ def demo(
             path = _play_operator(root, job)
         facts = json.loads(job.communicate()[0]) | _idle_cost()
     except (TimeoutError, CaptureError, OSError, json.JSONDecodeError) as error:
-        typer.echo(f"The demo failed: {error}", err=True)
+        typer.echo(f"The demo failed: {describe(error)}", err=True)
         raise typer.Exit(1) from None
     _tell(root, path, facts)
 

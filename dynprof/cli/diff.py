@@ -14,7 +14,7 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
 from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.difference import Growth
@@ -67,7 +67,7 @@ def diff(
         with waiting("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:
-        fail(str(error), UNREADABLE)
+        fail(describe(error), UNREADABLE)
     one, other = compared.one, compared.other
     for why in compared.passed_over:
         say(f"passed over: {why}", err=True)

@@ -12,7 +12,7 @@ from dynprof.cli.config_directory import Captures
 from dynprof.cli.newest_window import newest_window
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.progress import waiting
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, why_not_written
 
 
 def merge(
@@ -42,8 +42,11 @@ def merge(
         path = newest_window(path)
         with waiting("merging"):
             made = merged(path, ranks, output)
-    except (CaptureError, OSError) as error:
+    except CaptureError as error:
         fail(str(error), UNREADABLE)
+    except OSError as error:
+        hint = "" if output else "; --output names another place"
+        fail(f"{why_not_written(error)}{hint}", UNREADABLE)
     say(made.path)
     for line in made.words:
         say(line, err=True)

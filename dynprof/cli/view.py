@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.server
 import importlib.util
+import io
 import mimetypes
 import os
+import re
 import secrets
+import socket
+import threading
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +24,8 @@ from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
-from dynprof.errors import CaptureError
+from dynprof.clock import time
+from dynprof.errors import CaptureError, reason
 from dynprof.files.regular import NotRegularError, open_inside
 
 if TYPE_CHECKING:
@@ -31,7 +36,12 @@ TOKEN_BYTES = 16
 """Of the random part of the address: more than a user of this machine can guess."""
 PATIENCE_S = 60.0
 """How long the server waits for a connection to go on; a browser that reads a trace may pause."""
+HEAD_S, HEAD_BYTES = 10.0, 16 << 10
+"""The time and size of a request with its headers; a browser sends 1 KB at once."""
+MOST_STRANGERS = 16
+"""Connections that have not shown the token; a browser opens six."""
 _AT_ONCE = 1 << 20
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -73,7 +83,7 @@ def view(
         text = f"{error.filename} is not served: {error.strerror}"
         fail(f"{text}; copy the trace to a folder of yours", UNREADABLE)
     except OSError as error:
-        fail(f"{trace} cannot be served on port {port}: {error}", UNREADABLE)
+        fail(f"{trace} cannot be served on port {port}: {reason(error)}", UNREADABLE)
     address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     try:
@@ -141,6 +151,9 @@ class Server(http.server.ThreadingHTTPServer):
             DNS rebinding, is addressed otherwise.
     """
 
+    request_queue_size = 128
+    """Connections that the system accepts ahead; of those beyond, each try takes a second."""
+
     def __init__(self, port: int, file: BinaryIO, name: str, files: dict[str, Path]) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -148,6 +161,29 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.hosts = (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
         self._file = file
+        self._strangers: dict[Any, None] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection; end the oldest of too many that have not shown the token."""
+        with self._one_at_a_time:
+            if len(self._strangers) >= MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._strangers[request] = None
+        super().process_request(request, client_address)
+
+    def keep(self, request: Any) -> None:
+        """Count a connection no longer: it has shown the token, or ends."""
+        with self._one_at_a_time:
+            self._strangers.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self.keep(request)
+        super().shutdown_request(request)
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[int | None]:
@@ -179,6 +215,32 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: Server
     timeout = PATIENCE_S
 
+    def handle(self) -> None:
+        """Answer one request; its head is read in bounded time and memory before it is parsed."""
+        self.close_connection = True
+        head = self._head()
+        if len(head) > HEAD_BYTES:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return
+        self.rfile = io.BytesIO(head)
+        self.handle_one_request()
+
+    def _head(self) -> bytes:
+        """Return the request line and headers; nothing where they do not come in time."""
+        head, deadline_s = b"", time.monotonic() + HEAD_S
+        while len(head) <= HEAD_BYTES and not _HEAD_END.search(head):
+            self.connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+            try:
+                piece = self.connection.recv(HEAD_BYTES)
+            except OSError:  # out of time, or reset
+                piece = b""
+            if not piece:
+                return b""
+            head += piece
+        self.connection.settimeout(self.timeout)
+        return head
+
     def do_GET(self) -> None:
         """Answer with a file."""
         self._answer()
@@ -194,6 +256,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         token, _, rest = self.path.partition("?")[0].removeprefix("/").partition("/")
         path = urllib.parse.unquote(rest)
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
+        if known:
+            self.server.keep(self.request)
         with self.server.opened(path) if known else contextlib.nullcontext() as descriptor:
             if descriptor is None:
                 self.send_error(HTTPStatus.NOT_FOUND)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.clock import time
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
-from dynprof.errors import ConfigError
+from dynprof.errors import ConfigError, Problem
 from dynprof.files.output import whole
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.config.file_reading import Source
-    from dynprof.errors import Problem
 
 PATIENCE_S = 10.0
 """A command holds the lock for milliseconds."""
@@ -86,6 +85,8 @@ def change(
         ConfigError: The file cannot be used as it is, or not with these changes.
         OSError: It cannot be written.
     """
+    if path.is_symlink():
+        raise ConfigError([Problem(_LINKED)])
     before = read_source(path)
     text = before.raw.decode("utf-8-sig", errors="replace")
     if not _is_object(text) or "\ufffd" in text:
@@ -104,6 +105,12 @@ def change(
         file.write(after)
         _give(file.fileno(), before)
     return after
+
+
+_LINKED = (
+    "the file is a symbolic link, and a command replaces no link; change the file that it leads "
+    "to, or the ConfigMap that is mounted there."
+)
 
 
 def _as_it_stands(

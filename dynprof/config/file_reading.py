@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -64,7 +65,7 @@ def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = Fal
     except OSError as error:
         if came_from_a_signal(error):
             raise
-        raise ConfigError([Problem(_why_not_read(error))]) from None
+        raise ConfigError([Problem(_why_not_read(path, error))]) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])
     whose = facts.st_uid, facts.st_gid, facts.st_mode & 0o777
@@ -91,13 +92,26 @@ def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os
 _TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read."
 
 
-def _why_not_read(error: OSError) -> str:
+def _why_not_read(path: Path, error: OSError) -> str:
     if error.errno == errno.ELOOP:
         text = "the file is a symbolic link, which is not followed; put the file itself here"
         return f"{text}, or let the script say init(follow_symlinks=True)."
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; put a regular file here."
+    if error.errno == errno.EACCES:
+        with contextlib.suppress(OSError):
+            return _why_denied(path.stat())
     return f"the file cannot be read: {os.strerror(error.errno or 0)}."
+
+
+def _why_denied(facts: os.stat_result) -> str:
+    text = f"the file cannot be read by uid {os.geteuid()}: it belongs to uid {facts.st_uid}"
+    mode = stat.S_IMODE(facts.st_mode)
+    shared = facts.st_gid in (os.getegid(), *os.getgroups())
+    how = "chmod g+r" if shared else f"chgrp with a group of uid {os.geteuid()}, then chmod g+r"
+    if facts.st_uid == os.geteuid():
+        how = "chmod u+r"
+    return f"{text}, gid {facts.st_gid}, and has mode {mode:04o}; run {how} on it."
 
 
 def _why_refused(facts: os.stat_result) -> str | None:

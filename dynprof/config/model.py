@@ -20,7 +20,7 @@ from dynprof.config.ranks import CHOSEN, RankSet
 from dynprof.config.section import Section
 from dynprof.config.storage import StorageConfig
 from dynprof.errors import Problem
-from dynprof.files.destination import is_url, why_no_destination
+from dynprof.files.destination import is_url, why_no_destination, why_too_deep
 
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]
@@ -281,6 +281,8 @@ def _misplaced(config: ProfilerConfig) -> list[Problem]:
         if path.startswith("~"):
             text = "the ~ of a shell means nothing here; write the whole path."
             problems.append(Problem(text, pointer))
+        if why := why_too_deep(path):
+            problems.append(Problem(f"this path is {why}; write a shorter one.", pointer))
     if is_url(scratch_dir):
         text = "captures are put together on the machine's own disk; name a directory of it."
         problems.append(Problem(text, "/storage/scratch_dir"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.files.below import files_below
 from dynprof.files.destination import destination
 from dynprof.files.layout import INFO_DIR
+from dynprof.files.who_may_change import is_trusted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,11 +137,14 @@ def delivery_of(config: ProfilerConfig, layout: Layout, rank: Rank) -> Delivery:
 
 
 def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Return the files of a capture in their order: its manifest, which names them, comes last."""
+    """Return the files of a capture in their order: its manifest, which names them, comes last.
+
+    Files that another user put there are not sent: they would arrive as files of the job's user.
+    """
     folder = manifest_path.parent.parent
     trace = [folder / manifest.trace] if manifest.trace else []
     if trace and trace[0].is_dir() and not trace[0].is_symlink():
-        trace = [path for path in sorted(trace[0].rglob("*")) if path.is_file()]
+        trace = [path for path in sorted(files_below(trace[0])) if _is_own(path)]
     files = [*trace, *_beside(manifest_path), manifest_path]
     return tuple(str(file.relative_to(folder)) for file in files)
 
@@ -148,7 +154,16 @@ def _beside(manifest_path: Path) -> list[Path]:
     stem = manifest_path.name.removesuffix(".info.json")
     mine = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
     named = [path for path in sorted(manifest_path.parent.iterdir()) if mine.match(path.name)]
-    return [path for path in named if path != manifest_path and path.is_file()]
+    return [path for path in named if path != manifest_path and _is_own(path)]
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path is a regular file, no link, of this process's user or a trusted one."""
+    try:
+        facts = path.lstat()
+    except OSError:  # it is gone
+        return False
+    return stat.S_ISREG(facts.st_mode) and is_trusted(facts.st_uid)
 
 
 def renamed(file: str, stem: str, other: str) -> str:

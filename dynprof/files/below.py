@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.layout import INFO_DIR, LOG_DIR, STATUS_DIR
+from dynprof.files.destination import MOST_PARTS
+from dynprof.files.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
 from dynprof.files.regular import is_trusted_link, why_foreign, why_not_read
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 UNFINISHED = (".saving", ".recording")
 """How the hidden folders end in which processes put captures together."""
+DEEPEST = MOST_PARTS + 8
+"""How many folders deep commands look: Python 3.11 raises RecursionError below some 1,000.
+
+Captures lie up to five folders below ``prof_dir``."""
 _READ = re.compile(
     rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/rank_.*\.json|"
     rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
@@ -24,6 +29,7 @@ _READ = re.compile(
 """Files that commands read where they find them, by the names of folder and file."""
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that would be looked into, were they no links."""
+_MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
 _ROOT = 0
 
 
@@ -55,14 +61,16 @@ def may_be_read(path: Path) -> bool:
 def skipped_below(folder: Path) -> list[str]:
     """Return what commands would read in a folder, and do not, each with the reason.
 
-    These are links, files of users with no say in the folder that holds them, and what is no file.
+    These are links, files of users with no say in the folder that holds them, what is no file, and
+    folders that lie too deep.
     """
     found = list[str]()
     if not isinstance(folder, Path):  # behind one of fsspec's file systems
         return found
     for place, folders, names in os.walk(folder):
         kept, of_others = _parted(Path(place), folders)
-        found += [f"{path} {why}" for path, why in of_others.items()]
+        # Nothing in there is a capture; a group member's report is no reason to warn.
+        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _MADE]
         above = Path(place).name
         read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
         links = [name for name in kept if _ENTERED.fullmatch(name)]
@@ -72,6 +80,11 @@ def skipped_below(folder: Path) -> list[str]:
                 why = why_not_read(path.lstat(), path.parent.stat())
                 found += [f"{path} {why}"] if why else []
         folders[:] = [name for name in kept if not _is_unfinished(name)]
+        if _is_deepest(Path(place), folder):
+            found += [
+                f"{Path(place, name)} is more than {DEEPEST} folders deep" for name in folders
+            ]
+            folders.clear()
     return found
 
 
@@ -87,12 +100,18 @@ def folders_below(folder: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
-    if not isinstance(folder, Path):  # behind one of fsspec's file systems
-        yield from folder.walk()
-        return
-    for place, folders, names in os.walk(folder):
-        folders[:] = _parted(Path(place), folders)[0]
-        yield Path(place), folders, names
+    here = isinstance(folder, Path)  # else behind one of fsspec's file systems
+    for found, folders, names in os.walk(folder) if here else folder.walk():
+        place = Path(found) if here else found
+        if here:
+            folders[:] = _parted(place, folders)[0]
+        if _is_deepest(place, folder):
+            folders.clear()
+        yield place, folders, names
+
+
+def _is_deepest(place: Path, top: Path) -> bool:
+    return len(place.parts) - len(top.parts) >= DEEPEST
 
 
 def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:

@@ -34,6 +34,9 @@ _CONTAINERS = {"abfs", "abfss", "oci"}
 OUTGOING = "outgoing"
 """Where captures for a URL are put together, beside the config, where nothing else is said."""
 
+MOST_PARTS = 32
+"""Of a path in a config: real ones have about ten names, and commands look only so deep."""
+
 
 @dataclass(frozen=True)
 class Destination:
@@ -115,6 +118,12 @@ def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Desti
 def is_url(text: str) -> bool:
     """Return whether this names a place behind one of fsspec's file systems."""
     return "://" in text
+
+
+def why_too_deep(place: str) -> str:
+    """Say that a path or URL has more names than dynprof makes folders for; else nothing."""
+    parts = len([part for part in place.split("/") if part not in ("", ".")])
+    return f"{parts} folders deep, and {MOST_PARTS} are the most" if parts > MOST_PARTS else ""
 
 
 def placed(root: Path, place: str) -> str:

@@ -24,6 +24,8 @@ LOG_DIR = "log"
 STATUS_DIR = "status"
 INFO_DIR = "info"
 """Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
+ANALYSIS_DIR, VENDORS_ANALYSIS_DIR = "analysis", "ASCEND_PROFILER_OUTPUT"
+"""What is made from traces: next to them, and in the vendor's folder of one."""
 WINDOW_RECORD = "window.json"
 """There too: the record of a window of several ranks."""
 

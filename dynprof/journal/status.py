@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.layout import host_name, pid_namespace
+from dynprof.files.record_values import check_values
 from dynprof.files.regular import read_inside
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
@@ -228,10 +229,12 @@ def load_status(path: Path) -> Status:
         CaptureError: The file is not there or not a status.
     """
     try:
-        return status_reader().validate_json(read_inside(path, MAX_BYTES, linked_folder=True))
+        status = status_reader().validate_json(read_inside(path, MAX_BYTES, linked_folder=True))
+        check_values(status)
     except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CaptureError(f"{path} is not a status file: {reason}") from None
+        why = reason(error).partition("\n")[0]
+        raise CaptureError(f"{path} is not a status file: {why}") from None
+    return status
 
 
 @functools.cache

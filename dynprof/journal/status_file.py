@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.output import remove, write_atomic
 from dynprof.journal.status import Status, load_status
 from dynprof.plural import counted
@@ -42,7 +42,7 @@ class StatusFile:
         except OSError as error:
             if error.strerror != self._trouble:  # its text names a temporary file, ever another
                 self._trouble = error.strerror
-                self._warn(f"the status file cannot be written: {error}")
+                self._warn(f"the status file cannot be written: {reason(error)}")
 
     def remove(self) -> None:
         """Take the file away, if it is still this process's own."""

@@ -64,14 +64,36 @@ def watched_process(pid: int) -> Watched | None:
     if process.uids().real != os.getuid():
         raise psutil.AccessDenied(pid)
     own_id = _id_inside(pid)
-    for opened in process.open_files():
-        path = Path(opened.path)
+    for path in _opened(pid):
         name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
-        if name and int(name["pid"]) == own_id:  # what it forks has its log open as well
+        # What it forks has its log open as well.
+        if name and int(name["pid"]) == own_id and path.is_file():
             directory = path.parent.parent
             command = " ".join(process.cmdline())
             return Watched(pid, command, directory, int(name["rank"]), own_id)
     return None
+
+
+def _opened(pid: int) -> list[Path]:
+    """Return what a process has open, by name; what cannot be looked at is left out.
+
+    ``psutil.Process.open_files()`` denies all of it where the user may not enter the folder of one
+    file, as that of a standard output that root has opened.
+
+    Raises:
+        psutil.AccessDenied: The system keeps the process from this user.
+        psutil.NoSuchProcess: It has ended.
+    """
+    found = []
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+                found.append(entry.readlink())
+    except PermissionError:
+        raise psutil.AccessDenied(pid) from None
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    return found
 
 
 def _id_inside(pid: int) -> int:

@@ -6,11 +6,12 @@ import errno
 from typing import TYPE_CHECKING
 
 from dynprof.files.folders import make_dir
+from dynprof.files.layout import ANALYSIS_DIR
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDER = "analysis"
+FOLDER = ANALYSIS_DIR
 """Beside a trace; what is made from it lies there, in a folder of the trace's name."""
 
 

@@ -24,7 +24,7 @@ from dynprof.analysis.ranks.clocks import (
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.files.regular import open_inside
 from dynprof.plural import counted
 
@@ -127,9 +127,8 @@ class Ranks:
                 self._database.read_parquet(_patterns(chosen)).create(name)
             match(self._database)
         except (duckdb.Error, OSError) as error:
-            raise CaptureError(
-                f"what was made of ranks before cannot be read, analyse them again: {error}"
-            ) from error
+            text = "what was made of ranks before cannot be read, analyse them again"
+            raise CaptureError(f"{text}: {describe(error)}") from error
         self.older = len(files[STEPS]) - len(newest)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)

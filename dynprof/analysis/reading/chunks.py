@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ class TraceFile:
         except Torn as error:
             self.torn = f"{error}, {self.size:,} uncompressed"
         except OSError as error:
-            self.torn = f"the file cannot be read after {self.size:,} bytes: {error}"
+            self.torn = f"the file cannot be read after {self.size:,} bytes: {reason(error)}"
         return b""
 
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:

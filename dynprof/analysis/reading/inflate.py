@@ -7,7 +7,7 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.files.regular import open_regular
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def opened(path: Path) -> Iterator[Readable]:
     try:
         file = open_regular(path)
     except OSError as error:
-        raise CaptureError(f"{path} cannot be read: {error}") from error
+        raise CaptureError(f"{path} cannot be read: {reason(error)}") from error
     with file:
         packed = file.read(2) == _MAGIC
         file.seek(0)

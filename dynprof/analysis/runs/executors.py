@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 from dynprof.process.acting_user import is_acting
 from dynprof.process.child_environment import environment
 from dynprof.process.fresh_interpreter import command
@@ -156,6 +156,6 @@ def dask(scheduler: str) -> Iterator[Executor]:
     try:
         client = Client(**named)
     except (OSError, ValueError) as error:
-        raise CaptureError(f"no Dask scheduler answers at {scheduler}: {error}") from error
+        raise CaptureError(f"no Dask scheduler answers at {scheduler}: {reason(error)}") from error
     with client:
         yield client.get_executor(pure=False)

@@ -35,7 +35,7 @@ from dynprof.analysis.runs.one_trace import (
 )
 from dynprof.analysis.runs.recorded_window import asked_for
 from dynprof.analysis.runs.remote_files import place_of
-from dynprof.errors import DynprofError, describe
+from dynprof.errors import DynprofError, describe, why_not_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -100,7 +100,9 @@ class Outcome:
             if len(traces) > 1:
                 try:
                     self._compare(folder, traces)
-                except (DynprofError, OSError) as error:
+                except OSError as error:
+                    self.problems[folder] = why_not_written(error)
+                except DynprofError as error:
                     self.problems[folder] = describe(error)
 
     def _compare(self, folder: Path, traces: list[Path]) -> None:
@@ -114,12 +116,12 @@ class Outcome:
                 self.verdicts[folder] = ranks.words()
 
 
-def ranks_of(traces: Sequence[Path], place: Place) -> Ranks:
-    """Return the ranks of traces that were analysed, and lie in one place."""
+def ranks_of(traces: Sequence[Path], place: Place, into: Path | None = None) -> Ranks:
+    """Return the ranks of traces of one place, analysed into what :func:`folder_of` names."""
     traces = oldest_first(traces)
     return Ranks(
         {
-            table: [place.fetch(parquet_file(folder_of(trace), table)) for trace in traces]
+            table: [place.fetch(parquet_file(folder_of(trace, into), table)) for trace in traces]
             for table in RANK_TABLES
         },
         asked_for(traces, place),
@@ -161,6 +163,7 @@ def analyse_each(
     executor: AbstractContextManager[Executor] | None = None,
     parts: tuple[str, ...] = PARTS,
     compare: bool = True,
+    into: Path | None = None,
     on_end: Callable[[Path], None] = lambda _: None,
 ) -> Outcome:
     """Make what can be made from each trace.
@@ -172,6 +175,7 @@ def analyse_each(
         executor: What works instead of processes of this machine.
         parts: Which of it.
         compare: Compare the ranks of each folder.
+        into: A folder of this machine for what is made; else next to each trace.
         on_end: Called when one is done.
     """
     outcome = Outcome()
@@ -181,7 +185,7 @@ def analyse_each(
         pending = {
             pool.submit(_analyse_by_two, trace, types)
             if share and _is_large(trace)
-            else pool.submit(_analyse, trace, parts, types): trace
+            else pool.submit(_analyse, trace, parts, types, into=into): trace
             for trace in traces
         }
         for done in as_completed(pending):
@@ -265,6 +269,7 @@ def _analyse(
     parts: Iterable[str],
     types: Collection[str] | None,
     partner: Partner | None = None,
+    into: Path | None = None,
 ) -> _Found:
     found = _Found(trace)
     try:
@@ -272,12 +277,14 @@ def _analyse(
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
             found.torn = " ".join(measured.tear.words())
             for part in parts:
-                for path in write_analysis(measured, types, (part,)):
-                    found.made.append(place.deliver(path))
+                for path in write_analysis(measured, types, (part,), into):
+                    found.made.append(path if into else place.deliver(path))
                 found.ranked |= part == RANK
                 if part == VIEWS:
                     found.left_out = left_out(measured)
             found.database = "db" in (export_types(measured) if types is None else types)
-    except (DynprofError, OSError) as error:
+    except OSError as error:
+        found.problem = why_not_written(error)
+    except DynprofError as error:
         found.problem = describe(error)
     return found

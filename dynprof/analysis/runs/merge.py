@@ -67,25 +67,25 @@ def merge(
     """
     traces = window_below(path)
     folder = window_folder(path, traces)
-    ranks, ready, problems = compared(traces, folder)
-    if len(ranks) < 2:
-        single = f"{path} holds a single rank: dynprof view opens it"
-        raise CaptureError("\n".join((single, *window_words(ready))))
-    chosen = chosen_ranks(ranks, wanted)
-    target = _prepared(output, folder / FOLDER)
-    clocks, meetings = ranks.clocks(), ranks.meet(chosen)
-    pids = itertools.count(STEPS_PID + 1)
-    parts = (
-        MergedRank(
-            ready[ranks.place_of(rank)], rank, place=place, of=len(chosen),
-            ahead_ns=clocks.get(rank, (rank, 0))[1], meetings=meetings(rank),
-            new_pid=lambda: next(pids),
-        )
-        for place, rank in enumerate(chosen)
-    )  # fmt: skip
-    words = _written(target, parts, chosen, on_rank)
-    words += [*clock_words(ranks, chosen), *ranks.steps_apart(), *window_words(ready)]
-    return Merged(target, words, problems)
+    with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
+        if len(ranks) < 2:
+            single = f"{path} holds a single rank: dynprof view opens it"
+            raise CaptureError("\n".join((single, *window_words(ready))))
+        chosen = chosen_ranks(ranks, wanted)
+        target = _prepared(output, folder / FOLDER)
+        clocks, meetings = ranks.clocks(), ranks.meet(chosen)
+        pids = itertools.count(STEPS_PID + 1)
+        parts = (
+            MergedRank(
+                ready[ranks.place_of(rank)], rank, place=place, of=len(chosen),
+                ahead_ns=clocks.get(rank, (rank, 0))[1], meetings=meetings(rank),
+                new_pid=lambda: next(pids),
+            )
+            for place, rank in enumerate(chosen)
+        )  # fmt: skip
+        words = _written(target, parts, chosen, on_rank)
+        words += [*clock_words(ranks, chosen), *ranks.steps_apart(), *window_words(ready)]
+        return Merged(target, words, problems)
 
 
 def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +28,13 @@ from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
-from dynprof.files.layout import INFO_DIR, trace_stem
+from dynprof.files.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, trace_stem
 from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-OUTPUT = "ASCEND_PROFILER_OUTPUT"
+OUTPUT = VENDORS_ANALYSIS_DIR
 """What the vendor calls the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
 OPERATORS, VIEWS, MEMORY, RANK = "operators", "views", "memory", "rank"
@@ -104,7 +106,10 @@ def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[
 
 
 def write_analysis(
-    measured: MeasuredTrace, types: Collection[str] | None, parts: Iterable[str] = PARTS
+    measured: MeasuredTrace,
+    types: Collection[str] | None,
+    parts: Iterable[str] = PARTS,
+    into: Path | None = None,
 ) -> Iterator[Path]:
     """Do the same with a trace that was read.
 
@@ -112,8 +117,9 @@ def write_analysis(
         measured: The trace.
         types: The forms of tables; left out, those that its config asks for.
         parts: Which of it; two processes may share the work on a large trace.
+        into: As :func:`folder_of` takes it.
     """
-    folder = folder_of(measured.path)
+    folder = folder_of(measured.path, into)
     wanted = export_types(measured) if types is None else types
     for part in parts:
         if part != RANK:
@@ -203,9 +209,18 @@ def draw_memory(path: Path) -> Iterator[Path]:
     yield from write_memory_timeline(MeasuredTrace(path).trace, folder, path.name)
 
 
-def folder_of(path: Path) -> Path:
-    """Return where what is made from a trace lies."""
+def folder_of(path: Path, into: Path | None = None) -> Path:
+    """Return where what is made from a trace lies.
+
+    Args:
+        path: The trace.
+        into: A folder instead of the one next to the trace, where this user may not write there.
+    """
     stem = trace_stem(path)
     if path.suffix == ".gz" and path.with_suffix("").exists():  # the same trace, or another one
         stem += ".gz"
-    return path.parent / FOLDER / (stem if stem.strip(".") else "trace")
+    name = stem if stem.strip(".") else "trace"
+    if into is None:
+        return path.parent / FOLDER / name
+    above = hashlib.sha256(os.fsencode(path.parent)).hexdigest()
+    return into / FOLDER / above / name

@@ -14,7 +14,7 @@ from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.files.below import may_be_read
 from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.plural import counted, listed_ranks
@@ -63,7 +63,7 @@ def traces_of(alone: Path) -> list[Path]:
     try:
         words = _words(alone, traces)
     except OSError as error:
-        words = [str(error)]
+        words = [describe(error)]
     raise CaptureError("\n".join((f"{alone} names no capture that is here", *words)))
 
 
@@ -133,7 +133,7 @@ def words_on_others(traces: Sequence[Path]) -> list[str]:
     try:
         return _words(path, traces) if path else []
     except (CaptureError, OSError) as error:
-        return [str(error)]
+        return [describe(error)]
 
 
 def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -20,8 +25,7 @@ from dynprof.files.folders import make_dir
 from dynprof.plural import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from dynprof.analysis.ranks.comparison import Ranks
 
@@ -70,35 +74,54 @@ def _on_one(
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
-    ranks, ready, problems = compared(traces, folder)
-    if len(ranks) < 2:
-        return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
-    measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
-    target = _prepared(output, folder / FOLDER)
-    about = f"what follows is of {ranks.chosen()}"
-    of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
-    words = [*of_ranks, *verdict(measured, ranks)]
-    return Report(write_report(measured, target, ranks), words, problems)
+    with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
+        if len(ranks) < 2:
+            return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
+        measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
+        target = _prepared(output, folder / FOLDER)
+        about = f"what follows is of {ranks.chosen()}"
+        of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
+        words = [*of_ranks, *verdict(measured, ranks)]
+        return Report(write_report(measured, target, ranks), words, problems)
 
 
-def compared(traces: Sequence[Path], folder: Path) -> tuple[Ranks, list[Path], dict[Path, str]]:
+@contextlib.contextmanager
+def compared(
+    traces: Sequence[Path], folder: Path, *, elsewhere: bool
+) -> Iterator[tuple[Ranks, list[Path], dict[Path, str]]]:
     """Compare ranks, after making what they are compared by where it is not there yet.
 
     Args:
         traces: Those of one window.
         folder: The one of the newest.
+        elsewhere: Make it in a temporary folder where this user may not write next to the traces.
 
-    Returns:
+    Yields:
         The ranks, the traces as :meth:`Ranks.place_of` counts them, and why others cannot be read.
 
     Raises:
         CaptureError: None of them can be read.
+        OSError: This user may not write next to any of them.
     """
-    outcome = analyse_each([t for t in traces if not _compared(t)], parts=(RANK,), compare=False)
-    ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
-    if not ready:
-        raise CaptureError(next(iter(outcome.problems.values())))
-    return ranks_of(ready, Place(folder)), ready, outcome.problems
+    missing = [trace for trace in traces if not _compared(trace)]
+    with contextlib.ExitStack() as stack:
+        into = None
+        if elsewhere and not all(map(_is_writable, missing)):
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="dynprof-ranks-"))
+            into, missing = Path(made), list(traces)
+        outcome = analyse_each(missing, parts=(RANK,), compare=False, into=into)
+        ready = oldest_first([trace for trace in traces if trace not in outcome.problems])
+        if not ready and into is None and not any(map(_is_writable, missing)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / FOLDER))
+        if not ready:
+            raise CaptureError(next(iter(outcome.problems.values())))
+        yield ranks_of(ready, Place(folder), into), ready, outcome.problems
+
+
+def _is_writable(trace: Path) -> bool:
+    """Return whether this user may write where what is made from a trace lies."""
+    places = parquet_file(folder_of(trace), RANK_TABLES[0]).parents
+    return os.access(next(place for place in places if place.exists()), os.W_OK | os.X_OK)
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:

@@ -65,6 +65,12 @@ def test_another_process_with_its_number_is_left_alone(
 ) -> None:
     """Whether it got that before the process was looked at, or after; old kernels too."""
     others = []
+
+    def reached(*_: object) -> None:
+        pytest.fail("the other process was written to")
+
+    monkeypatch.setattr(attaching, "write_memory", reached)
+    monkeypatch.setattr("sys.remote_exec", reached, raising=False)  # from Python 3.14 on
     if known_by == "start time":
         monkeypatch.delattr(os, "pidfd_open")
     asked = {"action": "attach", "directory": str(jobs.folder / "watched"), "steps": None}

@@ -111,7 +111,7 @@ def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = dynprof("demo", "--backend", "python", "--dir", str(tmp_path / "file"))
     assert done.returncode == 1
-    assert f"The demo failed: [Errno 20] Not a directory: '{tmp_path}/file" in done.stderr
+    assert f"The demo failed: {tmp_path}/file: not a directory" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,11 +73,21 @@ def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
 @others_run_python
 @pytest.mark.parametrize("command", ["status", "log", "top"])
 def test_files_of_another_user_are_named_and_not_read(shared_tmp: Path, command: str) -> None:
-    """Of one who is neither the owner of the folder nor root nor who runs the command."""
+    """Of one who is neither the owner of the folder nor root nor who runs the command.
+
+    They are such as the command would show if they were the owner's.
+    """
     planted = {"status": "status/rank_0.json", "log": "log/dp_a_1_rank_0.log"}
     path = shared_tmp / planted.get(command, "a.trace.json")
+    event = {"ph": "X", "cat": "cpu_op", "name": SECRET, "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+    content = {
+        "status": json.dumps({"state": "idle", "host": SECRET, "last_error": SECRET}),
+        "log": f"2026-01-31 03:00:00.123 INFO    rank 0  {SECRET}\n",
+        "top": json.dumps({"traceEvents": [event]}),
+    }
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"2026-01-31 03:00:00.123 INFO    rank 0  {SECRET}\n")
+    path.write_text(content[command])
+    assert SECRET in "".join(dynprof(command, shared_tmp)[1:])
     ALICE.own(shared_tmp, path.parent)
     MALLORY.own(path)
     done = ROOT.python(COMMAND, command, shared_tmp)

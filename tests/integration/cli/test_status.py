@@ -14,6 +14,8 @@ import psutil
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.processes import start
+from tests.users import ALICE, CHECKOUT, COMMAND, PACKAGES, PYTHON, as_root, others_run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,3 +108,29 @@ def test_captures_that_nobody_sends_fill_no_screens(tmp_path: Path) -> None:
     assert "so it is with 4 more captures, which --json names" in said
     named = json.loads(dynprof("status", tmp_path, "--json")[1])["left_behind"]
     assert len(named) == 20
+
+
+WATCHING = "import dynprof as dp, time; dp.init('prof_config'); time.sleep(100)"
+
+
+@as_root
+@others_run_python
+def test_a_job_whose_output_lies_in_a_folder_of_roots_is_found(shared_tmp: Path) -> None:
+    """As where a service of root's opens the log of a user's job; the user cannot stat that."""
+    roots, own = shared_tmp / "log", shared_tmp / "own"
+    roots.mkdir(mode=0o700)
+    own.mkdir()
+    ALICE.own(own)
+    named = {"user": ALICE.uid, "group": ALICE.uid, "extra_groups": [], "cwd": own}
+    env = {"PYTHONPATH": f"{CHECKOUT}:{PACKAGES}", "HOME": "/", "PATH": "/usr/bin"}
+    command = [str(PYTHON), "-c", WATCHING]
+    with (
+        (roots / "job.log").open("w") as output,
+        start(command, env=env, stdout=output, stderr=output, **named) as process,
+    ):
+        wait_for("the status", lambda: [*own.glob("prof_config/status/*.json")] or None)
+        done = ALICE.python(COMMAND, "status", "--json")
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)["processes"]
+        assert (found["pid"], found["directory"]) == (process.pid, str(own / "prof_config"))
+        assert "another user" not in ALICE.python(COMMAND, "arm", str(process.pid)).stderr

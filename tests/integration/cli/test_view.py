@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -20,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.cli import view
 from dynprof.cli.browser import opened_in_private
-from dynprof.cli.view import Server, serve
+from dynprof.cli.view import MOST_STRANGERS, Server, serve
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
 from tests.pace import patience_s
@@ -137,6 +140,64 @@ def test_an_answer_says_nothing_of_the_server(served: Server) -> None:
             assert (headers["Referrer-Policy"], headers["Cache-Control"]) == (
                 "no-referrer", "no-store",
             )  # fmt: skip
+
+
+def connected(server: Server, text: bytes) -> socket.socket:
+    """Return a connection on which a part of a request was sent."""
+    connection = socket.create_connection(("127.0.0.1", server.server_port), patience_s())
+    connection.sendall(text)
+    return connection
+
+
+def ends(connection: socket.socket) -> bytes:
+    """Return what comes until the other side ends a connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(1 << 16):
+            found += piece
+    return found
+
+
+def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> None:
+    """The oldest of them end; those with the token stay."""
+    path = f"/{served.token}/{served.trace}"
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(connected(served, b"GET / HTTP/1.1\r\n"))
+            for _ in range(5 * MOST_STRANGERS)
+        ]
+        assert [ends(one) for one in opened[: 4 * MOST_STRANGERS]] == [b""] * 4 * MOST_STRANGERS
+        wait_for("16", lambda: threading.active_count() <= before + MOST_STRANGERS or None)
+        assert answer(served, path)[2].decode() == TEXT
+
+
+def test_a_request_of_a_size_that_no_browser_sends_is_refused(served: Server) -> None:
+    """However many lines it has; the rest of it is not read."""
+    line = b"X-A: " + b"a" * 1000 + b"\r\n"
+    with connected(served, b"GET / HTTP/1.1\r\n" + line * 17) as connection:
+        assert ends(connection).startswith(b"HTTP/1.0 431 ")
+
+
+def test_a_request_that_does_not_end_is_given_up(
+    served: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time counts from the beginning, though a byte come again and again."""
+    monkeypatch.setattr(view, "HEAD_S", 0.3)
+    with connected(served, b"GET / HTTP/1.1\r\n") as connection:
+        connection.settimeout(0.05)
+        until_s = time.monotonic() + patience_s()
+        while time.monotonic() < until_s:
+            try:
+                connection.sendall(b"X")
+                assert connection.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("the connection stays open")
 
 
 def test_head_tells_the_size_alone(served: Server) -> None:

@@ -166,8 +166,8 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
         plant(table, kind)
         text = run(code, tmp_path)
         links = kind in ("device", "link")
-        why = "40] it is a symbolic link" if links else f"22] {KINDS[kind]} stands in the place"
-        assert f"analyse them again: [Errno {why}" in text
+        why = "it is a symbolic link" if links else f"{KINDS[kind]} stands in the place"
+        assert f"analyse them again: {table}: {why}" in text
         table.rename(table.with_name(kind))
 
 

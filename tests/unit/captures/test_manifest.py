@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +24,50 @@ def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('{"backend": 1}')
     with pytest.raises(CaptureError, match="not the manifest"):
         load_manifest(tmp_path / "m.json")
+
+
+ODD = [math.nan, math.inf, -math.inf, 1e300, 1e17, 10**400]
+RECORD = {
+    "dynprof": "0", "leader": "", "world_size": 2, "asked": [0], "ranks": {}, "missing": {},
+    "request": {"number": 1, "edited_at": "", "sha256": "", "config": {"metadata": {"a": 2**63}}},
+    "first": 1, "last": 2, "agreed_ms": 0.5, "complete": True,
+}  # fmt: skip
+MANIFEST = {
+    **{name: RECORD[name] for name in ("dynprof", "request", "world_size", "complete")},
+    "backend": "", "versions": {}, "host": "", "pid": 1, "rank": 0, "activities": [],
+    "steps": {"first": 1, "last": 2, "recorded": 2, "warmup": 0},
+    "opened_at": "", "closed_at": "", "cost": {"open_ms": 0, "close_ms": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("load", "record", "places"),
+    [
+        (load_status, {"state": "idle", "host": ""}, ("heartbeat", "step", "progress")),
+        (load_manifest, MANIFEST, ("trace_bytes", "cost")),
+        (load_window_record, RECORD, ("agreed_ms", "world_size", "asked")),
+    ],
+)
+def test_numbers_that_nothing_can_count_with_make_a_file_unreadable(
+    tmp_path: Path, load: Callable[[Path], object], record: dict[str, object], places: list[str]
+) -> None:
+    """As a text with a NUL character does; a config may hold numbers of any size."""
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(record))
+    load(path)
+    for place, number in itertools.product(places, ODD):
+        whole = {
+            "progress": [1, number],
+            "asked": [number],
+            "cost": {"open_ms": number, "close_ms": 0},
+        }
+        path.write_text(json.dumps({**record, place: whole.get(place, number)}))
+        with pytest.raises(CaptureError, match="is not "):
+            load(path)
+    text = "leader" if "leader" in record else "host"
+    path.write_text(json.dumps({**record, text: "/\0/x"}))
+    with pytest.raises(CaptureError, match="NUL"):
+        load(path)
 
 
 @pytest.mark.parametrize("load", [load_manifest, load_window_record, load_status])

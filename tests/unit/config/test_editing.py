@@ -42,6 +42,19 @@ def test_what_is_wrong_is_named_where_the_file_has_it(
     assert config.read_text() == text
 
 
+def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
+    """As of a ConfigMap; the script may follow links all the same, so advice on it is wrong."""
+    config, target = tmp_path / "profiler_config.json", tmp_path / "real.json"
+    target.write_text("{}")
+    config.symlink_to(target)
+    with pytest.raises(
+        ConfigError, match="change the file that it leads to, or the ConfigMap"
+    ) as e:
+        change(config, {("active",): 3})
+    assert "follow_symlinks" not in str(e.value)
+    assert (config.is_symlink(), target.read_text()) == (True, "{}")
+
+
 @as_root
 def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> None:
     """The file is the member's then; root may save it as well."""

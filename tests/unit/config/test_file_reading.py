@@ -46,6 +46,24 @@ def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
     assert "symbolic link" in refusal(tmp_path / "c.json")
 
 
+@as_root
+@pytest.mark.parametrize(
+    ("group", "how"),
+    [(61100, "run chmod g+r on it"), (61101, f"run chgrp with a group of uid {ALICE.uid}, then")],
+)
+def test_a_config_that_its_owner_keeps_private_is_named_with_its_mode(
+    shared_tmp: Path, group: int, how: str
+) -> None:
+    """As an editor of a group member's leaves it whose umask is 077."""
+    path = shared_tmp / "c.json"
+    path.write_text("{}")
+    path.chmod(0o600)
+    os.chown(path, MALLORY.uid, group)
+    with ALICE.acting(61100):
+        said = refusal(path)
+    assert f"belongs to uid {MALLORY.uid}, gid {group}, and has mode 0600; {how}" in said
+
+
 def test_a_directory(tmp_path: Path) -> None:
     """A directory in the place of the file is refused."""
     assert "a directory stands" in refusal(tmp_path)

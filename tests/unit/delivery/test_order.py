@@ -13,6 +13,7 @@ from dynprof.config import parse_config
 from dynprof.delivery.order import Delivery, Order, delivery_of, renamed
 from dynprof.files.layout import Layout
 from dynprof.process.rank import Rank
+from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +115,26 @@ def test_a_trace_of_several_files_is_sent_with_all_of_them(tmp_path: Path) -> No
         folder / "info/rank_0.info.json", a_manifest("x_ascend_pt")
     )
     assert order.files == ("x_ascend_pt/a/1.bin", "x_ascend_pt/b.json", "info/rank_0.info.json")
+
+
+@as_root
+@pytest.mark.parametrize("trace", ["a.json.gz", "x_ascend_pt"])
+def test_files_that_another_user_planted_next_to_a_capture_are_not_sent(
+    shared_tmp: Path, trace: str
+) -> None:
+    """Nor links, which would keep the capture from arriving at each try."""
+    folder = shared_tmp / FOLDER
+    traced = "x_ascend_pt/a/1.bin" if trace.endswith("pt") else trace
+    mine = [traced, "info/rank_0.stacks", "info/rank_0.info.json"]
+    theirs = ["info/rank_0.note.txt", "x_ascend_pt/a/2.bin", "x_ascend_pt/b/3.bin"]
+    write(folder, *mine, *theirs)
+    for number, place in enumerate(("info/rank_0", "x_ascend_pt/link")):
+        (folder / f"{place}.{number}.link.txt").symlink_to(folder / mine[0])
+    ALICE.own(shared_tmp, *folder.rglob("*"), folder)
+    MALLORY.own(*(folder / name for name in theirs), folder / "x_ascend_pt/b")
+    with ALICE.acting():
+        order = delivery(shared_tmp, prof_dir=URL).order(folder / mine[-1], a_manifest(trace))
+    assert order.files == tuple(mine)
 
 
 def test_a_window_without_a_trace_sends_its_manifest(tmp_path: Path) -> None:

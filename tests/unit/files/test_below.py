@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import pytest
 from dynprof.analysis.runs.newest import newest_window
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, folders_below, skipped_below, written_s
+from dynprof.files.below import DEEPEST, files_below, folders_below, skipped_below, written_s
+from tests.processes import run
 from tests.users import ALICE, MALLORY, as_root
 
 if TYPE_CHECKING:
@@ -82,6 +84,22 @@ def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     assert traces_in(links[0]) == traces_in(links[2]) == [there]
 
 
+def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
+    """Python 3.11 ends with RecursionError in folders that are nested a thousand deep."""
+    deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
+    top = os.open(deepest.parent, os.O_RDONLY)
+    for _ in range(1500):  # their whole path is longer than the system takes
+        os.mkdir("b", dir_fd=top)
+        above, top = top, os.open("b", os.O_RDONLY, dir_fd=top)
+        os.close(above)
+    os.close(top)
+    assert list(files_below(tmp_path)) == [deepest]
+    assert len(list(folders_below(tmp_path))) == DEEPEST + 1
+    too_deep = f"{deepest.parent / 'b'} is more than {DEEPEST} folders deep"
+    assert skipped_below(tmp_path) == [too_deep]
+    assert run(["rm", "-r", tmp_path / "a"]).returncode == 0  # shutil.rmtree fails as well
+
+
 @as_root
 def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     """Neither the folder's owner, root nor the user of the command; their folders as well."""
@@ -90,6 +108,8 @@ def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: 
     roots = made(tmp_path / "job/root.trace.json")
     ALICE.own(mine.parent, mine)
     MALLORY.own(theirs, inside.parent, inside)
+    for name in ("analysis", "ASCEND_PROFILER_OUTPUT"):  # reports of a group member
+        MALLORY.own(made(tmp_path / "job" / name / "report.html").parent)
     assert sorted(files_below(tmp_path)) == sorted([mine, roots])
     uid = MALLORY.uid
     named = {f"{path} belongs to uid {uid}" for path in (theirs, inside.parent)}

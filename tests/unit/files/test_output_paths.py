@@ -18,6 +18,7 @@ ALLOWED = {
     "files/folders.py": "makes folders by descriptor",
     "analysis/ranks/parquet.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
+    "analysis/runs/window_report.py": "a private temporary folder",
     "analysis/runs/worker.py": "its own standard streams",
     "attach/attaching.py": "a private temporary folder",
     "attach/injected.py": "the same, in a process that has not loaded dynprof yet",

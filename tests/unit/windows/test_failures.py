@@ -31,7 +31,7 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
     status = job.session.status()
     assert status.last_capture == before is not None
     assert (status.edits[-1].outcome, status.edits[-1].capture) == ("failed", None)
-    assert "its manifest is missing: OSError: [Errno 28]" in status.edits[-1].text
+    assert "rank_0.info.json: no space left on device" in status.edits[-1].text
     monkeypatch.undo()
     job.step(1100)
     job.session._tick()
@@ -55,7 +55,7 @@ def test_a_window_that_fails_before_it_is_open_is_answered(
     job.step(2)
     answer = job.session.status().edits[-1]
     assert (answer.outcome, job.session.status().state) == ("failed", "idle")
-    assert answer.text == "not opened: OSError: [Errno 24] Too many open files"
+    assert answer.text == "not opened: too many open files"
     assert not job.session._loop.busy
     monkeypatch.undo()
     job.edit(active=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, reason
 
 VARIABLE = "DYNPROF_PEAKS"
 """The environment variable that names a file of more devices, in the form of ``peaks.json``."""
@@ -54,7 +54,9 @@ def _read(table: Path) -> list[Peak]:
     try:
         found = msgspec.json.decode(table.read_bytes(), type=list[Peak])
     except (OSError, msgspec.MsgspecError) as error:
-        raise CaptureError(f"{table}, which {VARIABLE} names, cannot be used: {error}") from error
+        raise CaptureError(
+            f"{table}, which {VARIABLE} names, cannot be used: {reason(error)}"
+        ) from error
     for peak in found:
         if not peak.names or not all(
             0 < one < _ENDLESS for one in (peak.gb_s, *peak.tflops.values())

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 FORMULA = "=cmd|' /C calc'!A0"
 
 
-@pytest.mark.parametrize("text", [FORMULA, "+A1", "-A1,2", "@SUM(A1)", "\tx", "\rx", "-1+1"])
+SIGNS = [FORMULA, "+A1", "-A1,2", "@SUM(A1)", "\tx", "\rx", "-1+1"]
+SPACED = ["\n=1+1", " =1+1", " \r\n @A1", "\u00a0-A1", "\u2028=A1", "\x0b+A1"]
+WIDE = ["\uff1d1+1", "\uff0bA1", "\uff0dA1", " \uff20SUM(A1)"]
+
+
+@pytest.mark.parametrize("text", [*SIGNS, *SPACED, *WIDE])
 def test_a_text_that_a_spreadsheet_would_run_begins_with_an_apostrophe(text: str) -> None:
     """Whatever else is in it."""
     assert next(csv.reader(io.StringIO(cell(text), newline=""))) == [f"'{text}"]
 
 
-@pytest.mark.parametrize("value", [-1, "-12.500", "-1e-05", "+3", 1.5, "aten::mm", "a=b", ""])
+@pytest.mark.parametrize("value", [-1, "-12.500", "-1e-05", "+3", 1.5, "aten::mm", "a=b", "", " a"])
 def test_numbers_and_names_stay_as_they_are(value: object) -> None:
     """Negative numbers as well."""
     assert cell(value) == str(value)

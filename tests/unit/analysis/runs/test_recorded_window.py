@@ -82,9 +82,7 @@ def test_captures_of_another_user_are_left_alone(
     assert named_traces(path) == []
 
 
-@pytest.mark.parametrize(
-    "one", ["/" + "x" * 5000, "relative", "s3://bucket/x", "/dev/zero", "a\0b"]
-)
+@pytest.mark.parametrize("one", ["/" + "x" * 5000, "relative", "s3://bucket/x", "/dev/zero"])
 def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> None:
     """It costs the others nothing."""
     path = record(tmp_path / "w", {1: one}, (1,))

@@ -1,0 +1,60 @@
+"""Commands of a user who may read captures, and not write next to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.rank_traces import write
+from tests.users import ALICE, COMMAND, MALLORY, as_root, others_run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [as_root, others_run_python]
+HINT = "; --output names another place"
+
+
+@pytest.fixture
+def captures(shared_tmp: Path) -> Path:
+    """Return a folder of one user with the traces of two ranks, which others may read."""
+    folder = shared_tmp / "job"
+    folder.mkdir()
+    for rank in range(2):
+        write(folder, rank)
+    ALICE.own(folder, *folder.iterdir())
+    return folder
+
+
+@pytest.mark.parametrize(("command", "name"), [("report", "x.html"), ("merge", "x.json.gz")])
+def test_output_names_a_place_that_a_reader_may_write(
+    captures: Path, shared_tmp: Path, command: str, name: str
+) -> None:
+    """Also for several ranks, whose tables are made next to the traces otherwise."""
+    done = MALLORY.python(COMMAND, command, captures)
+    assert done.returncode == 2
+    assert f"{captures}/analysis cannot be written by this user{HINT}" in done.stderr
+    assert "Errno" not in done.stderr
+    own = shared_tmp / "own"
+    own.mkdir()
+    MALLORY.own(own)
+    done = MALLORY.python(COMMAND, command, captures, "--output", own / name)
+    assert done.returncode == 0, done.stderr
+    assert (own / name).stat().st_size > 0
+    assert not (captures / "analysis").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_analysis_that_a_reader_may_not_write_is_named(captures: Path, ranks: int) -> None:
+    """It has no option for another place; a report on one rank has."""
+    for path in sorted(captures.iterdir())[ranks:]:
+        path.unlink()
+    done = MALLORY.python(COMMAND, "analyse", captures)
+    assert done.returncode == 1
+    assert f"{captures}/analysis/" in done.stderr
+    assert "cannot be written by this user" in done.stderr
+    assert "Errno" not in done.stderr
+    assert HINT not in done.stderr
+    done = MALLORY.python(COMMAND, "report", captures)
+    assert f"cannot be written by this user{HINT}" in done.stderr
