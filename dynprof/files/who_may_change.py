@@ -77,7 +77,7 @@ def who_else_may_replace(directory: Path) -> str:
         except OSError as error:
             return f"it is not known who owns {place} ({error.strerror})"
         is_above = place not in (path, real)
-        if not (is_trusted(facts.st_uid) or (is_above and _has_no_number(facts.st_uid))):
+        if not (is_trusted(facts.st_uid) or (is_above and has_no_number(facts.st_uid))):
             owner, user = _user_name(facts.st_uid), _user_name(os.geteuid())
             return f"{place} belongs to {owner}, not to {user}"
         if is_above and may_be_emptied(facts):
@@ -159,7 +159,7 @@ def _user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _has_no_number(uid: int) -> bool:
+def has_no_number(uid: int) -> bool:
     """Return whether the owner is outside of this user namespace, as the host's root may be.
 
     So it is in a container that a user starts without root's help and that maps this user alone:
