@@ -61,9 +61,9 @@ def speak(path: str) -> None:
 
 def wait(*, stubborn: bool) -> None:
     """Wait for Ctrl-C, and end with code 7, or not."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     print("waits", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    signal.sigwait({signal.SIGINT})
     print("interrupted", flush=True)
     if stubborn:
         signal.pause()
