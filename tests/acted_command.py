@@ -62,7 +62,7 @@ def speak(path: str) -> None:
 def wait(*, stubborn: bool) -> None:
     """Wait for Ctrl-C, and end with code 7, or not."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    print("waits", flush=True)
+    print("waits", os.getpid(), flush=True)
     signal.sigwait({signal.SIGINT})
     print("interrupted", flush=True)
     if stubborn:

@@ -11,6 +11,7 @@ This module is also what the new process runs first.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import runpy
@@ -40,6 +41,7 @@ PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 UNREADABLE = 2
 """The exit code of commands for a path that cannot be read."""
 _ACL = "system.posix_acl_access"
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,7 @@ def _run(here: str, place: str, path: str, module: str, *arguments: str) -> None
         module: The command's module.
         arguments: Its arguments.
     """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)  # where root's process is killed
     user = User.of(os.getuid())
     _check_readable(path, place, user)
     entered = True

@@ -224,6 +224,20 @@ def test_second_ctrl_c_kills_a_process_that_stays(home: Path) -> None:
 
 @as_root
 @others_run_python
+def test_users_process_ends_with_roots(home: Path) -> None:
+    """Also where that is killed, and can pass nothing on."""
+    with subprocess.Popen(
+        command(home, "wait"), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as root:
+        assert root.stdout
+        waiting = os.pidfd_open(int(root.stdout.readline().split()[1]))
+        root.kill()
+        assert select.select([waiting], [], [], PATIENCE_S)[0]
+        os.close(waiting)
+
+
+@as_root
+@others_run_python
 def test_reader_that_has_gone_ends_the_command(home: Path) -> None:
     """As with ``| head``: the user's process learns it from its own pipe."""
     with subprocess.Popen(
