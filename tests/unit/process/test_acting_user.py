@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import pty
@@ -11,18 +12,20 @@ import pwd
 import select
 import signal
 import struct
-import subprocess
+import termios
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.process.acting_user import act_as_owner
+from tests.pace import patience_s
+from tests.processes import MARK, start
 from tests.users import ALICE, CHECKOUT, PACKAGES, PYTHON, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
-PATIENCE_S = 30.0
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": f"{CHECKOUT}:{PACKAGES}",
@@ -75,21 +78,23 @@ class Terminal:
     """A terminal on which root types a command."""
 
     def __init__(self, *arguments: object) -> None:
-        line = command(*arguments)
-        self.pid, self._end = pty.fork()
-        if not self.pid:
-            os.execve(line[0], line, {**ENVIRONMENT, **OF_ROOT})  # noqa: S606
+        self._end, inside = pty.openpty()
+        self._root = start(
+            command(*arguments),
+            env={**ENVIRONMENT, **OF_ROOT},
+            **dict.fromkeys(("stdin", "stdout", "stderr"), inside),
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(inside)
         self.shown = b""
 
-    def read(self, until: bytes = b"") -> bytes:
-        """Return what is shown up to some bytes, or to its end."""
+    def read(self, until: bytes = b"") -> None:
+        """Wait until something is shown, or for the end."""
         with contextlib.suppress(OSError):  # the last process that had it has ended
             while not until or until not in self.shown:
-                if not select.select([self._end], [], [], PATIENCE_S)[0]:
-                    os.kill(self.pid, signal.SIGKILL)
-                    break
+                assert select.select([self._end], [], [], patience_s())[0], self.shown
                 self.shown += os.read(self._end, 4096)
-        return self.shown
 
     def type(self, keys: bytes) -> None:
         """Type something."""
@@ -99,7 +104,7 @@ class Terminal:
         """Return the exit code."""
         self.read()
         os.close(self._end)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._root.wait()
 
 
 def test_ordinary_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +133,16 @@ def test_nothing_of_root_is_left(home: Path) -> None:
     assert facts["ids"] == [[ALICE.uid] * 3, [ALICE.uid] * 3, [ALICE.uid]]
     assert (facts["back"], facts["terminal"], facts["browser"]) == (False, -1, "")
     assert (facts["input"], "/dev/pts" in told) == ("/dev/null", False)
-    assert facts["environment"].pop("COLUMNS")
-    assert facts["environment"] == {
+    environment = facts["environment"]
+    assert environment.pop("COLUMNS")
+    environment.pop(MARK)
+    environment.pop("LC_CTYPE", None)  # Python's own
+    assert environment == {
         "PATH": ENVIRONMENT["PATH"],
         "DYNPROF_DISABLE": "1",
         "HOME": "/",
         "USER": str(ALICE.uid),
         "LOGNAME": str(ALICE.uid),
-        **({"LC_CTYPE": "C.UTF-8"} if "LC_CTYPE" in facts["environment"] else {}),  # Python's own
     }
 
 
@@ -226,13 +233,11 @@ def test_second_ctrl_c_kills_a_process_that_stays(home: Path) -> None:
 @others_run_python
 def test_users_process_ends_with_roots(home: Path) -> None:
     """Also where that is killed, and can pass nothing on."""
-    with subprocess.Popen(
-        command(home, "wait"), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as root:
+    with start(command(home, "wait"), env=ENVIRONMENT) as root:
         assert root.stdout
         waiting = os.pidfd_open(int(root.stdout.readline().split()[1]))
         root.kill()
-        assert select.select([waiting], [], [], PATIENCE_S)[0]
+        assert select.select([waiting], [], [], patience_s())[0]
         os.close(waiting)
 
 
@@ -240,16 +245,12 @@ def test_users_process_ends_with_roots(home: Path) -> None:
 @others_run_python
 def test_reader_that_has_gone_ends_the_command(home: Path) -> None:
     """As with ``| head``: the user's process learns it from its own pipe."""
-    with subprocess.Popen(
-        command(home, "endless"), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as root:
+    with start(command(home, "endless"), env=ENVIRONMENT) as root:
         assert root.stdout
-        assert root.stdout.readline() == b"line\n"
+        assert root.stdout.readline() == "line\n"
         root.stdout.close()
-        try:
-            assert root.wait(PATIENCE_S) == 9
-        finally:
-            root.kill()
+        root.stdout = None
+        assert root.wait() == 9
 
 
 @as_root
