@@ -37,7 +37,7 @@ class Workers(str, Enum):
 
 
 def _owned(context: typer.Context, path: str) -> str:
-    """Return a path or URL; root's command has become the user who owns it on this machine."""
+    """Return a path or URL; root's command is run by the user who owns it on this machine."""
     kind, _, rest = path.rpartition("://")
     if context.resilient_parsing or kind not in ("", "file", "local"):
         return path

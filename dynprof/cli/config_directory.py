@@ -11,10 +11,11 @@ from typing import Annotated
 import psutil
 import typer
 
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say
+from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
 from dynprof.clock import local
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, load_status
 from dynprof.launch.watched_processes import watched_process
 from dynprof.process.acting_user import act_as_owner
@@ -29,13 +30,17 @@ Directory = Annotated[Path, _NAMED]
 MaybeDirectory = Annotated[Path | None, _NAMED]
 
 
-def owned(path: Path) -> Path:
-    """Return a path that was given, after root's command has become the user who owns it.
+def owned(path: Path, named: str = "") -> Path:
+    """Return a path that was given; where root typed the command, its owner runs it instead.
 
     Every command that takes a path calls this before it opens anything.
+
+    Args:
+        path: What was given.
+        named: How the command line names it, where it does so otherwise.
     """
     try:
-        return act_as_owner(path, lambda text: say(text, err=True))
+        return act_as_owner(path, printable, named=named)
     except OwnerError as error:
         fail(str(error), UNREADABLE)
 
@@ -46,8 +51,9 @@ def captures_of(path: Path) -> Path:
     if colon and scheme.isalnum() and not path.exists():
         text = f"{scheme}:// is not read here; dynprof analyse makes report and tables there"
         fail(f"{text}, or copy the captures to this machine", UNREADABLE)
-    named = str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path)
-    return owned(_watched_by(int(path.name)) if named else path)
+    if str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path):
+        return owned(_watched_by(int(path.name)), named=path.name)
+    return owned(path)
 
 
 def owned_argument(context: typer.Context, path: Path) -> Path:

@@ -170,7 +170,8 @@ def _end(_: object, error: BaseException, __: object) -> None:
 if __name__ == "__main__":
     sys.excepthook = _end
     if len(sys.argv) > 2:
-        send_all(act_as_owner(Path(sys.argv[1]), _say), sys.argv[2])
+        mine = act_as_owner(Path(sys.argv[1]), printable, module="dynprof.delivery.__main__")
+        send_all(mine, sys.argv[2])
     else:
         text = sys.stdin.read()
         _end_in_time(Order.from_text(text))

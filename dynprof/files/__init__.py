@@ -7,5 +7,6 @@ capture goes), ``regular`` (opening what others may have put there), ``record_va
 records may hold), ``below`` (what is in a folder in which a job is at work), ``leftovers`` (what a
 killed process left unfinished), ``scratch_dirs`` (where else it may have left something),
 ``far_descriptors`` (descriptors out of a script's way) and ``file_system`` (its kind).
-``who_may_change`` says who else may change a file, or replace a directory.
+``who_may_change`` says who else may change a file, or replace a directory; ``path_owner``, as whom
+root's commands run.
 """

@@ -11,7 +11,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError, reason
-from dynprof.process.acting_user import is_acting
 from dynprof.process.child_environment import environment
 from dynprof.process.fresh_interpreter import command
 
@@ -87,15 +86,12 @@ class Workers(Executor):
         with contextlib.suppress(queue.Empty):
             return self._idle.get_nowait()
         given, self._inherited = self._inherited, None
-        acting = is_acting()  # its user may trace it, and shall not get root's terminal by that
         with given or contextlib.nullcontext():  # closed also where none can be started
             process = subprocess.Popen(
                 command("dynprof.analysis.runs.worker"),
                 env=environment(*self._places),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL if acting else None,
-                start_new_session=acting,
                 pass_fds=(*self._shared, *((given.fileno(),) if given else ())),
             )
         self._all.append(process)

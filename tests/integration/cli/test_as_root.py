@@ -92,6 +92,7 @@ def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: 
     code, output, errors = dynprof(command, link, *second)
     assert code == 2
     assert f"{link} cannot be read by uid {ALICE.uid}" in errors
+    assert f"trust that user with root's rights: DYNPROF_TRUST_UIDS={ALICE.uid}" in errors
     assert MARK not in output + errors
     assert not (home / "analysis").exists()
 
@@ -134,11 +135,14 @@ def test_second_folder_is_read_as_the_owner_of_the_first(home: Path, shared_tmp:
 def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
     home: Path, shared_tmp: Path
 ) -> None:
-    """The user cannot go that way, also where root stands in the private folder."""
+    """The user cannot go that way, also where root stands in the private folder.
+
+    The link has the name of the command.
+    """
     private = shared_tmp / "private"
     private.mkdir(mode=0o700)
-    (private / "link").symlink_to(home)
-    done = ROOT.python(f"import os; os.chdir({str(private)!r}); {COMMAND}", "validate", "link")
+    (private / "validate").symlink_to(home)
+    done = ROOT.python(f"import os; os.chdir({str(private)!r}); {COMMAND}", "validate", "validate")
     assert (done.returncode, f"{home}/profiler_config.json: valid" in done.stdout) == (0, True)
 
 

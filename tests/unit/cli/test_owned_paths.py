@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -16,7 +17,6 @@ from dynprof.errors import OwnerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NO_PATH = {"env", "mstx"}
@@ -49,22 +49,22 @@ def test_command_acts_as_owner_before_it_opens_a_path(
 ) -> None:
     """A new command that takes a path does so too, or stands in one of the lists above."""
 
-    def act(path: Path, _: object) -> NoReturn:
+    def act(path: Path, _: object, **__: object) -> NoReturn:
         assert path == tmp_path
         assert opened == []
-        raise OwnerError("the owner is become here")
+        raise OwnerError("the owner takes over here")
 
     monkeypatch.setattr(config_directory, "act_as_owner", act)
     count = sum(one.param_type_name == "argument" for one in COMMANDS[name].params)
     done = CliRunner().invoke(app, [name, *[str(tmp_path)] * count])
-    assert (done.exit_code, done.output.strip()) == (2, "the owner is become here")
+    assert (done.exit_code, done.output.strip()) == (2, "the owner takes over here")
 
 
 def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other URLs have no owner here."""
     seen: list[Path] = []
 
-    def act(path: Path, _: object) -> Path:
+    def act(path: Path, _: object, **__: object) -> Path:
         seen.append(path)
         return path
 
@@ -94,11 +94,21 @@ def test_process_id_is_no_path_of_the_working_directory(
     assert (done.exit_code, "no process" in done.output) == (2, True)
 
 
-def test_no_browser_is_started_as_another_user(
+def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's command gets the directory: it may not ask root's process."""
+    seen = []
+    monkeypatch.setattr(config_directory, "_watched_by", lambda _: tmp_path)
+    monkeypatch.setattr(config_directory, "act_as_owner", lambda *_, named: seen.append(named))
+    config_directory.captures_of(Path(str(2**22 + 1)))
+    assert seen == [str(2**22 + 1)]
+
+
+def test_lack_of_a_browser_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would have root's terminal and environment."""
-    monkeypatch.setattr(webbrowser, "open", pytest.fail)
-    monkeypatch.setattr(browser, "is_acting", lambda: True)
+    """As in a command that root's process runs as another user."""
+    monkeypatch.setattr(webbrowser, "open", lambda _: False)
     browser.open_page("http://127.0.0.1/")
-    assert "no browser is opened" in capsys.readouterr().err
+    assert "no browser can be opened here" in capsys.readouterr().err
