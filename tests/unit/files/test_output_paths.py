@@ -29,6 +29,7 @@ ALLOWED = {
     "cli/demo.py": "a private temporary folder",
     "demo/idle_cost.py": "a private temporary folder",
     "journal/journal.py": "cuts the log that is open",
+    "process/acting_user.py": "its own standard streams",
     "process/side_process.py": "a file in memory",
     "process/standard_descriptors.py": "/dev/null",
     "process/shared_looks.py": "a folder of /dev/shm that it makes and checks",
