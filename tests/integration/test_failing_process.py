@@ -330,7 +330,7 @@ def test_too_many_open_files_as_a_window_is_to_open(tmp_path: Path) -> None:
         wait_for("the window", lambda: "not opened: " in job.log() or None)
         (tmp_path / "few").unlink()
         status = job.answer(1, "failed")
-        assert "Too many open files" in next(one.text for one in status.edits if one.number == 1)
+        assert "too many open files" in next(one.text for one in status.edits if one.number == 1)
         job.edit(active=2, start_step=0)
         job.when("the next one", lambda status: status.edits[-1].outcome == "saved")
         job.ends_unharmed()

@@ -115,7 +115,7 @@ def test_output_goes_where_the_owner_may_write(home: Path, shared_tmp: Path) -> 
     code, _, errors = dynprof("report", home / "a.trace.json", "--output", shared_tmp / "out.html")
     assert code == 2
     assert f"acting as uid {ALICE.uid}" in errors
-    assert f"Permission denied: '{shared_tmp}" in errors
+    assert f"{shared_tmp}/out.html cannot be written by this user" in errors
     assert not (shared_tmp / "out.html").exists()
 
 
@@ -149,7 +149,7 @@ def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) 
     ALICE.own(*home.rglob("*"))
     refused = ROOT.python(SEND, folder, home / "link" / "sent")
     assert refused.stderr.startswith(f"acting as uid {ALICE.uid}, who owns {home}\n")
-    assert (refused.returncode, "Permission denied" in refused.stderr) == (1, True)
+    assert (refused.returncode, "permission denied" in refused.stderr) == (1, True)
     assert ROOT.python(SEND, folder, home / "sent").returncode == 0
     assert (home / "sent/info/rank_0.info.json").is_file()
     assert owners(home) == {ALICE.uid}
