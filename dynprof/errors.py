@@ -119,7 +119,7 @@ def why_not_written(error: OSError) -> str:
     """Say why a file was not written; what the user may not write is named as that."""
     if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be written by this user"
-    return describe(error)
+    return describe(error) if error.strerror else str(error)
 
 
 def failed_at_it(error: Exception) -> str:

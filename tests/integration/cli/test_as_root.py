@@ -153,7 +153,7 @@ def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) 
     ALICE.own(*home.rglob("*"))
     refused = ROOT.python(SEND, folder, home / "link" / "sent")
     assert refused.stderr.startswith(f"acting as uid {ALICE.uid}, who owns {home}\n")
-    assert (refused.returncode, "ermission denied" in refused.stderr) == (1, True)
+    assert (refused.returncode, "permission denied" in refused.stderr) == (1, True)
     assert ROOT.python(SEND, folder, home / "sent").returncode == 0
     assert (home / "sent/info/rank_0.info.json").is_file()
     assert owners(home) == {ALICE.uid}
