@@ -172,10 +172,9 @@ def is_private_group(gid: int, uid: int) -> bool:
 @functools.lru_cache(maxsize=8)
 def _owners_of(script: str) -> frozenset[int]:
     """Return who owns a script and the folders above it; nobody where there is none."""
-    path, found = Path(script), set()
-    if not (path.is_absolute() and path.is_file()):  # such as "<stdin>"
-        return frozenset()
-    path = path.resolve()
+    path, found = Path(os.path.realpath(script)), set()
+    if not (os.path.isabs(script) and os.path.isfile(path)):  # noqa: PTH113, PTH117 - raise nothing
+        return frozenset()  # such as "<stdin>"
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             found.add(place.stat().st_uid)

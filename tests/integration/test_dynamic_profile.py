@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests import processes
+from tests.users import ALICE, others_run_python
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
 
 def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -162,18 +162,16 @@ def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int
     assert (left, state) == ("1 {'MainThread'}", "idle")
 
 
-def test_a_directory_that_may_not_be_written() -> None:
-    """A user without the right to write learns that from ``init()``."""
-    script = """
-        import os, dynprof.session.startup
-        os.mkdir("d", 0o555)
-        if os.geteuid() == 0:
-            os.setgid(65534); os.setuid(65534)
-        dp.init("d")
-        """
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        done = run(Path(folder), script)
+@others_run_python
+def test_a_directory_that_may_not_be_written(shared_tmp: Path) -> None:
+    """A user without the right to write learns that from ``init()``; root has it everywhere."""
+    folder = shared_tmp / "d"
+    folder.mkdir(mode=0o555)
+    if os.geteuid() == 0:
+        ALICE.own(folder)
+        done = ALICE.python("import sys, dynprof as dp; dp.init(sys.argv[1])", folder)
+    else:
+        done = run(shared_tmp, 'dp.init("d")')
     assert done.returncode == 1
     assert "cannot be read and written by this user" in done.stderr
 

@@ -209,6 +209,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
     script = """
     import signal
     from dynprof.files import leftovers
+    from dynprof.files.output import PrivateFolder
     leftovers.OLD_S = 0  # what is younger than a minute may be in the making
     with profile(
         experimental_config=_ExperimentalConfig(record_op_args=True),
@@ -219,7 +220,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
         prof.step()
         work()
         if KILLED:
-            Path("log/info/.HOST_1.rank0.x.saving").mkdir()
+            PrivateFolder(Path("log/info/.HOST_1.rank0.x.saving"))
             os.kill(os.getpid(), signal.SIGKILL)
     """
     script = script.replace("HOST", host_name())

@@ -167,7 +167,7 @@ def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.Monkey
     script.touch()
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     assert replaced_by(folder) == ""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", os.__file__, raising=False)
     assert replaced_by(folder) == f"{folder.parent} belongs to uid 61002, not to uid 61001"
 
 
