@@ -8,6 +8,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from dynprof.files.far_descriptors import opened
 from dynprof.files.who_may_change import has_no_number, is_private_group, is_trusted
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 DIR_MODE = 0o770
 """Permissions of a new folder before the umask: private to user and group."""
-_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 """How a folder on the way is opened: it need not be readable, and a link is not followed."""
 _MAX_LINKS = 40  # As Linux counts on one path.
 _MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
@@ -83,13 +84,13 @@ def _walked(path: Path, *, make: bool) -> int:
 
 def _step(name: str, here: int, *, make: bool) -> int:
     try:
-        below = os.open(name, _ON_THE_WAY, dir_fd=here)
+        below = opened(name, _ON_THE_WAY, folder=here)
     except FileNotFoundError:
         if not make:
             raise
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, DIR_MODE, dir_fd=here)
-        below = os.open(name, _ON_THE_WAY, dir_fd=here)
+        below = opened(name, _ON_THE_WAY, folder=here)
     owner = os.fstat(below).st_uid
     is_ours = is_trusted(owner) or has_no_number(owner)
     if make and os.fstat(here).st_mode & stat.S_IWOTH and not is_ours:
@@ -102,7 +103,7 @@ def _step(name: str, here: int, *, make: bool) -> int:
 def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
     """Return where a way begins, and its components from the last to the first."""
     start = "/" if path.startswith("/") else "."
-    descriptor = os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+    descriptor = opened(start, os.O_PATH | os.O_DIRECTORY, folder=here)
     return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
