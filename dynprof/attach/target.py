@@ -81,4 +81,4 @@ class Target:
             LaunchError: It has ended.
         """
         if not self.is_there():
-            raise LaunchError(f"process {self.pid} has ended meanwhile; nothing was changed")
+            raise LaunchError(f"process {self.pid} has ended; nothing was changed")

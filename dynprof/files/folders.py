@@ -29,7 +29,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
     """Give the descriptor of a folder, for the ``dir_fd`` of :mod:`os`.
 
     Links on the way are followed where their owner is this process's user or root, in a folder
-    that nobody else may write in.
+    that no other user may write in.
 
     Args:
         path: The folder.

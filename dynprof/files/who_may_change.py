@@ -171,7 +171,7 @@ def is_private_group(gid: int, uid: int) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _owners_of(script: str) -> frozenset[int]:
-    """Return who owns a script and the folders above it; nobody where there is none."""
+    """Return who owns a script and the folders above it; empty where there is none."""
     path, found = Path(os.path.realpath(script)), set()
     if not (os.path.isabs(script) and os.path.isfile(path)):  # noqa: PTH113, PTH117 - raise nothing
         return frozenset()  # such as "<stdin>"
