@@ -29,7 +29,8 @@ def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
             idle()
         while threading.active_count() > threads:  # those of the last window end in a moment
             time.sleep(0.01)
-        assert len(os.listdir("/proc/self/fd")) <= files + 2
+        while len(os.listdir("/proc/self/fd")) > files + 2:  # but those of a status being written
+            time.sleep(0.01)
         """,
     )
 
