@@ -55,7 +55,7 @@ class Target:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         self.close()
 
     def close(self) -> None:

@@ -24,8 +24,9 @@ from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.files.output import remove, write_atomic
-from dynprof.files.path_owner import ROOT, owner_on_the_way
+from dynprof.files.path_owner import owner_on_the_way
 from dynprof.files.regular import open_regular, read_regular
+from dynprof.files.who_may_change import ROOT
 from dynprof.journal.journal import LOG_BYTES
 from dynprof.journal.status import Status, load_status
 from dynprof.plural import counted, spanned

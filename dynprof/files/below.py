@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.files.destination import MOST_PARTS
 from dynprof.files.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
 from dynprof.files.regular import is_trusted_link, why_foreign, why_not_read
+from dynprof.files.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,6 @@ _READ = re.compile(
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that would be looked into, were they no links."""
 _MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
-_ROOT = 0
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -126,7 +126,7 @@ def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]
             holder, facts = place.stat(), path.lstat()
         except OSError:  # gone
             continue
-        if holder.st_uid != _ROOT and (why := why_foreign(facts, holder)):
+        if holder.st_uid != ROOT and (why := why_foreign(facts, holder)):
             others[path] = why
         else:
             kept.append(name)

@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from dynprof.files.far_descriptors import opened
-from dynprof.files.who_may_change import has_no_number, is_private_group, is_trusted
+from dynprof.files.who_may_change import ROOT, has_no_number, is_private_group, is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,6 @@ _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 """How a folder on the way is opened: it need not be readable, and a link is not followed."""
 _MAX_LINKS = 40  # As Linux counts on one path.
 _MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
-_ROOT = 0
 
 
 @contextlib.contextmanager
@@ -124,7 +123,7 @@ def _followed(name: str, folder: int, links: int) -> str:
 
 def why_not_followed(name: str, folder: int) -> str:
     """Return why a link is not followed: who else could have made it; empty where it may be."""
-    mine = (os.geteuid(), _ROOT)
+    mine = (os.geteuid(), ROOT)
     link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
     if link.st_uid not in mine:
         return f"it belongs to uid {link.st_uid}"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 from dynprof.files.far_descriptors import opened
 from dynprof.files.folders import naming, open_folder
 from dynprof.files.regular import descriptor_of
-from dynprof.files.who_may_change import trusts_everybody
+from dynprof.files.who_may_change import ROOT, trusts_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,6 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MARK = ".dynprof"
 """A file in each private folder: what another user renames to its name has none."""
 _PIECE = 1 << 20
-_ROOT = 0
 
 
 @contextlib.contextmanager
@@ -249,7 +248,7 @@ def remove_private(place: Path) -> bool:
 
 def _is_private(folder: int) -> bool:
     facts = os.fstat(folder)
-    return facts.st_uid in (os.geteuid(), _ROOT) and stat.S_IMODE(facts.st_mode) & 0o777 == 0o700
+    return facts.st_uid in (os.geteuid(), ROOT) and stat.S_IMODE(facts.st_mode) & 0o777 == 0o700
 
 
 def _clear(folder: int) -> None:

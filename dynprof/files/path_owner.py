@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import OwnerError
-from dynprof.files.who_may_change import has_no_number, is_trusted_by_name, trusts_everybody
+from dynprof.files.who_may_change import ROOT, has_no_number, is_trusted_by_name, trusts_everybody
 
 if TYPE_CHECKING:
     import os
 
-ROOT = 0
 MOST_LINKS = 40  # The kernel follows no more on the way to a file.
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dynprof.files.far_descriptors import opened
 from dynprof.files.folders import naming, open_folder
+from dynprof.files.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
-_HOLDER = os.O_PATH | os.O_DIRECTORY
 """How a folder is opened whose content need not be listed: it may allow only passing through."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -30,7 +30,6 @@ _KINDS = {
     stat.S_IFLNK: "a symbolic link",
 }
 _LINKED = "it is a symbolic link, which is not followed"
-_ROOT = 0
 
 
 class NotRegularError(OSError):
@@ -56,7 +55,7 @@ def why_not_read(facts: os.stat_result, holder: os.stat_result) -> str:
 
 def why_foreign(facts: os.stat_result, holder: os.stat_result) -> str:
     """Say whose something is, if its owner has no say in the folder that holds it."""
-    has_say = facts.st_uid in (holder.st_uid, _ROOT, os.geteuid())
+    has_say = facts.st_uid in (holder.st_uid, ROOT, os.geteuid())
     return "" if has_say else f"belongs to uid {facts.st_uid}"
 
 
@@ -171,7 +170,7 @@ def is_trusted_link(path: Path) -> bool:
     """Return whether a path is a link that this process's user or root made."""
     with contextlib.suppress(OSError):
         facts = path.lstat()
-        return stat.S_ISLNK(facts.st_mode) and facts.st_uid in (os.geteuid(), _ROOT)
+        return stat.S_ISLNK(facts.st_mode) and facts.st_uid in (os.geteuid(), ROOT)
     return False
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_ROOT = 0
+ROOT = 0
 TRUST_UIDS = "DYNPROF_TRUST_UIDS"
 """Names the variable with users whose folders are as good as this user's own: 1000,1001, or *."""
 _EVERYBODY = "*"
@@ -37,7 +37,7 @@ def who_else_may_change(path: Path) -> str:
         except OSError as error:
             return f"it is not known who may write {place} ({error.strerror})"
         keeps_apart = facts.st_mode & stat.S_ISVTX and place not in named
-        if facts.st_uid not in (os.geteuid(), _ROOT):
+        if facts.st_uid not in (os.geteuid(), ROOT):
             return f"{place} is another user's"
         if facts.st_mode & _OTHERS and not keeps_apart:
             return f"others than the job's user may write {place}"
@@ -119,7 +119,7 @@ def is_trusted(uid: int) -> bool:
     Raises:
         ValueError: ``DYNPROF_TRUST_UIDS`` is no list of numbers.
     """
-    mine = (os.geteuid(), _ROOT)
+    mine = (os.geteuid(), ROOT)
     return uid in mine or is_trusted_by_name(uid) or uid in _owners_of(_script())
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dynprof.errors import OwnerError
-from dynprof.files.path_owner import ROOT, owner_on_the_way
-from dynprof.files.who_may_change import TRUST_UIDS
+from dynprof.files.path_owner import owner_on_the_way
+from dynprof.files.who_may_change import ROOT, TRUST_UIDS
 from dynprof.process.child_environment import environment
 from dynprof.process.fresh_interpreter import command
 
