@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
 
-demo: $(VENV)/ready
-	$(BIN)/dynprof demo
+demo: $(VENV)-demo/ready
+	$(VENV)-demo/bin/dynprof demo
 
 # What needs neither torch nor sleeping.
 quick: $(VENV)/ready
@@ -123,8 +123,16 @@ npu: $(VENV)/ready
 	    tests/integration/analysis/test_vendors_database.py \
 	    tests/integration/analysis/test_tables.py::test_headers_are_the_vendors
 
+# dynprof and torch alone. On indexes that serve CUDA builds torch is gigabytes: docs/installing.md.
+$(VENV)-demo/ready: pyproject.toml
+	@echo "Setting up $(VENV)-demo: downloads dynprof with its requirements (62 MB) and torch"
+	@echo "(192 MB as a CPU build; gigabytes as a CUDA build, see docs/installing.md)."
+	$(PYTHON) -m venv $(VENV)-demo
+	$(VENV)-demo/bin/pip install --quiet --disable-pip-version-check -e . "torch==2.13.0"
+	touch $@
+
 $(VENV)/ready: pyproject.toml
-	@echo "Setting up $(VENV): some minutes the first time, mostly for torch (200 MB)."
+	@echo "Setting up $(VENV) with the tests' requirements: some minutes the first time, 390 MB to download."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
