@@ -1,0 +1,88 @@
+"""Names that a profiler wrote into a trace without escaping them, so that the trace is no JSON.
+
+Kineto escapes nothing. Up to torch 2.13 it keeps quotes in names, from 2.14 on it writes ``'``. It
+removes line breaks from names, and writes no other text behind a name on its line: the line tells
+where the name ends, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+import msgspec
+
+_LINE = re.compile(
+    rb'^([ \t]*(?:"(?:ph|cat|s)": "[^"\n]*", )*"[^"\n]+": ")'
+    rb'([^\n]*)("(?:, "[pt]id": -?\d+)*,?[ \t]*)$',
+    re.MULTILINE,
+)
+"""A line that ends with a text. Older versions of torch write several members on one."""
+_SPACED = re.compile(rb' {5,}(?=")| {3,}(?=[{}\]])')
+"""Where Kineto broke a line, in a trace whose line breaks were made spaces."""
+_CONTROL_TO_SPACE = bytes([*[32] * 32, *range(32, 256)])
+"""VizTracer does not escape a line break in a function's name; outside names they mean nothing."""
+
+
+class Mended(NamedTuple):
+    """A text whose names are escaped.
+
+    Attributes:
+        text: The text.
+        names: How many names were not escaped.
+        first: The first byte that was no JSON.
+    """
+
+    text: bytes
+    names: int
+    first: int
+
+
+def fault(text: bytes) -> int | None:
+    """Return the first byte that is no JSON; None where all is."""
+    try:
+        if not text.isascii():
+            text.decode()
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except UnicodeDecodeError as error:
+        return error.start
+    except msgspec.DecodeError:  # NaN and half surrogate pairs, which Python writes and reads
+        try:
+            json.loads(text.decode("latin-1"))
+        except json.JSONDecodeError as error:
+            return error.pos
+    return None
+
+
+def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | None:
+    """Escape the names in a part of a trace; return None where that does not make it JSON.
+
+    Args:
+        text: The part, which is no JSON as it is.
+        before: What makes it JSON, together with ``after``.
+        after: The same behind it.
+    """
+    first = (fault(b"".join((before, text, after))) or 0) - len(before)
+    escaped, names = escape(text)
+    for found, count in ((escaped, names), (text.translate(_CONTROL_TO_SPACE), 0)):
+        if fault(b"".join((before, found, after))) is None:
+            return Mended(found, count, first)
+    return None
+
+
+def escape(text: bytes) -> tuple[bytes, int]:
+    """Escape the names in a part of a trace; return it, and how many were not escaped."""
+    count = 0
+
+    def escaped(line: re.Match[bytes]) -> bytes:
+        nonlocal count
+        begin, name, end = line.groups()
+        if fault(b'"%b"' % name) is None:
+            return line[0]
+        count += 1
+        whole = json.dumps(name.decode(errors="replace"), ensure_ascii=False).encode()
+        return b"".join((begin, whole[1:-1], end))
+
+    lines = text if b"\n" in text else _SPACED.sub(b"\n", text)
+    return _LINE.sub(escaped, lines), count
