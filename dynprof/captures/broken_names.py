@@ -1,8 +1,8 @@
 """Names that a profiler wrote into a trace without escaping them, so that the trace is no JSON.
 
 Kineto escapes nothing. Up to torch 2.13 it keeps quotes in names, from 2.14 on it writes ``'``. It
-removes line breaks from names, and writes no other text behind a name on its line: the line tells
-where the name ends, whatever is in it.
+removes line breaks from names, and a line ends with a name or with numbers behind it: the line
+tells where the name ends, whatever is in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ _LINE = re.compile(
     rb'([^\n]*)("(?:, "[pt]id": -?\d+)*,?[ \t]*)$',
     re.MULTILINE,
 )
-"""A line that ends with a text. Older versions of torch write several members on one."""
+"""A line that ends with a text; older versions of torch write several members on one."""
+_NAME = re.compile(rb'(",\n    "name": ")([^\n]*)(",)(?=\n)')
+"""A name that has a line of its own."""
+_ODD = re.compile(rb'",\n    "name": "[^"\n]*"(?!,\n)')
+"""One with quotes in it. Looked for in all that is saved: 2 GB/s."""
+_UNKNOWN = b'"name": "unknown"'
+"""What Kineto writes for a name in which a byte is no printable ASCII."""
 _SPACED = re.compile(rb' {5,}(?=")| {3,}(?=[{}\]])')
 """Where Kineto broke a line, in a trace whose line breaks were made spaces."""
 _CONTROL_TO_SPACE = bytes([*[32] * 32, *range(32, 256)])
@@ -55,6 +61,19 @@ def fault(text: bytes) -> int | None:
     return None
 
 
+def unknown_names(text: bytes) -> int:
+    """Return how many names torch has replaced."""
+    return text.count(_UNKNOWN)
+
+
+def has_odd_name(text: bytes) -> bool:
+    """Return whether a name has quotes in it, also where that leaves the text JSON.
+
+    ``a", "cat": "b`` does so, and is read as ``a``.
+    """
+    return _ODD.search(text) is not None
+
+
 def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | None:
     """Escape the names in a part of a trace; return None where that does not make it JSON.
 
@@ -80,9 +99,11 @@ def escape(text: bytes) -> tuple[bytes, int]:
         begin, name, end = line.groups()
         if fault(b'"%b"' % name) is None:
             return line[0]
+        if line.re is _LINE and fault(b"{%b}" % line[0].strip(b" \t,")) is None:
+            return line[0]
         count += 1
         whole = json.dumps(name.decode(errors="replace"), ensure_ascii=False).encode()
         return b"".join((begin, whole[1:-1], end))
 
     lines = text if b"\n" in text else _SPACED.sub(b"\n", text)
-    return _LINE.sub(escaped, lines), count
+    return _LINE.sub(escaped, _NAME.sub(escaped, lines)), count

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.captures.broken_names import fault, mend
+from dynprof.captures.broken_names import fault, has_odd_name, mend, unknown_names
 from dynprof.errors import BackendError
 from dynprof.plural import counted
 
@@ -29,7 +29,6 @@ _LONGEST = 64 * CHUNK
 _BETWEEN = (b"},\n  {", b"},{", b"}, {")
 """Between two events: as Kineto, VizTracer and Python write them. In no name: Kineto's have no line
 breaks, and the others escape quotes, which a name needs to look like several events."""
-_NAMELESS = b'"name": "unknown"'
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,13 @@ class _Check:
     def checked(self, piece: bytes, before: bytes, after: bytes) -> bytes:
         """Return a piece as it is to be written; ``before`` and ``after`` make it JSON."""
         place = fault(b"".join((before, piece, after)))
-        if place is not None:
+        if place is not None or has_odd_name(piece):
             if mended := mend(piece, before, after):
                 piece = mended.text
                 self.repaired += mended.names
-            elif self.broken_at is None:
+            elif place is not None and self.broken_at is None:
                 self.broken_at = self.written + place - len(before)
-        self.nameless += piece.count(_NAMELESS)
+        self.nameless += unknown_names(piece)
         return piece
 
 
