@@ -1,7 +1,7 @@
 """Names that a profiler wrote into a trace without escaping them, so that the trace is no JSON.
 
-Kineto escapes nothing. Up to torch 2.13 it keeps quotes in names, from 2.14 on it writes ``'``. It
-removes line breaks from names, and a line ends with a name or with numbers behind it: the line
+Kineto escapes nothing. That of torch 2.13 keeps quotes in names, that of 2.15 makes them ``'``. It
+removes line breaks from names, and a line ends with a name or with numbers behind it: so the line
 tells where the name ends, whatever is in it.
 """
 
@@ -37,27 +37,37 @@ class Mended(NamedTuple):
     Attributes:
         text: The text.
         names: How many names were not escaped.
-        first: The first byte that was no JSON.
     """
 
     text: bytes
     names: int
-    first: int
 
 
-def fault(text: bytes) -> int | None:
-    """Return the first byte that is no JSON; None where all is."""
+def is_json(text: bytes) -> bool:
+    """Return whether a text is JSON without NaN and halves of surrogate pairs; 1.4 GB/s."""
     try:
         if not text.isascii():
             text.decode()
         msgspec.json.decode(text, type=msgspec.Raw)
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return False
+    return True
+
+
+def fault(text: bytes) -> int | None:
+    """Return the first byte that is no JSON as Python writes it; None where all is.
+
+    Holds the GIL for 15 ms for a text of 1 MiB that is not as :func:`is_json` wants it.
+    """
+    if is_json(text):
+        return None
+    try:
+        text.decode()
+        json.loads(text.decode("latin-1"))
     except UnicodeDecodeError as error:
         return error.start
-    except msgspec.DecodeError:  # NaN and half surrogate pairs, which Python writes and reads
-        try:
-            json.loads(text.decode("latin-1"))
-        except json.JSONDecodeError as error:
-            return error.pos
+    except json.JSONDecodeError as error:
+        return error.pos
     return None
 
 
@@ -82,11 +92,12 @@ def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | Non
         before: What makes it JSON, together with ``after``.
         after: The same behind it.
     """
-    first = (fault(b"".join((before, text, after))) or 0) - len(before)
     escaped, names = escape(text)
-    for found, count in ((escaped, names), (text.translate(_CONTROL_TO_SPACE), 0)):
-        if fault(b"".join((before, found, after))) is None:
-            return Mended(found, count, first)
+    if names and is_json(b"".join((before, escaped, after))):
+        return Mended(escaped, names)
+    on_one_line = text.translate(_CONTROL_TO_SPACE)
+    if is_json(b"".join((before, on_one_line, after))):
+        return Mended(on_one_line, 0)
     return None
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.captures.broken_names import fault, has_odd_name, mend, unknown_names
+from dynprof.captures.broken_names import fault, has_odd_name, is_json, mend, unknown_names
 from dynprof.errors import BackendError
 from dynprof.plural import counted
 
@@ -127,12 +127,12 @@ class _Check:
 
     def checked(self, piece: bytes, before: bytes, after: bytes) -> bytes:
         """Return a piece as it is to be written; ``before`` and ``after`` make it JSON."""
-        place = fault(b"".join((before, piece, after)))
-        if place is not None or has_odd_name(piece):
+        text = b"".join((before, piece, after))
+        if not is_json(text) or has_odd_name(piece):
             if mended := mend(piece, before, after):
                 piece = mended.text
                 self.repaired += mended.names
-            elif place is not None and self.broken_at is None:
+            elif (place := fault(text)) is not None and self.broken_at is None:
                 self.broken_at = self.written + place - len(before)
         self.nameless += unknown_names(piece)
         return piece

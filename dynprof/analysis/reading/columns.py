@@ -13,7 +13,7 @@ import numpy as np
 
 from dynprof.analysis.reading.categories import MARKS
 from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
-from dynprof.captures.broken_names import mend
+from dynprof.captures.broken_names import fault, mend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,7 @@ def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
         if not (mended := mend(chunk)):
             raise
     found = _read(mended.text, exact=exact)
-    found.mended = (mended.names, place + mended.first)
+    found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)
     return found
 
 
