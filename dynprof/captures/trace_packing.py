@@ -103,14 +103,11 @@ def pack(
         check.written += sink.write(brace + members)
         added = _as_text(list(events), _BASE.search(head) or _BASE.search(members))
         comma = b"," if added and not rest.startswith(b"]") else b""
-        head = check.checked(head, b"{", b"]}")
-        check.written += sink.write(b"".join((head, added, comma)))
-        before = b"["
-        for piece, is_last in _pieces(raw, rest):
+        check.written += sink.write(check.checked(b"{%b]}" % head, 1, 2))
+        check.written += sink.write(added + comma)
+        for piece in _pieces(raw, rest):
             on_chunk()
-            begin, end = (b'{"":' + before, b"") if is_last else (before, b"]")
-            check.written += sink.write(check.checked(piece, begin, end))
-            before = b"[0"  # it begins with the comma before its first event
+            check.written += sink.write(check.checked(*piece))
     return Packed(check.repaired, check.nameless, check.broken_at)
 
 
@@ -125,27 +122,39 @@ class _Check:
         self.repaired = self.nameless = self.written = 0
         self.broken_at: int | None = None
 
-    def checked(self, piece: bytes, before: bytes, after: bytes) -> bytes:
-        """Return a piece as it is to be written; ``before`` and ``after`` make it JSON."""
-        text = b"".join((before, piece, after))
-        if not is_json(text) or has_odd_name(piece):
-            if mended := mend(piece, before, after):
-                piece = mended.text
+    def checked(self, text: bytes, begin: int, end: int) -> bytes | memoryview:
+        """Return a piece as it is to be written.
+
+        Args:
+            text: The piece, with what makes it JSON around it.
+            begin: How much of that is before it.
+            end: How much is behind it.
+        """
+        place = slice(begin, len(text) - end)
+        piece: bytes | memoryview = memoryview(text)[
+            place
+        ]  # a copy would take as long as the check
+        if not is_json(text) or has_odd_name(text):
+            if mended := mend(text[place], text[:begin], text[place.stop :]):
+                piece = text = mended.text
                 self.repaired += mended.names
-            elif (place := fault(text)) is not None and self.broken_at is None:
-                self.broken_at = self.written + place - len(before)
-        self.nameless += unknown_names(piece)
+            elif (broken := fault(text)) is not None and self.broken_at is None:
+                self.broken_at = self.written + broken - begin
+        self.nameless += unknown_names(text)
         return piece
 
 
-def _pieces(raw: BinaryIO, rest: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield what follows the begin of the events, cut between two; and whether it is the last."""
+def _pieces(raw: BinaryIO, rest: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield what follows the begin of the events, cut between two, as :class:`_Check` takes it."""
+    before = b"["
     while chunk := raw.read(CHUNK):
-        rest += chunk
-        if cut := _last_cut(rest) or (len(rest) if len(rest) > _LONGEST else 0):
-            yield rest[:cut], False
-            rest = rest[cut:]
-    yield rest, True
+        if cut := _last_cut(chunk) or (len(chunk) if len(rest) > _LONGEST else 0):
+            yield b"".join((before, rest, memoryview(chunk)[:cut], b"]")), len(before), 1
+            before, rest = b"[0", chunk[cut:]  # which begins with a comma
+        else:
+            rest += chunk
+    before = b'{"":' + before
+    yield before + rest, len(before), 0
 
 
 def _last_cut(text: bytes) -> int:
