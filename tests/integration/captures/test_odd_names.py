@@ -80,7 +80,7 @@ def assert_has(trace: dict[str, Any], labels: Sequence[str], times: int) -> None
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_an_edits_capture(tmp_path: Path, closing: str) -> None:
+def test_odd_labels_of_a_running_job(tmp_path: Path, closing: str) -> None:
     """All labels are in it, the manifest counts those replaced, and our marks keep theirs."""
     given = json.dumps([[*LABELS, *REPLACED], MARKS])
     script = ENDLESS.replace("sys.argv[1]", repr(given))
@@ -95,7 +95,7 @@ def test_an_edits_capture(tmp_path: Path, closing: str) -> None:
     assert f'{3 * len(REPLACED)} names in the trace read "unknown"' in " ".join(manifest.lost)
 
 
-def test_a_scripts_own_profiles(tmp_path: Path) -> None:
+def test_odd_labels_in_profiles_of_a_script(tmp_path: Path) -> None:
     """Exported and by a handler, packed and not."""
     script = STATIC.replace("sys.argv[1]", repr(json.dumps([LABELS, MARKS])))
     with RunningJob(tmp_path, script) as job:
