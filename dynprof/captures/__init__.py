@@ -2,5 +2,6 @@
 
 In comes a recording with its manifest; out go a compressed trace, the manifest beside it, and the
 analysis if one was asked for. Never stops a recording and never calls the training's code. Others
-use ``exporter``, ``manifest``, ``window_record``, ``trace_packing`` and ``analysis_start``.
+use ``exporter``, ``manifest``, ``window_record``, ``trace_packing``, ``broken_names`` and
+``analysis_start``.
 """

@@ -266,7 +266,7 @@ def _save_trace(export: Export, recording: Recording, workplace: PrivateFolder) 
         raw.open("rb") as source,
         workplace.create(packed.name) as sink,
     ):
-        pack(
+        done = pack(
             source,
             sink,
             name=export.trace_name,
@@ -275,6 +275,9 @@ def _save_trace(export: Export, recording: Recording, workplace: PrivateFolder) 
             events=recording.companions.events(),
             compress=export.compress,
         )
+    saved = replace(saved, lost=(*saved.lost, *done.remarks()))
+    if faults := tuple(done.faults()):
+        export.manifest = export.manifest.saved_less(faults, lost_steps=0, first_whole=0)
     raw_bytes = raw.stat().st_size
     if not export.compress:
         packed = packed.rename(raw)

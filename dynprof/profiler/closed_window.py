@@ -23,7 +23,7 @@ from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from dynprof.backends import Recording
     from dynprof.captures.manifest import Manifest
@@ -156,12 +156,11 @@ class ClosedWindow:
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
         saved = self.recording.save(raw)
         lost = (*saved.lost, *self.recording.companions.save(place / _STEM))
-        if lost:
-            warn_script("; ".join(text.rstrip(".") for text in lost))
         if saved.folder:
+            _warn_of(lost)
             return place / saved.folder
         with raw.open("rb") as source, folder.create(whole.name) as sink:
-            pack(
+            done = pack(
                 source,
                 sink,
                 name=whole.name,
@@ -170,6 +169,7 @@ class ClosedWindow:
                 events=self.recording.companions.events(),
             )
         raw.unlink()
+        _warn_of((*lost, *done.remarks(), *done.faults()))
         return whole
 
     def _copy_folder(self, source: Path, parent: Path) -> None:
@@ -182,6 +182,11 @@ class ClosedWindow:
             copies.remove()
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
+
+
+def _warn_of(lost: Collection[str]) -> None:
+    if lost:
+        warn_script("; ".join(text.rstrip(".") for text in lost))
 
 
 def _at_the_end_of(window: ClosedWindow, action: Callable[[], object]) -> None:

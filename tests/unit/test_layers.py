@@ -66,8 +66,8 @@ __main__
 
 A name stands for a module of the hall, or for a folder and all that is in it."""
 
-ANALYSIS_SEES = {"analysis", "captures.manifest", "captures.window_record", "errors", "files"}
-ANALYSIS_SEES |= {"clock", "plural", "process", "version"}
+ANALYSIS_SEES = {"analysis", "captures.broken_names", "captures.manifest", "captures.window_record"}
+ANALYSIS_SEES |= {"clock", "errors", "files", "plural", "process", "version"}
 CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
 CLI_SEES |= {
     "attach",

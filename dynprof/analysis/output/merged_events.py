@@ -24,6 +24,7 @@ from dynprof.analysis.output.raw_events import (
 )
 from dynprof.analysis.reading.categories import STEP_LABELS
 from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.captures.broken_names import mend
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -142,7 +143,9 @@ class MergedRank:
         rest = b""
         for chunk in file.chunks():
             rest = b"%b,%b" % (rest, chunk) if rest else chunk
-            if (events := decoded(rest)) is not None:
+            if (events := decoded(rest)) is None and (mended := mend(rest)):
+                events = decoded(mended.text)
+            if events is not None:
                 yield events
                 rest = b""
         if rest:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
+from dynprof.captures.broken_names import escape
 from dynprof.errors import CaptureError, reason
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class TraceFile:
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
         size: Its bytes, uncompressed, as far as they were read.
+        place: The byte, uncompressed, that the newest chunk begins at.
+        mended: How many names among the last events were no JSON, and the first byte of that.
 
     Raises:
         CaptureError: It is no trace.
@@ -53,7 +56,8 @@ class TraceFile:
         self.members: dict[str, Any] = {}
         self.torn = ""
         self.complete = False
-        self.size = 0
+        self.size = self.place = 0
+        self.mended = (0, 0)
         self._path = path
         self._of_size = ""
         with opened(path) as file:
@@ -76,6 +80,7 @@ class TraceFile:
                     break
                 cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
                 if cut:
+                    self.place = self.size - len(rest)
                     yield _in_utf8(rest[:cut])
                     rest = rest[cut:].lstrip(b", \r\n\t")
             yield from self._ending(rest, whole=whole)
@@ -102,6 +107,7 @@ class TraceFile:
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and what was read of the latter."""
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
+        self.mended = (0, 0)
         text = self._read(file, 1 << 16)
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
@@ -125,17 +131,19 @@ class TraceFile:
     def _ending(self, rest: bytes, *, whole: bool) -> Iterator[bytes]:
         """Yield the last events; note what comes after them."""
         cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
+        self.place = self.size - len(rest)
         if cut:
             yield _in_utf8(rest[:cut])
-        text = rest[cut:].lstrip(b", \r\n\t").decode("utf-8", "replace")
-        decoder, place, end = json.JSONDecoder(strict=False), 0, 0
-        while text[place : place + 1] not in ("]", ""):
-            try:
-                _, place = decoder.raw_decode(text, place)
-            except ValueError:
-                break
-            end = place
-            place = _skip(text, place, ", \r\n\t")
+        rest = rest[cut:].lstrip(b", \r\n\t")
+        self.place = self.size - len(rest)
+        text = rest.decode("utf-8", "replace")
+        end, broken = _last_end(text)
+        if broken is not None:
+            repaired, names = escape(text[end:].encode())
+            if names:
+                self.mended = (names, self.place + len(text[:broken].encode()))
+                text = text[:end] + repaired.decode()
+                end, _ = _last_end(text, end)
         yield text[:end].encode()
         self._after(text[_skip(text, end, ", \r\n\t") :])
 
@@ -153,6 +161,18 @@ class TraceFile:
             self.members |= json.loads("{" + rest.lstrip(","), strict=False)
         except ValueError:
             self.torn = self.torn or "the file ends after its events"
+
+
+def _last_end(text: str, place: int = 0) -> tuple[int, int | None]:
+    """Return the end of the last event, and where the next one is no JSON, if one is not."""
+    decoder, end = json.JSONDecoder(strict=False), place
+    while text[(place := _skip(text, place, ", \r\n\t")) : place + 1] not in ("]", ""):
+        try:
+            _, place = decoder.raw_decode(text, place)
+        except json.JSONDecodeError as error:
+            return end, error.pos
+        end = place
+    return end, None
 
 
 def _last_boundary(text: bytes, since: int) -> int:

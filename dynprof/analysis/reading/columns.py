@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from dynprof.analysis.reading.categories import MARKS
 from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
+from dynprof.captures.broken_names import fault, mend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,21 +53,38 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: What the columns of that name stand for.
         ends: When the ranges that may cross others end: process, id, and time in ns.
+        mended: How many names were no JSON, and the first byte of the file, uncompressed, where.
     """
 
     spans: Columns = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
+    mended: tuple[int, int] = (0, 0)
 
 
-def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
+def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
     """Return the columns of a chunk.
 
     Args:
         chunk: Events, with commas between them.
         exact: Their times need more digits than a float has.
+        place: Which byte of the file it begins at.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON, also with its names escaped.
     """
+    try:
+        return _read(chunk, exact=exact)
+    except msgspec.DecodeError:
+        if not (mended := mend(chunk)):
+            raise
+    found = _read(mended.text, exact=exact)
+    found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)
+    return found
+
+
+def _read(chunk: bytes, *, exact: bool) -> ChunkColumns:
     events = decode(chunk, ExactEvent if exact else Event)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number that 64 bits do not hold
         found = _digested(events)

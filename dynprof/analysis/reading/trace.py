@@ -44,6 +44,7 @@ class Trace:
         complete: Whether all of its events are there.
         size: Its bytes, uncompressed.
         last: The place of the span that stands last in the file; -1 where there is none.
+        mended: How many names were no JSON, and the first byte of the file, uncompressed, where.
     """
 
     members: dict[str, Any]
@@ -54,6 +55,7 @@ class Trace:
     complete: bool
     size: int
     last: int
+    mended: tuple[int, int] = (0, 0)
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -126,7 +128,7 @@ def _digested(
 
     try:
         return [
-            digest(chunk, exact=exact)
+            digest(chunk, exact=exact, place=file.place)
             for number, chunk in enumerate(file.chunks())
             if partner is None or partner.takes(number)
         ]
@@ -164,10 +166,17 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
+        mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
     )
     _set_apart_device_marks(found)
     _place_on_devices(found)
     return found
+
+
+def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return how many names in all, and the first byte."""
+    found = [part for part in parts if part[0]]
+    return sum(names for names, _ in found), min((first for _, first in found), default=0)
 
 
 def _set_apart_device_marks(trace: Trace) -> None:

@@ -173,6 +173,29 @@ def test_another_failure_keeps_its_own_words(
         raise BackendError("out of luck")
 
 
+class BrokenRecording(FakeRecording):
+    """Its trace is no JSON, and is none with its names escaped either."""
+
+    def save(self, path: Path) -> Saved:
+        """Write half a list."""
+        path.write_text('{"traceEvents": [{"ph": "X", "args": [}]}')
+        return super().save(path.with_name("other"))
+
+
+def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
+    export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
+) -> None:
+    """The manifest names the byte; the steps are what was recorded."""
+    manifest = export(BrokenRecording(FakeBackend()), None)
+    assert not manifest.complete
+    (path,) = tmp_path.rglob("t.json.gz")
+    text = gzip.decompress(path.read_bytes())
+    assert manifest.reason == (
+        f"its trace is no JSON from byte {text.index(b'[}') + 1:,} on, uncompressed"
+    )
+    assert (manifest.trace, manifest.steps.recorded) == (path.name, 2)
+
+
 class DyingRecording(FakeRecording):
     """Its saving ends with the process."""
 

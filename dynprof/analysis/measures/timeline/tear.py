@@ -16,6 +16,7 @@ from dynprof.analysis.reading.categories import (
     ON_DEVICE,
     OPERATORS,
 )
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.steps import Marked
@@ -40,7 +41,7 @@ class Tear:
     """
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[Marked]) -> None:
-        self._torn = trace.torn
+        self._torn, self._mended = trace.torn, trace.mended
         self.hides_host = not trace.complete and _ends_on_host(trace)
         self.hides_devices = not trace.complete and _may_have_devices(trace, manifest)
         self.whole = [] if self.hides_host else marked
@@ -53,6 +54,13 @@ class Tear:
     def words(self) -> list[str]:
         """Return what is missing, in sentences."""
         found = []
+        names, first = self._mended
+        if names:
+            found.append(
+                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
+                f"there is not escaped, so that the file is no JSON from byte {first:,} on; all "
+                "events were read."
+            )
         if self._torn:
             found.append(f"{self._torn[0].upper()}{self._torn[1:]}; what there is was analysed.")
         if self.hides_host:

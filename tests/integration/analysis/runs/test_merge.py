@@ -200,6 +200,23 @@ def test_a_list_that_looks_like_events_is_read_in_small_pieces(
     assert len(found[3]) == 1 + len([e for e in given[3] if e["ph"] != "M"])
 
 
+def test_names_that_are_not_escaped_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch 2.13 writes them, in small pieces."""
+    rich_ranks(tmp_path)
+    for path in tmp_path.glob("*.json"):
+        text = json.dumps(json.loads(path.read_text()), indent=1, ensure_ascii=False)
+        path.write_text(text.replace('a \\"b\\" é', 'a "b" é'))
+    monkeypatch.setattr(chunks, "CHUNK", 4000)
+    found = of_rank(merged(merge(tmp_path).path))
+    assert [[e["name"] for e in found[rank]].count('a "b" é') for rank in range(4)] == [1] * 4
+    wanted = given_ranks()
+    assert [len(found[rank]) for rank in range(4)] == [
+        sum(e["ph"] != "M" for e in wanted[rank]) for rank in range(4)
+    ]
+
+
 @pytest.mark.parametrize("base", [10**18, None])
 def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
     """As it is where columns are read; the first event of all is one."""

@@ -15,6 +15,7 @@ from dynprof.analysis.reading import chunks
 from dynprof.analysis.reading.trace import Trace, load_trace
 from dynprof.analysis.reading.two_processes import Partner
 from dynprof.errors import CaptureError
+from tests.kineto_text import written
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -310,3 +311,33 @@ def test_a_partner_that_is_gone() -> None:
     second = Partner(1, here)
     assert second.share(lambda: b"x" * 10**6)
     second.finish()
+
+
+ODD = ('{"device": "cpu"}(12): run', "C:\\Users\\x.py(3): f", 'merge {"layer": 0}')
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.parametrize("places", [(0,), (199,), (3, 100, 199)], ids=["first", "last", "several"])
+@pytest.mark.parametrize("name", ODD, ids=["file", "backslashes", "label"])
+def test_names_that_are_not_escaped(
+    tmp_path: Path, places: tuple[int, ...], suffix: str, name: str
+) -> None:
+    """All events are read, the names as they are; how many, and from which byte on, is said."""
+    given = [{**event, "name": "odd" if n in places else "op"} for n, event in enumerate(EVENTS)]
+    text = json.dumps({"baseTimeNanoseconds": 5, "traceEvents": given}, indent=1)
+    text = text.replace('"name": "odd"', f'"name": "{name}"')
+    with pytest.raises(json.JSONDecodeError) as error:
+        json.loads(text)
+    trace = load_trace(write(tmp_path / f"t{suffix}", text))
+    assert names(trace) == [name if n in places else "op" for n in range(200)]
+    assert (trace.torn, trace.complete) == ("", True)
+    assert trace.mended == (len(places), error.value.pos)
+
+
+def test_names_that_are_not_escaped_where_line_breaks_were_made_spaces(tmp_path: Path) -> None:
+    """As captures of older versions of dynprof have them."""
+    labels = ['merge {"layer": "model.0"}', "op", 'x",    "pid": 1']
+    text = written(labels).decode().replace("\n", " ")
+    trace = load_trace(write(tmp_path / "t.json", text))
+    assert names(trace) == labels
+    assert trace.mended[0] == 2
