@@ -114,6 +114,8 @@ def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_C
         usual: The others.
         extra: How much longer it takes, in ns.
     """
+    if len(step_threads(alone.trace)) > 1:
+        return []  # others work on their own steps at the same time, and do more in a longer time
     found = [one for one in _candidates(alone, usual) if one.extra >= _EXPLAINS * extra]
     if not found:
         return []

@@ -136,6 +136,8 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
     named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
     whole = "a step" if steps.marked else "the trace"
+    if measured.outliers:
+        whole = "the mean step"  # of all: a path leads through the outliers too
     return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
 
 

@@ -35,5 +35,5 @@ def outliers(lengths: Sequence[int]) -> list[int]:
         return []
     times, median = np.array(lengths, float), median_of(lengths)
     scatter = float(np.median(np.abs(times - median)))
-    far = (times >= LONGER * median) & (times - median > SCATTER * scatter)
+    far = (median > 0) & (times >= LONGER * median) & (times - median > SCATTER * scatter)
     return sorted(np.flatnonzero(far).tolist(), key=lambda place: -lengths[place])
