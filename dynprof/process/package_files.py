@@ -23,3 +23,8 @@ def working_files() -> list[str]:
     }
     caches = {name for name in names if name.endswith("__pycache__")}
     return sorted(names - _OF_USERS - _AROUND_CALLS - mixed - caches)
+
+
+def around_calls() -> list[str]:
+    """Return the files and folders whose functions have the job's own calls in them."""
+    return sorted(_AROUND_CALLS)

@@ -16,13 +16,14 @@ from dynprof.analysis.measures.code.user_code import (
     where,
 )
 from dynprof.analysis.measures.critical_path.critical_path import main_thread
-from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.overhead import is_dynprofs
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
-from dynprof.analysis.reading.categories import OPERATORS
-from dynprof.analysis.reading.intervals import clipped
+from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
+from dynprof.analysis.reading.intervals import clipped, covered_until
 from dynprof.plural import number
 
 if TYPE_CHECKING:
@@ -119,9 +120,15 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
 
 
 def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
-    """Return where in the user's code some spans of the host were opened, the longest first."""
+    """Return where in the user's code some spans of the host were opened, the longest first.
+
+    What the profiler itself does in them is none of their time.
+    """
+    spans, own = measured.trace.spans, steps.causes[RECORDING]
     place = np.flatnonzero(chosen & measured.in_steps)
-    return _opened(measured, steps, place, measured.trace.spans["length"][place])
+    start, length = spans["start"][place], spans["length"][place]
+    recording = covered_until(own, start + length) - covered_until(own, start)
+    return _opened(measured, steps, place, length - recording)
 
 
 def own_openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
@@ -159,10 +166,14 @@ def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culp
 
 
 def _users_and_called(measured: MeasuredTrace) -> Chosen:
-    """Return which spans are frames of the user's own, and what these call themselves."""
-    calls, users = measured.calls, users_frames(measured.trace)
+    """Return which spans are frames of the user's own, and what these call themselves.
+
+    A function of dynprof's in between, which wraps one of torch's, is passed over.
+    """
+    trace, calls, users = measured.trace, measured.calls, users_frames(measured.trace)
+    passed = users | (trace.category(FRAMES, CALLS) & trace.named(is_dynprofs))
     inside = calls.parent != ROOT
-    inside[inside] = users[calls.span[calls.parent[inside]]]
+    inside[inside] = passed[calls.span[calls.parent[inside]]]
     chosen: Chosen = users.copy()
     chosen[calls.span[inside]] = True
     return chosen

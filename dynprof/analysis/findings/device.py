@@ -81,4 +81,5 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
         "activation checkpointing, or set_to_none=True in zero_grad.",
         of="memory",
         weight=LEAST + share - NEAR,
+        by_line=False,
     )

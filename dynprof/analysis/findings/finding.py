@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dynprof.analysis.reading.categories import CALLS, FRAMES
+from dynprof.files.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +29,8 @@ RANKS_FIRST = (
     "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
 )
 """Advice where no other rank is known."""
+OUT_OF_THE_LOOP = "Take that out of the loop, do it less often, or in another thread or process."
+"""Advice where the line is named."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Finding:
         without: How a sentence on what a step would save begins.
         most: What a step would save at most, in ns; negative where that is its share.
         saves: What a step would save at most, in a sentence; empty where it is not of a step.
+        by_line: Whether stacks would have it name a line of the user's code.
     """
 
     title: str
@@ -54,6 +61,7 @@ class Finding:
     without: str = "Without it"
     most: float = -1
     saves: str = ""
+    by_line: bool = True
 
     @property
     def badness(self) -> float:
@@ -70,3 +78,21 @@ def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_
     for _, begin, length in measured.marked:
         count += int(((start >= begin) & (start < begin + length)).sum())
     return count / max(1, steps.count)
+
+
+def has_stacks(measured: MeasuredTrace) -> bool:
+    """Return whether the trace has Python frames, by which lines are named."""
+    return bool(measured.trace.category(FRAMES, CALLS).any())
+
+
+def stacks_command(measured: MeasuredTrace) -> str:
+    """Return the command that records the job with stacks; of another profiler's trace the setting.
+
+    The directory is written as the trace was found; ``DIR`` stands for one that is not here.
+    """
+    if (manifest := measured.manifest) is None:
+        return "with_stack=True"
+    folder = measured.path.parent.parent
+    directory = shlex.quote(str(folder)) if (folder / CONFIG_NAME).is_file() else "DIR"
+    option = "--backend python" if manifest.backend == "marks" else "--with-stack"
+    return f"dynprof arm {directory} {option}"

@@ -6,6 +6,7 @@ Where a device works, what the host does costs only the time in which the device
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,14 @@ from dynprof.analysis.findings.culprits import (
     starters,
     starters_named,
 )
-from dynprof.analysis.findings.finding import LARGE, SMALL_NS, Finding, how_many
+from dynprof.analysis.findings.finding import (
+    LARGE,
+    OUT_OF_THE_LOOP,
+    SMALL_NS,
+    Finding,
+    how_many,
+    stacks_command,
+)
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of, users_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
@@ -32,11 +40,13 @@ from dynprof.analysis.measures.timeline.breakdown import (
     COMPILERS,
     COMPILING,
     IDLE,
+    RECORDING,
     Breakdown,
     ms,
 )
 from dynprof.analysis.measures.timeline.kernels import Kind, kinds
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
+from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
     LOADING,
@@ -44,6 +54,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
+from dynprof.analysis.measures.waiting.cut_spans import inside as lies_in
 from dynprof.analysis.measures.waiting.waits_for_work import waits_for_work
 from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
@@ -59,13 +70,19 @@ if TYPE_CHECKING:
 _MANY_OPERATORS = 500
 _NEXT = 2
 """So many more calls of Python are named that take a large part of a step."""
+_WAITS = re.compile(r"\b(poll|select|acquire|wait|recv_bytes)\b")
+"""In the names of functions in which a process waits for its workers."""
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
 def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> float:
-    """Return what a thing the host does costs: its time, but on a device only what it kept idle."""
+    """Return what a thing the host does costs: its time, but on a device only what it kept idle.
+
+    Without what the profiler itself does meanwhile.
+    """
     if measured.idle is None:
-        return steps.time_in(where)
+        own = steps.causes[RECORDING]
+        return steps.time_in(united(where, own)) - steps.time_in(own)
     pieces = of_cause(measured, cause)
     return mean(steps, pieces) if pieces else 0.0
 
@@ -82,24 +99,49 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for steps that wait for data."""
     where = steps.causes[LOADING]
     time = cost(measured, steps, LOADING, where)
-    slowest = _slowest_frame(measured, where)
     alone = measured.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
-    return Finding(
-        "The step waits for data",
-        steps.share(time),
-        f"The data loader keeps {steps.a_step} waiting for {ms(time)}{slowest}.",
+    several = measured.trace.named(lambda name: "_MultiProcessingDataLoaderIter" in name).any()
+    workers = bool(several and not alone)
+    slowest, share = _slowest_frame(measured, steps, where, of_users=not workers)
+    said = f", {share:.0%} of it in {place_of(slowest)}" if slowest else ""
+    advice = (
         "It runs in the training process: num_workers takes it out of the way."
         if alone
         else "Try more workers (num_workers), prefetch_factor and persistent_workers=True, and do "
-        "less for each sample.",
+        "less for each sample."
+    )
+    if by_workers := workers and bool(not slowest or _WAITS.search(slowest)):
+        said = (
+            ": training waits for batches of its worker processes, which are the bottleneck and "
+            "not in this trace"
+        )
+        advice += (
+            " To see what they do, start the job with num_workers=0 and record with stacks "
+            f"({stacks_command(measured)}), or sample one, a child of the training process: "
+            "py-spy record --idle --pid PID."
+        )
+    return Finding(
+        "The step waits for data",
+        steps.share(time),
+        f"The data loader keeps {steps.a_step} waiting for {ms(time)}{said}.",
+        advice,
+        by_line=not by_workers,
     )
 
 
-def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
-    """Return in which Python function most of a cover passes, with all that it calls of others.
+def _slowest_frame(
+    measured: MeasuredTrace, steps: Breakdown, where: Cover, *, of_users: bool
+) -> tuple[str, float]:
+    """Return the Python function in which most of a cover passes, and its share; may be empty.
 
-    That is one of the user's own, where there is one. Of the thread of the steps, as only that one
-    waits: others sleep all the while, dynprof's too.
+    With all that it calls of others, where it is one of the user's own. Of the thread of the steps,
+    as only that one waits: others sleep all the while. What the profiler does there counts nowhere.
+
+    Args:
+        measured: The trace.
+        steps: Its steps.
+        where: The cover.
+        of_users: Name one of the user's own, where there is one.
     """
     trace, calls = measured.trace, measured.calls
     begins, ends = where
@@ -107,17 +149,17 @@ def _slowest_frame(measured: MeasuredTrace, where: Cover) -> str:
     place = np.searchsorted(begins, start, side="right") - 1
     inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside[inside] = start[inside] < ends[place[inside]]
+    inside &= measured.in_steps[calls.span] & ~lies_in(start, steps.causes[RECORDING])
     frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():
-        return ""
+        return "", 0.0
     users = frames & users_frames(trace)[calls.span]
-    of = _nearest(users if users.any() else frames, inside, calls.parent)
+    of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
     own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
     own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark, around all
     times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
     worst = int(times.argmax())
-    share, name = times[worst] / max(1, own.sum()), trace.tables["name"][worst]
-    return f", {share:.0%} of it in {place_of(name)}"
+    return trace.tables["name"][worst], times[worst] / max(1, own.sum())
 
 
 def _nearest(
@@ -176,21 +218,21 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
-        _how_to_see_functions(measured.trace),
+        _about_functions(measured.trace, named=bool(lines)),
     )
 
 
-def _how_to_see_functions(trace: Trace) -> str:
-    usual = "loops over tensors, logging and .item() are the usual ones."
+def _about_functions(trace: Trace, *, named: bool) -> str:
     frames = trace.category(FRAMES)
-    if not frames.any():
-        return f"Record with_stack to see which functions; {usual}"
-    if np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() > 0.5:
-        return f"See in the flame graph which functions; {usual}"
-    return (
-        "The threads of these steps began within the window, and torch has stacks of older ones "
-        "alone: record --backend python, or have a pool of threads serve."
-    )
+    if frames.any() and np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() <= 0.5:
+        return (
+            "The threads of these steps began within the window, and torch has stacks of older "
+            "ones alone: record --backend python, or have a pool of threads serve."
+        )
+    if named:
+        return OUT_OF_THE_LOOP
+    where = "See in the flame graph which functions. " if frames.any() else ""
+    return f"{where}Loops over tensors, logging and .item() are the usual ones."
 
 
 def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -207,16 +249,13 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"Of {counted(count, 'operator')} in {steps.a_step} {len(small) / len(own):.0%} take less "
         f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
         "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
+        by_line=False,
     )
 
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
-    mine, of_python = measured.in_steps, False
-    if not steps.on_host:
-        mine = mine & (measured.trace.spans["device"] == steps.device)
-    elif of_python := not measured.trace.category(OPERATORS).any():
-        mine = mine & _in_threads_of_steps(measured)
+    mine, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
@@ -231,7 +270,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         who = f"{own_lines_named(measured, steps, kind.name, chosen)}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
-    if of_python:
+    if steps.on_host and of_python:
         who += _next_ones(measured, steps, mine, list(itertools.islice(work, _NEXT)))
     return Finding(
         f"{kind.name} takes the most",
@@ -242,6 +281,19 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         on_path=kind.name,
         most=most,
     )
+
+
+def work_of(measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
+    """Return which spans are work of the steps, on their device; on the host, without a profiler's.
+
+    Of plain Python, those on the threads of the steps alone.
+    """
+    mine: NDArray[np.bool_] = measured.in_steps
+    if not steps.on_host:
+        mine = mine & (measured.trace.spans["device"] == steps.device)
+    elif not measured.trace.category(OPERATORS).any():
+        mine = mine & _in_threads_of_steps(measured) & ~overhead(measured.trace)
+    return mine
 
 
 def _next_ones(

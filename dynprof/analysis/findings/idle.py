@@ -13,7 +13,7 @@ from dynprof.analysis.findings.culprits import (
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import DELAYS, Finding, how_many
+from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, how_many
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
@@ -28,6 +28,7 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.analysis.findings.culprits import Culprit
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
@@ -63,9 +64,16 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         "The host waits for the device",
         steps.share(time),
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
-        "Keep values on the device and read them every so many steps; look for .item(), .cpu(), "
-        "print(loss) and conditions on tensors in the loop, copy with non_blocking=True.",
+        f"Keep values on the device and read them every so many steps; {_usual(who)}copy with "
+        "non_blocking=True.",
     )
+
+
+def _usual(who: list[Culprit]) -> str:
+    """Return which calls mostly wait for the device, where none of the user's lines is known."""
+    if any(one.place for one in who):
+        return ""
+    return "look for .item(), .cpu(), print(loss) and conditions on tensors in the loop, "
 
 
 def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -150,7 +158,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for time in which the host does something else than launch, for no other reason."""
     if not (pieces := of_cause(measured, ELSEWHERE)):
         return None
-    time, stacks = mean(steps, pieces), measured.trace.category(FRAMES).any()
+    time, who = mean(steps, pieces), places(measured, steps, pieces)
     gap = counted(len(distinct(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces), "outside of phases")
     within = f" That is {phase}." if phase else ""
@@ -164,10 +172,10 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
         f"{_lines(measured, steps, pieces)}.{within}",
-        "Take that out of the loop, do it less often, or in another thread or process."
-        if stacks
-        else "Record with_stack to see which lines that is; loops over tensors, logging and work "
-        "on the host between operators are the usual ones.",
+        OUT_OF_THE_LOOP
+        if any(one.place for one in who)
+        else "Loops over tensors, logging and work on the host between operators are the usual "
+        "ones.",
         on_path=ALL_HOST,
     )
 
@@ -217,6 +225,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         else "Look with dynprof view for what it waits for: an event of another stream, a function "
         "on the host in the stream, another process on the same device.",
         on_path=DELAYS,
+        by_line=False,
     )
 
 
@@ -245,6 +254,7 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"trace{_meanwhile(steps, pieces)}.",
         "Record the activities of the host as well, CPU beside the device's; a short window loses "
         "fewer events.",
+        by_line=False,
     )
 
 

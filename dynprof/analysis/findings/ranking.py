@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, fusion, host
-from dynprof.analysis.findings.finding import DELAYS, LEAST, OF_A_STEP
+from dynprof.analysis.findings.finding import (
+    DELAYS,
+    LEAST,
+    OF_A_STEP,
+    has_stacks,
+    stacks_command,
+)
 from dynprof.analysis.findings.idle import IDLE_RULES
+from dynprof.analysis.findings.outliers import outlier_findings
 from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_COMMUNICATION,
     ALL_COPIES,
@@ -32,6 +39,31 @@ _RULES = (
 """Each looks for one thing."""
 _DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
 """The parts of the critical path in which a device could begin and does not."""
+
+
+def all_findings(measured: MeasuredTrace) -> list[Finding]:
+    """Return what is found in a trace: first in its outliers, then in its other steps.
+
+    Where no stacks were recorded, the first that would name a line says which command names it.
+    """
+    if measured.tear.hides:
+        return []
+    usual = measured.usual
+    found = _advised_once([*outlier_findings(measured), *findings(usual, usual.breakdown)])
+    place = next((place for place, one in enumerate(found) if one.by_line), None)
+    if place is not None and not has_stacks(measured):
+        named = f"To have lines named, record with stacks: {stacks_command(measured)}."
+        found[place] = replace(found[place], advice=f"{found[place].advice} {named}")
+    return found
+
+
+def _advised_once(found: list[Finding]) -> list[Finding]:
+    """Return findings that do not repeat what to try."""
+    given = [one.advice for one in found]
+    return [
+        replace(one, advice="As above.") if one.advice in given[:place] else one
+        for place, one in enumerate(found)
+    ]
 
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.efficiency.peaks import peak_of
 from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
 from dynprof.analysis.measures.memory.allocations import allocations
-from dynprof.analysis.measures.timeline.breakdown import Breakdown
+from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import launches
 from dynprof.analysis.measures.timeline.operators import STEPS, averages, calls, operators
+from dynprof.analysis.measures.timeline.outliers import outliers
 from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
@@ -37,6 +39,8 @@ from dynprof.analysis.measures.waiting.host_waits import Host
 from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -61,8 +65,54 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.waiting.idle import Idle
 
 
+_WHATEVER_THE_STEPS = (
+    "path", "trace", "manifest", "operators", "launches", "sequences", "messages", "averages",
+    "kinds", "directions", "tear", "host_waits", "calls",
+)  # fmt: skip
+"""What is the same of some steps of a trace as of all."""
+
+
 class MeasuredTrace(ReadTrace):
-    """A trace that was read, and what is measured of it."""
+    """A trace that was read, and what is measured of it.
+
+    Attributes:
+        left_out: Marked steps that are not measured, as others of the trace are alone.
+    """
+
+    left_out: Sequence[Marked] = ()
+
+    def only(self, steps: Sequence[Marked]) -> MeasuredTrace:
+        """Return the same trace with what is measured of some of its steps alone."""
+        chosen = copy.copy(self)
+        known = {name: vars(self)[name] for name in _WHATEVER_THE_STEPS if name in vars(self)}
+        vars(chosen).clear()
+        vars(chosen).update(known, _partner=None, marked=list(steps))
+        chosen.left_out = [step for step in self.marked if step not in steps]
+        return chosen
+
+    def recording_ns(self, step: Marked) -> int:
+        """Return for how long the profiler itself held a step up; a device, kept it idle."""
+        alone = self.only([step])
+        if alone.idle is not None:
+            return alone.idle.by_cause()[RECORDING]
+        return round(alone.breakdown.time_in(alone.breakdown.causes[RECORDING]))
+
+    @cached_property
+    def outliers(self) -> list[Marked]:
+        """The steps that take far longer than the others, the longest first.
+
+        None where the device is far behind: then a step of the host is none of the device.
+        """
+        if self.breakdown.behind:
+            return []
+        return [self.marked[place] for place in outliers([length for *_, length in self.marked])]
+
+    @cached_property
+    def usual(self) -> MeasuredTrace:
+        """The trace without its outliers; itself where it has none."""
+        if not self.outliers:
+            return self
+        return self.only([step for step in self.marked if step not in self.outliers])
 
     @cached_property
     def operators(self) -> Operators:

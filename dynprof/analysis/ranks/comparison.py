@@ -21,6 +21,7 @@ from dynprof.analysis.ranks.clocks import (
     meet,
     offsets,
 )
+from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.analysis.ranks.recorded_steps import steps_apart
 from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
@@ -173,6 +174,7 @@ class Ranks:
                 f"{strayed:,} of {counted(total, 'collective')} did not end together, as when a "
                 "clock is set meanwhile: nobody knows who waits for whom there"
             )
+        said += long_steps(self._database)
         said += self.steps_apart()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
         asked = set(self._asked(world_size))

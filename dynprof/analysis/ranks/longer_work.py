@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.overhead import whose
 from dynprof.plural import counted, number
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
         ranks: The ranks of its window, where several are compared.
     """
     steps = measured.breakdown
-    found = findings(measured, steps)
+    found = all_findings(measured)
     if measured.tear.hides or ranks is None or not ranks.stragglers():
         return found
     known = [replace(one, advice=_without_question(one.advice)) for one in found]
@@ -52,7 +53,7 @@ def works_longer(steps: Breakdown, ranks: Ranks) -> Finding | None:
     if longer <= 0:
         return None
     rows = ranks.beside(late.rank, ranks.median())
-    more = [(own - other, name, a, b) for name, _, a, b, own, other in rows]
+    more = [(own - other, name, a, b) for name, _, a, b, own, other in rows if not whose(name)]
     named = sorted((row for row in more if row[0] >= _SHOWN * longer), reverse=True)[:_MOST]
     of_it = "; ".join(f"{ms(time)} in {name} ({_times(a, b)})" for time, name, a, b in named)
     return Finding(

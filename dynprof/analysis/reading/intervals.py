@@ -32,6 +32,16 @@ def covered(where: Cover) -> int:
     return int((where[1] - where[0]).sum())
 
 
+def covered_until(where: Cover, time: Numbers) -> Numbers:
+    """Return for how long a cover lasts before each time."""
+    begins, ends = where
+    sums = np.concatenate([[0], np.cumsum(ends - begins)])
+    place = np.searchsorted(begins, time, side="right")
+    last = np.append(ends, 0)[place - 1]
+    found: Numbers = sums[place] - np.where(place > 0, np.maximum(last - time, 0), 0)
+    return found
+
+
 def clipped(where: Cover, begin: int, end: int) -> Cover:
     """Return what of a cover lies within two times."""
     starts, ends = np.maximum(where[0], begin), np.minimum(where[1], end)

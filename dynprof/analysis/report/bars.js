@@ -41,16 +41,32 @@ function drawBar(parts, longest, className) {
   return bar;
 }
 
-/** Draws rows of {name, value, marked, bars: [parts, ...]}, the second and later bars thinner. */
-function drawBars(target, rows) {
+/** Says which of the steps have a row, where not all have. */
+function whichSteps(rows, count) {
+  if (rows.length === count) return "";
+  return ` Drawn are the slowest steps and those next to them, ${rows.length} of ${count}; ${count - rows.length} are left out.`;
+}
+
+/**
+ * Draws rows of {name, value, marked, skipped, bars: [parts, ...]}, the second and later bars
+ * thinner; says how many steps are skipped before a row, and after the last one of `count`.
+ */
+function drawBars(target, rows, count = rows.length) {
   const longest = Math.max(...rows.map((row) => row.value), 1e-9);
+  const gap = (skipped) => {
+    if (skipped) target.append(element("span", "skipped", `${counted(skipped, "step")} left out`));
+  };
+  let left = count - rows.length;
   for (const row of rows) {
+    gap(row.skipped);
+    left -= row.skipped || 0;
     const pair = element("div", "pair");
     row.bars.forEach((parts, place) =>
       pair.append(drawBar(parts, longest, place ? "bar thin" : "bar")));
     const name = element("span", row.marked ? "name marked" : "name", row.name);
     target.append(name, pair, element("span", "value", inMs(row.value)));
   }
+  gap(left);
 }
 
 /** Names the colours of those parts that any bar has. */

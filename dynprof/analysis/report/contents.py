@@ -14,6 +14,7 @@ from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.about import about
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
+from dynprof.analysis.report.drawn_steps import drawn
 from dynprof.analysis.report.marks import marks
 from dynprof.analysis.report.modules import modules_data
 from dynprof.analysis.report.operators import operators_data
@@ -54,7 +55,9 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*_of_ranks(ranks)[:1], str(steps), *path_sentence(measured)]),
+        "verdict": " ".join(
+            [*_of_ranks(ranks)[:1], str(measured.usual.breakdown), *path_sentence(measured)]
+        ),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
@@ -90,10 +93,9 @@ def _title(measured: MeasuredTrace) -> str:
 
 def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
-    steps = measured.breakdown
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
-        str(steps),
+        str(measured.usual.breakdown),
         *measured.tear.words(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
@@ -126,16 +128,22 @@ def _slowed(measured: MeasuredTrace) -> str:
 
 
 def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
-    """Return where the time of each step goes, in ms; phases are those of the host's steps."""
+    """Return where the time of steps goes, in ms; phases are those of the host's steps.
+
+    ``skipped`` is how many steps before one are not drawn.
+    """
     phases = dict(zip(measured.marked, measured.phases, strict=True))
+    places = drawn([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
             "length": step[2] / 1e6,
             "parts": _in_ms(steps.parts_of(step)),
             "phases": _in_ms(phases.get(step, {})),
+            "outlier": step in measured.outliers,
+            "skipped": skipped,
         }
-        for step in steps.steps[:MOST_STEPS]
+        for step, skipped in ((steps.steps[place], skipped) for place, skipped in places)
         if not measured.tear.hides_host
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}

@@ -11,12 +11,12 @@ function drawCriticalPath() {
   if (!path) return;
   const { about, steps, count, length, what_ifs: whatIfs, names } = path;
   section("critical-path").hidden = false;
-  const shown = steps.length < count ? ` The first ${steps.length} of ${count} steps.` : "";
-  part("critical-path", ".hint").textContent = about.join(" ") + shown;
+  part("critical-path", ".hint").textContent = about.join(" ") + whichSteps(steps, count);
   const drawn = steps.map((row) => ({
     name: row.number === null ? "all" : `step ${row.number}`, value: row.length, bars: [row.parts],
+    skipped: row.skipped,
   }));
-  drawBars(part("critical-path", ".bars"), drawn);
+  drawBars(part("critical-path", ".bars"), drawn, count);
   drawLegend(part("critical-path", ".legend"), drawn);
   if (whatIfs.length) {
     const target = part("critical-path", ".what-ifs");

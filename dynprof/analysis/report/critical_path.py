@@ -14,6 +14,8 @@ from dynprof.analysis.measures.critical_path.parts import (
 from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
+from dynprof.analysis.measures.timeline.overhead import whose
+from dynprof.analysis.report.drawn_steps import drawn
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
@@ -34,11 +36,15 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
     path = measured.critical_path
     if path is None or not path.length:
         return None
+    lengths = path.lengths.tolist()
     rows = [
-        {"number": step[0], "length": length / 1e6, "parts": _in_ms(path.parts(place))}
-        for place, (step, length) in enumerate(
-            zip(path.steps[:MOST_STEPS], path.lengths.tolist(), strict=False)
-        )
+        {
+            "number": path.steps[place][0],
+            "length": lengths[place] / 1e6,
+            "parts": _in_ms(path.parts(place)),
+            "skipped": skipped,
+        }
+        for place, skipped in drawn(lengths, MOST_STEPS)
     ]
     return {
         "about": _about(path, measured.breakdown),
@@ -82,20 +88,26 @@ def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
 
 
 def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
-    """Return what the path consists of in the mean step, by name, the longest first."""
+    """Return what the path consists of in the mean step, by name, the longest first.
+
+    What a profiler itself does is under the profiler's name.
+    """
     times, steps = path.times, max(1, len(path.ends))
     keys = np.stack([times.name, times.part, times.phase], axis=1)
     rows, where = np.unique(keys, axis=0, return_inverse=True)
     time, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     np.add.at(time, where.ravel(), times.time)
     np.add.at(count, where.ravel(), times.count)
-    found = []
-    for place in np.argsort(-time, kind="stable")[:MOST_ROWS].tolist():
-        name, part, phase = rows[place].tolist()
+    found: dict[tuple[str, str], list[int]] = {}
+    for (name, part, phase), *more in zip(
+        rows.tolist(), count.tolist(), time.tolist(), strict=True
+    ):
         shown = names[name] if name >= 0 else _NAMELESS.get(PARTS[part], "")
         where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
-        found.append([shown, where_is, int(count[place]) / steps, int(time[place]) / steps / 1e6])
-    return found
+        sums = found.setdefault((whose(shown) or shown, where_is), [0, 0])
+        sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
+    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
+    return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
 
 
 _WORDS = {
@@ -124,6 +136,8 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
     named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
     whole = "a step" if steps.marked else "the trace"
+    if measured.outliers:
+        whole = "the mean step"  # of all: a path leads through the outliers too
     return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
 
 

@@ -36,14 +36,13 @@ function drawFindings() {
 function drawSteps() {
   const { rows, count, on_host: onHost } = data.steps;
   section("steps").hidden = rows.length === 0;
-  const shown = rows.length < count ? ` The first ${rows.length} of ${count}.` : "";
   part("steps", ".hint").textContent =
-    `${onHost ? "Above: operators of the host" : "Above: the device"}; below: the phases of the host.${shown}`;
+    `${onHost ? "Above: operators of the host" : "Above: the device"}; below: the phases of the host.${whichSteps(rows, count)}`;
   const drawn = rows.map((row) => ({
     name: row.number === null ? "all" : `step ${row.number}`,
-    value: row.length, bars: [row.parts, row.phases],
+    value: row.length, bars: [row.parts, row.phases], marked: row.outlier, skipped: row.skipped,
   }));
-  drawBars(part("steps", ".bars"), drawn);
+  drawBars(part("steps", ".bars"), drawn, count);
   drawLegend(part("steps", ".legend"), drawn);
 }
 

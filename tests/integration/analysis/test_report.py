@@ -101,6 +101,32 @@ def test_the_verdict_comes_first(made: str, opened: Any) -> None:
 
 
 @needs_browser
+def test_of_many_steps_the_slowest_are_drawn(tmp_path: Path, opened: Any) -> None:
+    """With those next to them, and how many are left out where; an outlier stands out."""
+    lengths = [1000 + place % 7 for place in range(176)]
+    lengths[150] = 9000
+    starts = [sum(lengths[:place]) for place in range(176)]
+    common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
+    events = [{**common, "name": f"ProfilerStep#{n}", "ts": ts, "dur": dur}
+              for n, (ts, dur) in enumerate(zip(starts, lengths, strict=True))]  # fmt: skip
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": events}))
+    done = report(str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    first = "A step takes 1 ms (median of 176 steps); step 150 took 9 ms, 9 times the median."
+    assert done.stderr.startswith(first)
+    page = opened(done.stdout.strip())
+    assert page.inner_text("#verdict").startswith(first)
+    names, gaps = texts(page, "#steps .name"), texts(page, "#steps .skipped")
+    assert {"step 149", "step 150", "step 151"} <= set(names)
+    assert 97 < len(names) <= 100
+    assert f"{len(names)} of 176; {176 - len(names)} are left out." in page.inner_text(
+        "#steps .hint"
+    )
+    assert sum(int(gap.split()[0]) for gap in gaps) == 176 - len(names)
+    assert texts(page, "#steps .marked") == ["step 150"]
+
+
+@needs_browser
 def test_operators_are_sorted_and_searched(made: str, opened: Any) -> None:
     """A click on a head sorts by it, another one the other way; what is typed filters."""
     page = opened(made)

@@ -12,7 +12,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.overhead import whose
+from dynprof.analysis.measures.timeline.overhead import is_dynprofs, whose
 from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Where:
 def is_users(name: str) -> bool:
     """Return whether a frame is of the user's own code, as far as its name tells."""
     found = _frame(name)
-    if not found or whose(name):
+    if not found or whose(name) or is_dynprofs(name):
         return False
     file = found["file"]
     if _INSTALLED.search(file) or _GENERATED.search(file):
@@ -155,7 +155,7 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
     users = users_frames(trace)[calls.span]
     step = trace.named(lambda name: name.startswith(STEP))
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
-    others = trace.category(FRAMES, CALLS)[calls.span] & ~users
+    others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprofs))[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)
     frame, operator, called = np.full((3, len(when)), ROOT, np.int64)
     left = np.flatnonzero(place != ROOT)

@@ -35,6 +35,7 @@ from dynprof.analysis.reading.categories import (
     STEP_LABELS,
     SYNCHRONISATIONS,
 )
+from dynprof.analysis.reading.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import Marked
-    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
 _LATEST = 1 << 62
@@ -211,7 +211,7 @@ def _scenarios(
     if loading:
         since = graph.end[graph.before]
         cover = where_phase(trace, LOADING)
-        inside = _covered_until(cover, since + graph.host) - _covered_until(cover, since)
+        inside = covered_until(cover, since + graph.host) - covered_until(cover, since)
         yield ALL_LOADING, int(loading), graph.own, _without(graph, inside)
     for what, kind in (
         (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
@@ -228,12 +228,3 @@ def _scenarios(
 def _without(graph: Graph, free: Numbers) -> Numbers:
     """Return how long each edge takes without some of the host's work."""
     return np.where(free > 0, graph.delay - free, graph.delay)
-
-
-def _covered_until(where: Cover, time: Numbers) -> Numbers:
-    """Return for how long a cover lasts before each time."""
-    begins, ends = where
-    sums = np.concatenate([[0], np.cumsum(ends - begins)])
-    place = np.searchsorted(begins, time, side="right")
-    last = np.append(ends, 0)[place - 1]
-    return sums[place] - np.where(place > 0, np.maximum(last - time, 0), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from dynprof.analysis.measures.timeline.outliers import median_of
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -28,9 +29,11 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
 )
 from dynprof.analysis.reading.intervals import clipped, covered, distinct, layered, united
-from dynprof.plural import counted
+from dynprof.plural import counted, number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import Marked, Step
@@ -47,7 +50,11 @@ COMPILERS = "(dynamo_timed)"
 _SHOWN = 0.005
 """Smaller shares are not named in words."""
 _MUCH = 0.1
-_BEHIND = 1.2
+MOST_NAMED = 3
+"""Of the outliers, those that are named one by one."""
+_MUCH_OF_EXTRA = 0.25
+"""Less than this of what an outlier takes longer is not named as the profiler's own."""
+BEHIND = 1.2
 """The device is behind the host where its steps take so many times as long."""
 
 
@@ -61,6 +68,13 @@ class Measured(Protocol):
     @property
     def marked(self) -> list[Marked]:
         """Its steps on the host."""
+
+    @property
+    def left_out(self) -> Sequence[Marked]:
+        """Its other steps, which are not measured."""
+
+    def recording_ns(self, step: Marked) -> int:
+        """Return for how long the profiler itself held a step up."""
 
     @property
     def steps(self) -> list[Step]:
@@ -118,10 +132,10 @@ class Breakdown:
     @cached_property
     def behind(self) -> bool:
         """Whether the device works on long after the host has done its steps."""
-        if self.on_host or self._device_span is None:
+        if self.on_host or self._measured.left_out or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > _BEHIND * sum(length for _, _, length in self._measured.marked)
+        return last - first > BEHIND * sum(length for _, _, length in self._measured.marked)
 
     @property
     def marked(self) -> bool:
@@ -136,6 +150,8 @@ class Breakdown:
     @property
     def a_step(self) -> str:
         """What times are of, in words."""
+        if self._measured.left_out and self.count == 1:
+            return f"step {self.steps[0][0]}"
         return "a step" if self.marked else "the trace"
 
     @cached_property
@@ -230,15 +246,40 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        around = f"from {ms(lengths[0])} to {ms(lengths[-1])}"
-        return f"A step takes {host} ({counted(len(lengths), 'step')}, {around})."
+        lengths += [length for *_, length in self._measured.left_out]
+        median = median_of(lengths)
+        said = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
+        if not self._measured.left_out:
+            return f"{said}, from {ms(lengths[0])} to {ms(lengths[-1])})."
+        return f"{said}); {self._outliers(median)}."
+
+    def _outliers(self, median: float) -> str:
+        """Return how long the steps took that are left out, the longest by their numbers."""
+        ordered = sorted(self._measured.left_out, key=lambda step: -step[2])
+        said = [
+            f"step {step[0]} took {ms(step[2])}, {number(step[2] / median)} times the median"
+            f"{self._of_the_profiler(step)}"
+            for step in ordered[:MOST_NAMED]
+        ]
+        if rest := ordered[MOST_NAMED:]:
+            more = counted(len(rest), "more step took", "more steps took")
+            said.append(f"{more} {number(rest[-1][2] / median)} times the median or more")
+        return "; ".join(said)
+
+    def _of_the_profiler(self, step: Marked) -> str:
+        """Return what the profiler itself took of a long step, if much of what is more."""
+        own = self._measured.recording_ns(step)
+        is_much = own >= _MUCH_OF_EXTRA * (step[2] - self.length)
+        return f", {ms(own)} of it in the profiler itself" if is_much else ""
 
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
         who = "Operators of the host run" if self.on_host else f"{device} computes"
         if self.on_host and self._of_python:
             who = "Python functions run or wait"
-        said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of it"
+        others = len(self._measured.left_out)
+        whole = f"the other {counted(self.count, 'step')}" if others else "it"
+        said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
         for name, words in _ALONE.items():
             if self.share(self.parts.get(name, 0)) >= _SHOWN:
                 said += f", {self.share(self.parts[name]):.0%} is {words}"

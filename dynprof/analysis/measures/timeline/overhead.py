@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.process.package_files import PACKAGE, working_files
+from dynprof.process.package_files import PACKAGE, around_calls, working_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 DYNPROF, TORCH = "dynprof", "torch.profiler"
-_MODULES = "|".join(name.removesuffix(".py").replace("/", r"[/\\]") for name in working_files())
 _START = r"(?:^|[/\\ (])"
+
+
+def _frames_of(names: list[str]) -> re.Pattern[str]:
+    """Return what finds the frames of some of dynprof's files and folders."""
+    modules = "|".join(name.removesuffix(".py").replace("/", r"[/\\]") for name in names)
+    return re.compile(rf"{_START}{PACKAGE.name}[/\\](?:{modules})(?:[/\\]\w+)*\.py\b")
+
+
+_AROUND = _frames_of(around_calls())
 _OWN = {
-    DYNPROF: re.compile(rf"{_START}{PACKAGE.name}[/\\](?:{_MODULES})(?:[/\\]\w+)*\.py\b"),
+    DYNPROF: _frames_of(working_files()),
     TORCH: re.compile(rf"{_START}torch[/\\]profiler[/\\]\w+\.py\b"),
 }
 """How frames of Kineto (``dynprof/wall.py(48): attempt``) and VizTracer are named."""
@@ -29,6 +37,11 @@ _OWN = {
 def whose(name: str) -> str:
     """Return which profiler a frame belongs to; nothing where to none."""
     return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
+
+
+def is_dynprofs(name: str) -> bool:
+    """Return whether a frame is dynprof's, also one that has the job's own calls in it."""
+    return whose(name) == DYNPROF or bool(_AROUND.search(name))
 
 
 def overhead(trace: Trace) -> NDArray[np.bool_]:

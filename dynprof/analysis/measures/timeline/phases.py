@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.categories import FRAMES, LABELS, MARKS, OPERATORS, RANGES
 from dynprof.analysis.reading.intervals import layered
 
@@ -40,13 +41,18 @@ _LABELS: dict[str, Callable[[str], bool]] = {
 """Which labels, in lower case and without ``#`` around them; those before go before."""
 NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
 """In the order in which a step has them."""
+_RECORDING = "recording"
 _GRAPH = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 
 
 def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
-    """Return how long each phase of each marked step took; what none covers is the rest."""
-    covers = {phase: where_phase(trace, phase) for phase in _LABELS}
+    """Return how long each phase of each marked step took; what none covers is the rest.
+
+    What the profiler itself does is no phase's time.
+    """
+    covers = {_RECORDING: trace.when(overhead(trace))}
+    covers |= {phase: where_phase(trace, phase) for phase in _LABELS}
     return [_in_step(covers, step) for step in marked]
 
 
@@ -58,6 +64,7 @@ def mean_phases(steps: list[Phases]) -> dict[str, float]:
 def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
     _, begin, length = step
     found = layered(covers, begin, begin + length)
+    del found[_RECORDING]
     found[REST] = length - sum(found.values())
     return {name: found[name] for name in NAMES}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,4 +51,4 @@ def measured(path: Path, spans: list[Span], *more: dict[str, Any], **members: An
 
 def found(measured: MeasuredTrace) -> dict[str, Finding]:
     """Return the findings by their titles."""
-    return {finding.title: finding for finding in findings(measured, Breakdown(measured))}
+    return {finding.title: finding for finding in all_findings(measured)}

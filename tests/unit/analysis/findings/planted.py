@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class Planted:
     def _all(self, folder: Path) -> list[Finding]:
         path = folder / "a.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
-        measured = MeasuredTrace(path)
-        return findings(measured, measured.breakdown)
+        return all_findings(MeasuredTrace(path))
 
 
 def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:

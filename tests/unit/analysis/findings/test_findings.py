@@ -172,8 +172,8 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     """Of a device, of the host, of a trace without steps, and of one without anything."""
     device = str(Breakdown(measured(tmp_path, DEVICE)))
     assert device == (
-        "A step takes 100 ms (2 steps, from 100 ms to 100 ms). The device computes for 98% of it, "
-        "and it is idle for 2%."
+        "A step takes 100 ms (median of 2 steps, from 100 ms to 100 ms). The device computes for "
+        "98% of it, and it is idle for 2%."
     )
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "Operators of the host run for 98% of it, and 2% is Python or waiting." in host

@@ -278,7 +278,8 @@ def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("with_frames", "advice"), [(0, "with_stack"), (1, "--backend python"), (6, "flame graph")]
+    ("with_frames", "advice"),
+    [(0, "with_stack"), (1, "--backend python"), (6, "Take that out of the loop")],
 )
 def test_stacks_of_threads_that_have_none(tmp_path: Path, with_frames: int, advice: str) -> None:
     """Of those that begin within a window torch has none: nobody finds their functions there."""

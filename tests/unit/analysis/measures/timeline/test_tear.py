@@ -50,7 +50,7 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     assert f"{size:,} bytes" in words[0]
     assert not findings(cut, cut.breakdown)
     assert not cut.steps
-    said = str(cut.breakdown)
+    said = str(cut.usual.breakdown)
     assert "device" not in said
     none_whole = r"No step is whole; what there is of the trace spans [\d.,]+ ms\."
     if cut.tear.hides_host:

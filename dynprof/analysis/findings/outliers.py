@@ -1,0 +1,183 @@
+"""What makes a step take far longer than the others of its window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynprof.analysis.findings import device, host
+from dynprof.analysis.findings.culprits import own_lines_named, starters, starters_named
+from dynprof.analysis.findings.finding import Finding, has_stacks
+from dynprof.analysis.findings.idle import IDLE_RULES
+from dynprof.analysis.measures.critical_path.critical_path import step_threads
+from dynprof.analysis.measures.timeline.breakdown import MOST_NAMED, ms
+from dynprof.analysis.measures.timeline.kernels import kinds
+from dynprof.analysis.measures.timeline.operators import STEPS, averages
+from dynprof.plural import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.steps import Marked
+
+_RULES = (
+    host.data_loading, host.garbage, host.compiling, host.checkpoint, device.exposed_communication,
+    device.exposed_copies, *IDLE_RULES, host.optimizer,
+)  # fmt: skip
+"""What may make a single step long; of those that explain as much the first is named."""
+_AS_MUCH = 0.9
+"""A cause explains as much as the best one from this share of it on."""
+_EXPLAINS = 0.25
+"""A cause explains at least this share of what the step takes longer."""
+_MOST = 2
+"""Findings on outliers, at most: one on all steps has room after them."""
+_FIRST = 1.0
+"""Added to how bad they are: the verdict names these steps, and what follows says why."""
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """What a step spends more time on than the others.
+
+    Attributes:
+        finding: What is found in the step alone.
+        time: What that takes, in ns.
+        others: What it takes of each other step, in the mean, in ns.
+    """
+
+    finding: Finding
+    time: float
+    others: float
+
+    @property
+    def extra(self) -> float:
+        """What it takes more, in ns."""
+        return self.time - self.others
+
+
+def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
+    """Return what makes the outliers long, the longest first; those of one cause together.
+
+    Nothing of one that the profiler itself made long: the verdict says that.
+    """
+    usual = measured.usual
+    found: dict[str, tuple[Finding, list[Marked]]] = {}
+    for step in measured.outliers[:MOST_NAMED]:
+        extra = step[2] - usual.breakdown.length
+        if measured.recording_ns(step) > extra / 2:
+            continue
+        causes = _causes(measured.only([step]), usual, extra)
+        title = causes[0].finding.title if causes else ""
+        found.setdefault(title, (_told(step, extra, causes), []))[1].append(step)
+    return [_together(measured, *one) for one in list(found.values())[:_MOST]]
+
+
+def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
+    """Return the finding on one outlier."""
+    said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
+    for cause in causes:
+        said.append(f"{cause.finding.title}: {cause.finding.detail}")
+        said.append(f"For the others that is {ms(cause.others)} in the mean.")
+    if not causes:
+        said.append("The trace does not tell why.")
+    return Finding(
+        f"Step {step[0]} takes longer than the others",
+        0,
+        " ".join(said),
+        causes[0].finding.advice
+        if causes
+        else f"Look at step {step[0]} of each thread with dynprof view.",
+        of="all steps",
+        by_line=causes[0].finding.by_line if causes else True,
+    )
+
+
+def _together(measured: MeasuredTrace, first: Finding, steps: list[Marked]) -> Finding:
+    """Return the finding on the first of some outliers with what all of them cost."""
+    extra = sum(step[2] - measured.usual.breakdown.length for step in steps)
+    share = extra / sum(length for *_, length in measured.marked)
+    numbers = [number for number, *_ in steps[1:]]
+    also = f" The same holds for {listed('step', numbers)}." if numbers else ""
+    return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
+
+
+def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_Cause]:
+    """Return what a step does more than the others: one thing, or two that are not the same time.
+
+    Args:
+        alone: The step alone.
+        usual: The others.
+        extra: How much longer it takes, in ns.
+    """
+    if len(step_threads(alone.trace)) > 1:
+        return []  # others work on their own steps at the same time, and do more in a longer time
+    found = [one for one in _candidates(alone, usual) if one.extra >= _EXPLAINS * extra]
+    if not found:
+        return []
+    best = max(one.extra for one in found)
+    first = next(one for one in found if one.extra >= _AS_MUCH * best)
+    rest = [one for one in found if one is not first and one.extra <= extra - first.extra]
+    return [first, *sorted(rest, key=lambda one: -one.extra)[:1]]
+
+
+def _candidates(alone: MeasuredTrace, usual: MeasuredTrace) -> Iterator[_Cause]:
+    """Yield what a step may spend its time on; with stacks, functions before operators."""
+    stacks = has_stacks(alone)
+    rules = [*_RULES, host.between_operators] if stacks else [*_RULES]
+    pairs = [(rule(alone, alone.breakdown), rule(usual, usual.breakdown)) for rule in rules]
+    pairs.append(_longest_growth(alone, usual))
+    if not stacks:
+        one, other = (host.between_operators(of, of.breakdown) for of in (alone, usual))
+        pairs.append((one, other))
+    for here, there in pairs:
+        if here:
+            others = there.share * usual.breakdown.length if there else 0.0
+            yield _Cause(here, here.share * alone.breakdown.length, others)
+
+
+def _longest_growth(
+    alone: MeasuredTrace, usual: MeasuredTrace
+) -> tuple[Finding | None, Finding | None]:
+    """Return what runs longer than in the others, by its name, there and in the others."""
+    steps, times, others = alone.breakdown, _own_times(alone), _own_times(usual)
+    if not times:
+        return None, None
+    name = max(times, key=lambda one: times[one] - others.get(one, 0.0))
+    chosen = host.work_of(alone, steps) & alone.trace.named(name.__eq__)
+    if steps.on_host:
+        who = f"{own_lines_named(alone, steps, name, chosen)}{_other_thread(alone, chosen)}."
+    else:
+        who = f".{starters_named(starters(alone, steps, chosen))}"
+    here = Finding(
+        f"{name} takes longer",
+        steps.share(times[name]),
+        f"It takes {ms(times[name])} of {steps.a_step}{who}",
+        "Search for it in the flame graph: is each call needed, and is its input larger?",
+    )
+    share = usual.breakdown.share(others.get(name, 0.0))
+    return here, replace(here, share=share)
+
+
+def _own_times(measured: MeasuredTrace) -> dict[str, float]:
+    """Return what kernels, or operators and labels of the host, take of the mean step, in ns."""
+    steps = measured.breakdown
+    mine, count = host.work_of(measured, steps), max(1, steps.count)
+    if not steps.on_host:
+        found = kinds(measured.trace, measured.operators, mine)
+        return {one.name: one.total / count for one in found if one.core == "KERNEL"}
+    rows = averages(measured.trace, measured.operators, mine)
+    return {row.name: row.own / count for row in rows if row.name != STEPS}
+
+
+def _other_thread(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> str:
+    """Say on which thread some spans are, where that ends no steps."""
+    thread = measured.trace.spans["thread"][chosen]
+    if np.isin(thread, step_threads(measured.trace)).any():
+        return ""
+    _, number = measured.trace.tables["thread"][int(thread[0])]
+    return f", on thread {number}"

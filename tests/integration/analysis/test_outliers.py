@@ -1,0 +1,114 @@
+"""A planted slow step of a real job is named, with its cause, as the job's own clock has it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.report.contents import contents, verdict
+from tests.integration.running import DESCENT, RunningJob
+
+Captured = tuple[MeasuredTrace, list[float], int, bool]
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+FIRST, SLOW, LAST = 30, 34, 37
+"""The recorded steps, and the one whose batch takes long; of its number is the job's own log."""
+SCRIPT = f"""
+import json, os, time, torch, dynprof as dp
+torch.set_num_threads(1)
+{DESCENT}
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4 * {LAST + 20}
+    def __getitem__(self, index):
+        return index, torch.randn(32)
+def read_again():
+    time.sleep(1)
+def collate(samples):
+    time.sleep(0.01)
+    if samples[0][0] == 4 * {SLOW}:
+        read_again()
+    return torch.stack([row for _, row in samples])
+loader = torch.utils.data.DataLoader(
+    Numbers(), batch_size=4, collate_fn=collate, num_workers=WORKERS, prefetch_factor=PREFETCH)
+dp.init("prof_config")
+took, last = [], time.perf_counter()
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    while len(took) == 4 and not os.path.exists("armed"):
+        time.sleep(0.01)
+    took.append(1000 * (time.perf_counter() - last))
+    dp.step()  # opens and closes windows, which is no time of the steps
+    last = time.perf_counter()
+dp.shutdown()
+print(json.dumps(took))
+"""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(0, False), (0, True), (1, False), (1, True)],
+    ids=["here", "here, stacks", "worker", "worker, stacks"],
+)
+def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    """Return what is measured of such a job, and the ms of its steps by its own clock."""
+    workers, stacks = request.param
+    folder = tmp_path_factory.mktemp("job")
+    script = SCRIPT.replace("WORKERS", str(workers)).replace("PREFETCH", "2" if workers else "None")
+    with RunningJob(folder, script) as job:
+        job.when("training", lambda status: status.step >= 4)
+        active = LAST + 1 - FIRST
+        job.edit(active=active, warmup=1, start_step=FIRST - 1, with_stack=stacks)
+        job.when("the request", lambda status: status.request > 0)
+        (folder / "armed").touch()
+        job.capture()
+        took = json.loads(job.end())
+    (path,) = job.root.glob("step_*/*.trace.json*")
+    return MeasuredTrace(path), took, workers, stacks
+
+
+def test_a_slow_step_is_named_as_the_job_saw_it(
+    captured: Captured,
+) -> None:
+    """Its number and its length, and the median; a mark also has some of what step() does."""
+    measured, took, *_ = captured
+    assert [number for number, *_ in measured.marked] == list(range(FIRST, LAST + 1))
+    assert measured.outliers[0][0] == SLOW  # a busy machine may add others, shorter ones
+    mine = sorted(took[FIRST : LAST + 1])
+    for (number, _, length), logged in zip(measured.marked, took[FIRST:], strict=False):
+        assert length / 1e6 == pytest.approx(logged, rel=0.05, abs=20), number
+    first = verdict(measured)[0]
+    assert first.startswith("A step takes ")
+    assert f"(median of 8 steps); step {SLOW} took 1,0" in first
+    median = (mine[3] + mine[4]) / 2
+    assert float(first.split()[3]) == pytest.approx(median, rel=0.1, abs=5)
+    page = contents(measured)
+    assert page["verdict"] == first
+    assert SLOW in [row["number"] for row in page["steps"]["rows"] if row["outlier"]]
+
+
+def test_what_made_it_slow_is_found(
+    captured: Captured,
+) -> None:
+    """The function that slept, where it ran here with stacks; else whom training waited for."""
+    measured, _, workers, stacks = captured
+    page = contents(measured)
+    slow, *others = page["findings"]
+    assert slow["title"] == f"Step {SLOW} takes longer than the others"
+    assert slow["share"] > 0.5
+    assert f"The data loader keeps step {SLOW} waiting for " in slow["detail"]
+    assert ("(read_again)" in slow["detail"]) is (stacks and not workers)
+    assert ("batches of its worker processes" in slow["detail"]) is bool(workers)
+    assert ("py-spy record" in slow["advice"]) is bool(workers)
+    said = json.dumps(page["findings"])
+    assert "poll" not in said
+    assert not any("dynprof" in one["detail"] for one in page["findings"])
+    command = f"dynprof arm {measured.path.parents[1]} --with-stack."
+    hints = said.count(f"To have lines named, record with stacks: {command}")
+    assert hints == (0 if stacks else 1)
+    assert others

@@ -1,0 +1,173 @@
+"""What made one step long is found against the others, and dynprof is never blamed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.ranks.comparison import Ranks
+from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables
+from dynprof.analysis.report.contents import contents, verdict
+from tests.unit.analysis.findings.given_spans import MS, Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USUAL: list[Span] = [("aten::mm", "cpu_op", 1, 8)]
+SLOW = 3
+WRAPPER = "dynprof/marks/record_functions.py(71): begin"
+
+
+def job(
+    folder: Path, slow: dict[int, list[Span]], usual: list[Span] = USUAL, rank: int = 0
+) -> MeasuredTrace:
+    """Return six steps of 10 ms, some of 100 ms more with spans of their own."""
+    events: list[dict[str, Any]] = []
+    begin = 0.0
+    for number in range(6):
+        more = slow.get(number)
+        took = 10.0 if more is None else 110.0
+        spans = [(f"ProfilerStep#{number}", "user_annotation", 0, took), *usual, *(more or [])]
+        events += [
+            {"ph": "X", "pid": 1, "tid": 1, "name": name, "cat": category,
+             "ts": (begin + since) * MS, "dur": lasts * MS}
+            for name, category, since, lasts in spans
+        ]  # fmt: skip
+        begin += took
+    path = folder / f"rank{rank}.trace.json"
+    members = {"distributedInfo": {"rank": rank, "world_size": 1}, "baseTimeNanoseconds": 0}
+    path.write_text(json.dumps({**members, "traceEvents": events}))
+    return MeasuredTrace(path)
+
+
+CAUSES: dict[str, tuple[list[Span], list[str]]] = {
+    "an operator": (
+        [("aten::sort", "cpu_op", 9, 100)],
+        ["aten::sort takes longer: It takes 100 ms of step 3.", "others that is 0 ms"]),
+    "an operator that is longer": (
+        [("aten::mm", "cpu_op", 9, 100)],
+        ["aten::mm takes longer: It takes 108 ms of step 3.", "others that is 8 ms"]),
+    "a label of the script": (
+        [("load_index", "user_annotation", 9, 100)],
+        ["load_index takes longer: It takes 100 ms of step 3."]),
+    "a function": (
+        [("job.py(4): main", "python_function", 0, 110),
+         ("job.py(9): read", "python_function", 9, 100),
+         ("<built-in function sleep>", "python_function", 9, 99)],
+        ["No operator and no collective runs for 102 ms of step 3, 99 ms in sleep, called by read "
+         "(job.py:9)."]),
+    "a collection": (
+        [("collection of generation 2", "gc", 9, 100)],
+        ["Garbage collection: Python collects garbage 1 time in step 3, for 100 ms."]),
+    "a loader": (
+        [("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 9, 100),
+         ("job.py(7): collate", "python_function", 9, 99)],
+        ["keeps step 3 waiting for 100 ms, 100% of it in job.py:7 (collate)."]),
+    "workers": (
+        [("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation", 9,
+          100),
+         ("<built-in method poll of select.poll object at 0x7f>", "python_function", 9, 99)],
+        ["keeps step 3 waiting for 100 ms: training waits for batches of its worker processes"]),
+    "a checkpoint": (
+        [("checkpoint", "user_annotation", 9, 100)],
+        ["Checkpoints hold the step up: Saving takes 100 ms of step 3"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_of_a_slow_step_is_named(tmp_path: Path, cause: str) -> None:
+    """First of all findings, with the function where there are stacks."""
+    spans, words = CAUSES[cause]
+    measured = job(tmp_path, {SLOW: spans})
+    said = verdict(measured)
+    assert said[0].startswith(
+        "A step takes 10 ms (median of 6 steps); step 3 took 110 ms, 11 times the median. "
+    )
+    first, *others = all_findings(measured)
+    assert first.title == "Step 3 takes longer than the others"
+    assert first.detail.startswith("It takes 110 ms, 100 ms more than the others. ")
+    assert first.share == pytest.approx(100 / 160)
+    for one in words:
+        assert one in first.detail
+    assert first.detail.count("For the others that is") == 1
+    assert not any("step 3" in one.detail for one in others)
+    assert contents(measured)["verdict"] == said[0]
+
+
+def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
+    """One of another cause has a finding of its own."""
+    sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    save: list[Span] = [("checkpoint", "user_annotation", 9, 100)]
+    found = all_findings(job(tmp_path, {1: sort, 4: sort}))
+    assert found[0].title == "Step 1 takes longer than the others"
+    assert found[0].detail.endswith("The same holds for step 4.")
+    assert not any("Step 4" in one.title for one in found)
+    both = all_findings(job(tmp_path, {1: sort, 4: save}))
+    assert {one.title for one in both[:2]} == {
+        "Step 1 takes longer than the others", "Step 4 takes longer than the others",
+    }  # fmt: skip
+
+
+def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> None:
+    """The verdict says whose time it is."""
+    measured = job(tmp_path, {SLOW: [("dynprof/wall.py(48): attempt", "python_function", 9, 90)]})
+    assert "11 times the median, 90 ms of it in the profiler itself. " in verdict(measured)[0]
+    assert not any("Step 3" in one.title for one in all_findings(measured))
+
+
+def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
+    """Not as a function, not as time of an optimizer or a loader, not on the critical path."""
+    for label, title in (
+        ("Optimizer.step#SGD.step", "The optimizer takes long"),
+        ("dataloader", "The step waits for data"),
+    ):
+        usual: list[Span] = [
+            ("job.py(2): train", "python_function", 1, 8),
+            (label, "user_annotation", 1, 8),
+            (WRAPPER, "python_function", 2, 4),
+            ("torch/autograd/profiler.py(9): __enter__", "python_function", 2.5, 3),
+        ]
+        measured = job(tmp_path, {}, [*usual, ("aten::mm", "cpu_op", 9.5, 0.1)])
+        found = {one.title: one for one in all_findings(measured)}
+        assert "4 ms" in found[title].detail
+        assert "8 ms" not in found[title].detail
+        page = contents(measured)
+        assert not any("dynprof/" in row[0] for row in page["critical_path"]["names"])
+        assert not any("dynprof/" in str(one) for one in page["findings"])
+    called = "dynprof/plugin/patches.py(100): call"
+    usual = [("job.py(2): train", "python_function", 1, 8), (called, "python_function", 1, 8),
+             ("torch/optim/sgd.py(9): step", "python_function", 2, 7)]  # fmt: skip
+    (between,) = all_findings(job(tmp_path, {}, [*usual, ("aten::mm", "cpu_op", 9.5, 0.1)]))
+    assert "7 ms in step (torch/optim/sgd.py:9), called by train (job.py:2)" in between.detail
+
+
+def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
+    """In a trace without frames; with them, and with a line, no list of usual suspects either."""
+    bare: list[Span] = [("aten::mm", "cpu_op", 1, 3), ("dataloader", "user_annotation", 4, 3)]
+    said = "\n".join(map(str, all_findings(job(tmp_path, {}, bare))))
+    assert said.count("record with stacks: with_stack=True") == 1
+    assert "the usual ones" in said
+    frame: Span = ("job.py(2): train", "python_function", 0, 10)
+    said = "\n".join(map(str, all_findings(job(tmp_path, {}, [*bare, frame]))))
+    assert "record with stacks" not in said
+    assert "the usual ones" not in said
+
+
+def test_slow_steps_of_many_ranks_are_one_sentence(tmp_path: Path) -> None:
+    """The step with how many ranks it was slow on, not a line for each rank."""
+    sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    files: dict[str, list[Path]] = {name: [] for name in RANK_TABLES}
+    for rank in range(12):
+        slow = {2: sort} if rank < 10 else {4: sort} if rank == 11 else {}
+        list(write_rank_tables(job(tmp_path, slow, rank=rank), tmp_path / str(rank)))
+        for name in RANK_TABLES:
+            files[name].append(parquet_file(tmp_path / str(rank), name))
+    (said,) = [one for one in Ranks(files, lambda _: range(12)).words() if "median of" in one]
+    assert said == (
+        "step 4 took 110 ms on rank 11, 11 times the median of its steps; "
+        "step 2 took up to 110 ms on 10 ranks, up to 11 times the median of their steps"
+    )

@@ -1,0 +1,61 @@
+"""Which steps are outliers: as a few plain lines have it, and where none is."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from dynprof.analysis.measures.timeline.outliers import outliers
+
+
+def plain(lengths: list[int]) -> set[int]:
+    """Return the places of lengths with a modified z-score above 3.5, 1.5 medians at least."""
+    median = statistics.median(lengths)
+    scatter = statistics.median(abs(one - median) for one in lengths)
+    return {
+        place
+        for place, one in enumerate(lengths)
+        if len(lengths) > 2 and one >= 1.5 * median and 0.6745 * (one - median) > 3.5 * scatter
+    }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_lengths(seed: int) -> None:
+    """Steady, scattered and heavy-tailed ones; the longest is named first."""
+    source = random.Random(seed)  # noqa: S311 - nothing is secret here
+    count, kind = source.randint(1, 40), seed % 3
+    drawn = [
+        (source.randint(90, 110), source.randint(1, 1000), int(100 * source.paretovariate(1)))
+        for _ in range(count)
+    ]
+    lengths = [one[kind] for one in drawn]
+    found = outliers(lengths)
+    assert set(found) == plain(lengths)
+    assert [lengths[place] for place in found] == sorted((lengths[p] for p in found), reverse=True)
+
+
+@pytest.mark.parametrize("count", range(2, 60))
+def test_evenly_spread_lengths_have_no_outlier(count: int) -> None:
+    """However far the longest is from the shortest."""
+    assert outliers([10 + 1000 * place for place in range(count)]) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "found"),
+    [
+        ([], []),
+        ([5], []),
+        ([10, 1000], []),  # neither is known to be the usual one
+        ([10, 11, 1000], [2]),
+        ([10, 500, 1000], []),
+        ([10, 10, 14], []),
+        ([41, 45, 50, 57, 57, 60, 90, 1056], [7]),
+        ([7, 7, 7, 30, 7, 7, 7, 60], [7, 3]),
+        ([0, 0, 5], []),  # no number of times nothing
+    ],
+)
+def test_few_lengths(lengths: list[int], found: list[int]) -> None:
+    """Three steps are enough for one that stands out; two are not."""
+    assert outliers(lengths) == found
