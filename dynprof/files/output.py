@@ -190,10 +190,10 @@ class PrivateFolder:
         with contextlib.ExitStack() as failed, naming(place):
             failed.callback(os.close, self._descriptor)
             self.path = self._checked()
-            self.create(MARK).close()
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.create(MARK).close()  # then: a mark without a lock is a leftover
             failed.pop_all()
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _checked(self) -> Path:
         """Return what leads there, unless another folder has taken its place since it was made."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pydantic.dataclasses  # noqa: F401 - as below
 
+import dynprof.mstx
+import dynprof.phases  # noqa: F401 - as below: a script may name both in a later step
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
