@@ -33,7 +33,8 @@ _All = Annotated[
     typer.Option(
         "--all",
         metavar="NAME",
-        help="All ranks of a job, by the script or module that they run.",
+        help="All ranks of a job, by the script or module that they run, or by their title; "
+        "* stands for any text.",
         show_default=False,
     ),
 ]
@@ -143,7 +144,7 @@ def _said(pid: int, answer: Answer) -> int:
     took = f"{stood} after {answer.took_s:.2f} s it was done."
     if directory := answer.said.get("begun"):
         say(f"process {pid} watches {directory}.{took}")
-        say(_steps_of(pid, answer.said["place"]))
+        say(_steps_of(pid, answer.said.get("place", "")))
         say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} takes it out", err=True)
         return 0
     if directory := answer.said.get("ended"):

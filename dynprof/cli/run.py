@@ -46,7 +46,7 @@ def run(
     tracebacks are its own.
 
     Exit code 1: --step-on is nothing that could end steps; 2: there is no such script or program,
-    or the directory cannot be used; else the job's.
+    or the directory cannot be read and written; else the job's.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
