@@ -85,6 +85,10 @@ class LaunchError(DynprofError):
     """A command, or a process, cannot be made to watch."""
 
 
+class RemovedError(DynprofError, OSError):
+    """What a process of dynprof's own would run was removed since this one began."""
+
+
 class OwnerError(DynprofError):
     """A command that root runs cannot act as the user who owns a folder."""
 

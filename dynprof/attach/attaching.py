@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.attach.foreign_process import why_not_reached
+from dynprof.attach.foreign_process import outside_python, why_not_reached
 from dynprof.attach.homes import homes
 from dynprof.attach.new_thread import NUMBER, start_thread
 from dynprof.attach.python_functions import python_functions
@@ -69,7 +69,7 @@ def reach(
     Args:
         pid: The process.
         asked: What :func:`dynprof.attach.inside.act` takes.
-        timeout_s: For so long it is waited for. Where it has not begun by then, it never will.
+        timeout_s: How long to wait. What has not begun by then never will.
         seen: The process as it was when it was chosen; else the one that has the id now.
 
     Raises:
@@ -88,7 +88,7 @@ def _reached(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
         told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
         order = _order(target, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
         try:
-            return _answer(target.pid, folder, order, timeout_s)
+            return _answer(target.pid, folder, order, timeout_s, asked["action"])
         finally:
             order.forget()
     finally:
@@ -214,8 +214,12 @@ def _order(target: Target, folder: Path, text: str) -> _Order:
         raise LaunchError(text) from error
 
 
-def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
-    """Wait for the answer; where nothing has begun in time, see to it that nothing will."""
+def _answer(pid: int, folder: Path, order: _Order, timeout_s: float, action: str) -> Answer:
+    """Wait for the answer; where nothing has begun in time, see to it that nothing will.
+
+    To attach may take as long again once it has begun; to detach takes as long as a capture is
+    being saved.
+    """
     _tell(folder, order)
     began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
     deadline_s = began_s + timeout_s
@@ -227,7 +231,10 @@ def _answer(pid: int, folder: Path, order: _Order, timeout_s: float) -> Answer:
             raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
         if time.monotonic() > deadline_s:
             _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
-            deadline_s += timeout_s
+            if action == "attach" and time.monotonic() > deadline_s + timeout_s:
+                text = f"process {pid} was reached, and has not answered for {timeout_s:g} s"
+                text += "; dynprof status says whether it is watched"
+                raise LaunchError(f"{text}. {outside_python(pid)}")
         elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
             patience_s *= 2
             why = _insist(order)
@@ -263,4 +270,4 @@ def _withdraw(pid: int, folder: Path, where: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / "go").rename(folder / "withdrawn")
         text = f"process {pid} has not run Python {where}; nothing was changed"
-        raise LaunchError(f"{text}. --timeout waits longer")
+        raise LaunchError(f"{text}. --timeout waits longer. {outside_python(pid)}")

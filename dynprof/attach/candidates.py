@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,8 @@ def candidates(name: str = "") -> list[Candidate]:
     Launchers, tools, workers of pools and what a rank has forked or started as a helper are none.
 
     Args:
-        name: Which script or module they have to run; empty for all.
+        name: Which script or module they have to run, or the title that they gave themselves, as
+            by setproctitle; ``*`` stands for any text. Empty for all.
     """
     found: dict[int, tuple[psutil.Process, str]] = {}
     for process in psutil.process_iter():
@@ -54,7 +56,7 @@ def candidates(name: str = "") -> list[Candidate]:
         with contextlib.suppress(psutil.Error, OSError):
             if any(found[a.pid][1] == rank for a in process.parents() if a.pid in found):
                 continue
-            folder, command = Path(process.cwd()), " ".join(process.cmdline())
+            folder, command = Path(process.cwd()), " ".join(process.cmdline()).strip()
             kept.append(Candidate(process, command, folder, why_not_reached(pid)))
     return kept
 
@@ -73,14 +75,24 @@ def _rank_of(process: psutil.Process, name: str) -> str | None:
     if process.pid == os.getpid() or process.uids() != psutil.Process().uids():
         return None
     called = process.cmdline()
-    if "python" not in Path(process.exe()).name or len(called) < 2:
+    if "python" not in Path(process.exe()).name:
         return None
-    program = _program(called)
-    if name and name not in (program.name, Path(program.name).name):
+    title = _title(called)
+    program = Program("script", title) if title else _program(called)
+    names = (program.name, title.partition(" ")[0] or Path(program.name).name)
+    if name and not any(one == name or fnmatch.fnmatchcase(one, name) for one in names):
         return None
     if why_left_alone(program, {}, process.pid):
         return None
-    return rank_text(process.environ())
+    return f"{rank_text(process.environ())}{title}"
+
+
+def _title(called: list[str]) -> str:
+    """Return what a process has written over its command line; empty where that is as it was.
+
+    vLLM, SGLang and Ray name their workers so, which are processes of their own.
+    """
+    return "" if not called or "python" in Path(called[0]).name else " ".join(called).strip()
 
 
 def _program(called: list[str]) -> Program:

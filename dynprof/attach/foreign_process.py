@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -48,6 +49,16 @@ def _why_not(pid: int, folder: Path) -> str:
         text = f"process {pid} runs Python {there} and dynprof here {here}"
         return f"{text}; install dynprof for Python {there}, anywhere, and attach with that"
     return ""
+
+
+def outside_python(pid: int) -> str:
+    """Say what the system shows of a main thread that runs no Python, and what shows more."""
+    does, task = "runs no Python", Path(f"/proc/{pid}/task/{pid}")
+    with contextlib.suppress(OSError):
+        does = "computes in compiled code"
+        if (task / "stat").read_text().rpartition(")")[2].split()[0] != "R":
+            does = f"waits in the system ({(task / 'wchan').read_text()})"
+    return f"Its main thread {does}; py-spy dump --pid {pid} shows the line that called it"
 
 
 def _lines(path: Path) -> list[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from dynprof import dynamic_profile
 from dynprof.plural import counted
-from dynprof.process.unwatched import why_not_here
+from dynprof.process.greenlets import why_no_threads
+from dynprof.process.rank import why_no_rank
+from dynprof.process.thread_place import place_of
 
 BY = "dynprof attach"
 _STOPPED_WAIT_S = 2.0
@@ -32,14 +36,22 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
         return {"watched": already}
     if dynamic_profile.disabled():
         return {"failed": "DYNPROF_DISABLE is set in its environment"}
-    if reason := why_not_here():
+    if reason := why_no_threads() or _why_no_rank():
         return {"failed": reason}
     dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
+    place = place_of(threading.main_thread().ident or 0)
     stood_ms = _stood_ms(Path(asked["folder"]))
     if stood_ms is not None:
         text = f"attached from outside by process {asked['by']}: its main thread stood still"
         _note(f"{text} for {stood_ms:.2f} ms")
-    return {"begun": dynamic_profile.watched()[0]}
+    return {"begun": dynamic_profile.watched()[0], "place": place}
+
+
+def _why_no_rank() -> str:
+    """Say why this process is no rank, and which process to attach to instead."""
+    reason, parent = why_no_rank(), multiprocessing.parent_process()
+    advice = f"attach to process {parent.pid}, which has started it" if parent else ""
+    return f"{reason}; {advice}" if reason and advice else reason or ""
 
 
 def _detach() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import queue
@@ -194,6 +195,7 @@ class Exporter:
             workplace.remove(is_in_use=self._given_up)
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
+            _remove_empty(export)
         self._rest(export)
         return manifest
 
@@ -204,6 +206,14 @@ class Exporter:
 
     def _tell(self, export: Export, manifest: Manifest) -> None:
         export.on_end(export.manifest_path, manifest)
+
+
+def _remove_empty(export: Export) -> None:
+    """Remove the folders of a capture of which nothing could be written; a script's own stays."""
+    with contextlib.suppress(OSError):  # another rank has written there
+        export.manifest_path.parent.rmdir()
+        if export.folder.name.startswith("step_"):
+            export.folder.rmdir()
 
 
 def _save_manifest(export: Export, manifest: Manifest) -> None:

@@ -18,6 +18,7 @@ from dynprof.cli.request_follower import Follower
 from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
+from dynprof.config.file_reading import mounted_alone
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.journal.status import LEADS, NOBODY_YET
@@ -112,6 +113,8 @@ def _after_saving(
     timeout: float | None,
 ) -> None:
     """Say what comes of it, and follow it where that is asked for."""
+    if text := mounted_alone(path):
+        say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
     before = with_newcomers(path.parent, digest, before)
     if not before:

@@ -33,7 +33,8 @@ _All = Annotated[
     typer.Option(
         "--all",
         metavar="NAME",
-        help="All ranks of a job, by the script or module that they run.",
+        help="All ranks of a job, by the script or module that they run, or by their title; "
+        "* stands for any text.",
         show_default=False,
     ),
 ]
@@ -143,7 +144,7 @@ def _said(pid: int, answer: Answer) -> int:
     took = f"{stood} after {answer.took_s:.2f} s it was done."
     if directory := answer.said.get("begun"):
         say(f"process {pid} watches {directory}.{took}")
-        say(_steps_of(pid))
+        say(_steps_of(pid, answer.said.get("place", "")))
         say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} takes it out", err=True)
         return 0
     if directory := answer.said.get("ended"):
@@ -154,8 +155,13 @@ def _said(pid: int, answer: Answer) -> int:
     return UNSERVED
 
 
-def _steps_of(pid: int) -> str:
-    """Say where its steps come from, once the first has ended; that is waited for a while."""
+def _steps_of(pid: int, place: str) -> str:
+    """Say where its steps come from, once the first has ended; that is waited for a while.
+
+    Args:
+        pid: The process.
+        place: Where its main thread was as it was reached; it may hang there.
+    """
     deadline_s = time.monotonic() + FIRST_STEP_S
     with contextlib.suppress(psutil.Error):  # it has ended
         while time.monotonic() < deadline_s:
@@ -164,4 +170,9 @@ def _steps_of(pid: int) -> str:
                 return f"its steps come from {found.status.steps_from}"
             time.sleep(0.1)
     text = f"no step has ended in {FIRST_STEP_S:g} s"
-    return f"{text}; dynprof status {pid} --json says where they would come from (steps_from)"
+    if place:
+        text += f"; as dynprof reached it, its main thread was in {place}"
+    return (
+        f"{text}. If it hangs, py-spy dump --pid {pid} shows all threads; "
+        f"dynprof status {pid} --json says where steps would come from (steps_from)"
+    )

@@ -14,9 +14,10 @@ import typer
 from dynprof.cli.outcome import UNREADABLE, fail
 from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
-from dynprof.files.folders import make_dir
+from dynprof.files.folders import make_dir, why_not_used
 from dynprof.files.who_may_change import why_not_watched
 from dynprof.launch.command_line import command_line, environment
+from dynprof.launch.variables import CONFIG
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is none of ours belong to the job."""
@@ -32,7 +33,8 @@ def run(
         ),
     ],
     config: Annotated[
-        Path, typer.Option("--config", metavar="DIR", help="The directory to watch.")
+        Path,
+        typer.Option("--config", metavar="DIR", envvar=CONFIG, help="The directory to watch."),
     ] = Path("prof_config"),
     step_on: StepOn = None,
 ) -> None:
@@ -44,7 +46,7 @@ def run(
     tracebacks are its own.
 
     Exit code 1: --step-on is nothing that could end steps; 2: there is no such script or program,
-    or the directory cannot be used; else the job's.
+    or the directory cannot be read and written; else the job's.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
@@ -54,6 +56,8 @@ def run(
         if why := why_not_watched(config.expanduser(), script and str(Path(script).absolute())):
             fail(f"{why}; nothing was started", UNREADABLE)
         make_dir(config.expanduser())
+        if why := why_not_used(config.expanduser()):
+            fail(f"{why}; nothing was started", UNREADABLE)
         called = command_line(command)
     except LaunchError as error:
         fail(str(error), UNREADABLE)

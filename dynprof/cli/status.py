@@ -25,9 +25,10 @@ from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
+from dynprof.config.file_reading import mounted_alone
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
-from dynprof.files.layout import STATUS_DIR
+from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.plural import counted
 
@@ -100,6 +101,8 @@ def status(
 def _show(directory: Path, found: list[Status]) -> None:
     shown = console()
     shown.print(screen(found, shown.width))
+    if text := mounted_alone(directory / CONFIG_NAME):
+        say(text)
     left = _left(directory, found)
     for one in left[:MOST_LEFT]:
         say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")

@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.companions.base import Companion, Companions, Event, Events, Lacking
+from dynprof.companions.garbage_collections import CollectionTrack
+from dynprof.companions.host import HostSampler
+from dynprof.companions.marks import Domains, MarkTracks
+from dynprof.companions.stream_marks import StreamMarks
+from dynprof.marks.nvtx import NVTX_MARKS
+from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
 
 if TYPE_CHECKING:
     from dynprof.companions.stream_marks import Device
@@ -28,19 +34,10 @@ def companions_for(
     """
     found: list[Companion] = []
     if settings.host_sys:
-        from dynprof.companions.host import HostSampler
-
         found.append(HostSampler(settings.host_sys))
     if settings.gc_detect_threshold is not None:
-        from dynprof.companions.garbage_collections import CollectionTrack
-
         found.append(CollectionTrack(settings.gc_detect_threshold))
     if settings.marks:
-        from dynprof.companions.marks import Domains, MarkTracks
-        from dynprof.companions.stream_marks import StreamMarks
-        from dynprof.marks.nvtx import NVTX_MARKS
-        from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
-
         domains = Domains(settings.mstx_domain_include or (), settings.mstx_domain_exclude or ())
         sources = (NVTX_MARKS, RECORD_FUNCTION_MARKS) if record_functions else (NVTX_MARKS,)
         found += [MarkTracks(domains, sources), StreamMarks(device, domains)]

@@ -16,7 +16,8 @@ from dynprof.clock import time
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem
-from dynprof.files.output import whole
+from dynprof.files.file_system import is_mount_point
+from dynprof.files.output import whole, write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -72,6 +73,8 @@ def change(
 ) -> bytes:
     """Set settings in a config, whole or not at all, keeping order, indent and permissions.
 
+    A config that is a mount of its own is written in place.
+
     Args:
         path: The config.
         changes: The keys from the top of the file, and the new value.
@@ -101,6 +104,9 @@ def change(
         parse_config(after)
     except ConfigError as error:
         raise ConfigError(_as_it_stands(error.problems, text, changes)) from None
+    if is_mount_point(path):
+        write_in_place(path, after)
+        return after
     with whole(path, mode=0o600) as file:
         file.write(after)
         _give(file.fileno(), before)

@@ -149,6 +149,10 @@ class _Reader:
             comma = self.at
             self.at += 1
             self._skip()
+            while self._peek() == ",":
+                self._note("two commas in a row; remove one.")
+                self.at += 1
+                self._skip()
             if self._peek() == closing:
                 self._note(f"a comma before the closing {closing} is one too many.", "", comma)
         elif not first and self._peek() not in (closing, ""):

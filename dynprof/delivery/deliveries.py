@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.clock import time
+from dynprof.errors import RemovedError
 from dynprof.files.destination import OUTGOING
 from dynprof.files.leftovers import occupied
 from dynprof.process.flags import Flag
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 DELIVERED = "delivered "
 """What the last line of one that succeeded begins with."""
+_GONE = "nothing can be sent: "
+"""What is said where another try would find the same: the interpreter or this package is gone."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Between two tries."""
 LEAST_TRY_S, LEAST_BYTES_A_SECOND = 60.0, 1e6
@@ -129,7 +132,7 @@ class Deliveries:
         self._ending.wait(errand.wait_s())
         until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
         said = sent(errand.order)
-        while not said.startswith(DELIVERED) and time.monotonic() < until_s:
+        while not _is_final(said) and time.monotonic() < until_s:
             if pause_s == FIRST_PAUSE_S:
                 errand.on_trouble(said)
             time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
@@ -139,6 +142,11 @@ class Deliveries:
             errand.on_end(said.removeprefix(DELIVERED), "")
         else:
             errand.on_end("", said)
+
+
+def _is_final(said: str) -> bool:
+    """Return whether not to try again: it was delivered, or dynprof cannot be loaded."""
+    return said.startswith((DELIVERED, _GONE, "ImportError: ", "ModuleNotFoundError: "))
 
 
 def remove_if_empty(workshop: Path) -> None:
@@ -159,6 +167,8 @@ def sent(order: Order) -> str:
     try:
         sending = SideProcess.begin("dynprof.delivery", told=order.to_text(), place=order.target)
         return sending.last_line(wait=True, most_s=longest_s(order)) or ""
+    except RemovedError as error:
+        return f"{_GONE}{error}"
     except OSError as error:
         return f"no process can be started: {error}"
 

@@ -1,8 +1,9 @@
-"""What kind of file system a directory is on."""
+"""What kind of file system a directory is on, and what is a mount of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 import psutil
@@ -43,6 +44,14 @@ def kind_of(directory: Path) -> str:
         mounts = [mount for mount in every if directory.is_relative_to(mount.mountpoint)]
         return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return ""
+
+
+def is_mount_point(path: Path) -> bool:
+    """Return whether something is mounted at a path itself, as ``docker run -v file:file`` does."""
+    with contextlib.suppress(OSError):  # a container may have no /proc
+        real = os.path.realpath(path)
+        return any(mount.mountpoint == real for mount in psutil.disk_partitions(all=True))
+    return False
 
 
 def is_remote(kind: str) -> bool:

@@ -54,6 +54,15 @@ def make_dir(path: Path) -> None:
     os.close(_walk(path, make=True))
 
 
+def why_not_used(folder: Path) -> str:
+    """Say why this user cannot read and write in a folder that is there; empty where it can."""
+    if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return ""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f"{folder} is on a read-only file system"
+    return f"{folder} cannot be read and written by this user"
+
+
 def _walk(path: Path, *, make: bool) -> int:
     """Open a folder; where it is to be made, try again if a folder vanishes on the way."""
     with naming(path):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from dynprof.clock import time
 from dynprof.files.far_descriptors import opened
-from dynprof.files.output import remove_private
+from dynprof.files.output import MARK, remove_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 OLD_S = 60.0
-"""A folder younger than this may not have got its lock yet."""
+"""A capture younger than this may be about to be sent by the process that saved it."""
 
 _PAUSE_S = 0.02
 """Between two looks at a lock that somebody else holds."""
@@ -86,9 +86,7 @@ def is_free(folder: Path) -> bool:
     return True
 
 
-def remove_leftovers(
-    places: tuple[Path, ...], host: str, now_s: float | None = None, *, deep: bool = True
-) -> list[Path]:
+def remove_leftovers(places: tuple[Path, ...], host: str, *, deep: bool = True) -> list[Path]:
     """Remove what killed processes of this machine left in these directories and captures.
 
     Only of this machine: a lock on a network disk need not be known to another.
@@ -96,19 +94,17 @@ def remove_leftovers(
     Args:
         places: Directories in which captures lie.
         host: The name of this machine.
-        now_s: Seconds since the epoch.
         deep: Whether they are those of operators' windows, which have folders; else of a script.
 
     Returns:
         What was removed.
     """
-    now_s = time.time() if now_s is None else now_s
     patterns = [
         pattern.format(glob.escape(host))
         for pattern in (_UNFINISHED if deep else _IN_SCRIPTS_FOLDERS)
     ]
     found = {path for place in places for pattern in patterns for path in _matches(place, pattern)}
-    return [path for path in sorted(found) if _is_left(path, now_s) and remove_private(path)]
+    return [path for path in sorted(found) if _is_left(path) and remove_private(path)]
 
 
 def _matches(place: Path, pattern: str) -> list[Path]:
@@ -119,7 +115,6 @@ def _matches(place: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _is_left(folder: Path, now_s: float) -> bool:
-    with contextlib.suppress(OSError):
-        return now_s - folder.lstat().st_mtime >= OLD_S and is_free(folder)
-    return False
+def _is_left(folder: Path) -> bool:
+    """Return whether its process is gone: one that is being made has no mark before its lock."""
+    return os.path.lexists(folder / MARK) and is_free(folder)

@@ -71,6 +71,22 @@ def write_atomic(path: Path, content: str | bytes, mode: int | None = None) -> N
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def write_in_place(path: Path, content: bytes) -> None:
+    """Write over a small file that nothing can replace, as it is a mount point.
+
+    Readers may see it empty or cut off for a moment. Owner and permissions stay.
+
+    Raises:
+        NotRegularError: Something else is in its place.
+        OSError: It cannot be written.
+    """
+    with open_folder(path.parent) as folder, naming(path):
+        descriptor, _ = descriptor_of(path.name, os.O_WRONLY, folder=folder)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.truncate(0)
+            file.write(content)
+
+
 def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
     """Write a small text file unless something is there; of many processes exactly one wins.
 
@@ -174,10 +190,10 @@ class PrivateFolder:
         with contextlib.ExitStack() as failed, naming(place):
             failed.callback(os.close, self._descriptor)
             self.path = self._checked()
-            self.create(MARK).close()
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.create(MARK).close()  # then: a mark without a lock is a leftover
             failed.pop_all()
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _checked(self) -> Path:
         """Return what leads there, unless another folder has taken its place since it was made."""

@@ -153,8 +153,13 @@ class Journal:
                 self._on_tick()
             self.guard("writing the status", self._write_status)
         self._write_lines(0)  # what the last status had to say
+        self._close()
+
+    def _close(self) -> None:
+        """Close the log; lines that a full or read-only disk has not taken are lost."""
         if self._handler:
-            self._handler.close()
+            with contextlib.suppress(OSError):
+                self._handler.close()
 
     def _write_lines(self, patience_s: float) -> bool:
         """Write lines until there are none for ``patience_s``; False once the journal stops."""
@@ -174,8 +179,7 @@ class Journal:
         self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
 
     def _move(self, layout: Layout) -> None:
-        if self._handler:
-            self._handler.close()
+        self._close()
         self._layout, self._written = layout, None
         self._status_file.move(layout)
         self._open()

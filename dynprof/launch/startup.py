@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.dynamic_profile import disabled, init_from_outside
-from dynprof.errors import LaunchError
+from dynprof.errors import LaunchError, UnusablePathError
 from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
 from dynprof.process.shadowed_modules import forget_shadowed
@@ -65,6 +65,8 @@ def _begin() -> None:
             init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
         except ValueError as error:
             raise LaunchError(f"{STEPS}: {error}") from None
+        except UnusablePathError as error:
+            raise LaunchError(f"{error}; this process runs unwatched") from None
 
     watch()
     follow_daemons(watch)

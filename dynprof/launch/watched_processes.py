@@ -69,7 +69,7 @@ def watched_process(pid: int) -> Watched | None:
         # What it forks has its log open as well.
         if name and int(name["pid"]) == own_id and path.is_file():
             directory = path.parent.parent
-            command = " ".join(process.cmdline())
+            command = " ".join(process.cmdline()).strip()
             return Watched(pid, command, directory, int(name["rank"]), own_id)
     return None
 

@@ -8,5 +8,5 @@ that a warning is about. Decides nothing, and keeps no state of a session. Other
 ``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
 ``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections``,
 ``profile_functions``, ``flags``, ``one_at_a_time``, ``descriptors``, ``stack_room``, ``unwatched``,
-``memory``, ``thread_arrivals``, ``process_end`` and ``acting_user``.
+``memory``, ``thread_arrivals``, ``thread_place``, ``process_end`` and ``acting_user``.
 """

@@ -33,8 +33,14 @@ def command(module: str, *arguments: str, packages: tuple[str, ...] = ()) -> lis
         packages: What it shall have from the very place where this process has it.
 
     Raises:
+        RemovedError: This package or the interpreter was removed since the process began.
         FileNotFoundError: Python does not know its own program, as where it is embedded.
     """
+    from dynprof.errors import RemovedError  # not where this is the script
+
+    for needed in (__file__, sys.executable or __file__):
+        if not os.path.exists(needed):  # noqa: PTH110 - raises nothing
+            raise RemovedError(f"{needed} was removed since the job began; install dynprof again")
     if not Path(sys.executable or "").is_absolute():
         raise FileNotFoundError("the path of the Python interpreter is not known")
     homes = {name: _home(name) for name in (PACKAGE, *packages)}

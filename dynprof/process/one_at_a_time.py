@@ -95,13 +95,13 @@ def _runs(thread: int, frame: FrameType) -> bool:
 
 def _is_seen(thread: int, frame: FrameType) -> bool:
     with no_collection():
-        found = _undisturbed(sys._current_frames).get(thread)
+        found = undisturbed(sys._current_frames).get(thread)
         while found is not None and found is not frame:
-            found = _undisturbed(functools.partial(getattr, found, "f_back"))
+            found = undisturbed(functools.partial(getattr, found, "f_back"))
         return found is not None
 
 
-def _undisturbed(look: Callable[[], Any]) -> Any:
+def undisturbed(look: Callable[[], Any]) -> Any:
     """Look at frames of threads, by a function of C.
 
     Up to Python 3.11 garbage may be collected amid that, and what is called back then is Python,

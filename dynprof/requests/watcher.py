@@ -14,7 +14,8 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from dynprof.clock import time
-from dynprof.files.file_system import is_remote, kind_of
+from dynprof.files.file_system import is_mount_point, is_remote, kind_of
+from dynprof.files.layout import CONFIG_NAME
 from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_arrivals import ARRIVALS
@@ -52,6 +53,8 @@ def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
             return value, f"{source}={value}"  # type: ignore[return-value]
         if value not in (None, "", "auto"):
             raise ValueError(f'{source}="{value}" is none of "auto", "events", "poll"')
+    if is_mount_point(directory / CONFIG_NAME):
+        return "poll", "the config is a mount of its own, whose directory tells nothing of it"
     kind = kind_of(directory)
     if is_remote(kind):
         return "poll", f"a {kind} file system does not announce the changes of other machines"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
+from dynprof.config.file_reading import mounted_alone
 from dynprof.delivery.deliveries import Deliveries
 from dynprof.errors import ConfigError
 from dynprof.files.layout import pid_namespace
@@ -152,6 +153,8 @@ class Session:
             f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
             f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, capabilities))}"
         )
+        if text := mounted_alone(layout.config):
+            self._journal.warning(text)
         if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
             self._journal.warning(f"the config that is there now: {self._at_start}")
         else:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import pydantic.dataclasses  # noqa: F401 - as below
 
+import dynprof.mstx
+import dynprof.phases  # noqa: F401 - as below: a script may name both in a later step
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.files.destination import is_url, parted, why_no_destination
-from dynprof.files.folders import make_dir
+from dynprof.files.folders import make_dir, why_not_used
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.files.who_may_change import why_not_watched
 from dynprof.process.interruptions import came_from_a_signal
@@ -201,8 +203,8 @@ def _usable(path: Path) -> Path:
         if came_from_a_signal(error):
             raise
         raise UnusablePathError(f"{path} cannot be used: {error}") from error
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        raise UnusablePathError(f"{root} cannot be read and written by this user")
+    if why := why_not_used(root):
+        raise UnusablePathError(why)
     return root
 
 

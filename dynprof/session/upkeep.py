@@ -75,7 +75,7 @@ class Upkeep:
             self._inbox.free_disk_mb = free_disk_mb(place)
 
     def clear_up(self, ended: Flag) -> None:
-        """Remove what killed processes left, now and once more when the newest of it is old.
+        """Remove what killed processes left, now and once more when their captures are old.
 
         Args:
             ended: Set when the session ends.

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.config.starter_files import write_starter_files
+from dynprof.files.layout import CONFIG_NAME
+from dynprof.files.output import write_atomic
 from tests.integration.running import PYTHON, below, wait_for
-from tests.integration.troubled import TroubledJob, small_disk, without_privilege
-from tests.processes import run
+from tests.integration.troubled import TroubledJob, mounted_over, small_disk, without_privilege
+from tests.processes import DYNPROF, run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -199,6 +202,23 @@ def test_an_unmounted_directory(tmp_path: Path) -> None:
             manifest, _ = job.capture(2)
             assert manifest.complete
             job.ends_unharmed()
+
+
+def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
+    """``arm`` writes in place there, and log and commands name what is not seen there."""
+    config, outside = tmp_path / "prof_config" / CONFIG_NAME, tmp_path / "outside"
+    config.parent.mkdir()
+    write_starter_files(config.parent, ("CPU",))
+    shutil.copy(config, outside)
+    with mounted_over(outside, config), TroubledJob(tmp_path) as job:
+        said = "is a mount of its own: a file that replaces it outside"
+        armed = run([*DYNPROF, "arm", job.root, "--active", "2", "--wait"])
+        assert (armed.returncode, said in armed.stderr, said in job.log()) == (0, True, True)
+        assert json.loads(outside.read_text())["active"] == 2
+        assert job.capture()[0].complete
+        write_atomic(outside, outside.read_text())
+        assert "only the old file is seen here" in run([*DYNPROF, "status", job.root]).stdout
+        job.ends_unharmed()
 
 
 def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import dynprof
 from dynprof.captures.manifest import load_manifest
 from tests.integration.running import RunningJob, below, steps_in, wait_for
 from tests.integration.troubled import TroubledJob
+from tests.processes import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dynprof.journal.status import Status
 
 BREAK = "import dynprof.backends.torch as b; b.{where} = lambda *a, **k: {what}"
@@ -342,4 +344,24 @@ def test_small_stacks(tmp_path: Path) -> None:
         job.edit(active=2, analyse=True)
         job.answer(1, "saved")
         job.still_trains()
+        job.ends_unharmed()
+
+
+def test_a_package_that_is_removed_under_a_job(tmp_path: Path) -> None:
+    """As by an upgrade: windows are served, what needs another process is refused in words."""
+    shutil.copytree(Path(dynprof.__file__).parent, tmp_path / "lib" / "dynprof")
+    with TroubledJob(tmp_path, PYTHONPATH=f"{tmp_path}/lib:{ROOT}") as job:
+        shutil.rmtree(tmp_path / "lib")
+        beside = {"mstx": True, "gc_detect_threshold": 0.0, "host_sys": ["cpu"]}
+        job.edit(
+            active=2,
+            analyse=True,
+            experimental_config=beside,
+            prof_dir="to",
+            storage={"scratch_dir": "scratch"},
+        )
+        job.answer(1, "saved")
+        assert f"nothing can be sent: {tmp_path}/lib/dynprof/" in job.log()
+        assert "was removed since the job began; install dynprof again" in job.log()
+        assert len(below(job.root / "scratch", "*.trace.json.gz")) == 1
         job.ends_unharmed()

@@ -121,6 +121,18 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         run(["umount", "-l", str(folder)])
 
 
+@contextlib.contextmanager
+def mounted_over(source: Path, place: Path) -> Iterator[None]:
+    """Mount a file over another, as containers do; skip the test where that is denied."""
+    bind = ["mount", "--bind", str(source), str(place)]
+    if os.geteuid() or not shutil.which("mount") or run(bind).returncode:
+        pytest.skip("this user cannot mount a file")
+    try:
+        yield
+    finally:
+        run(["umount", "-l", str(place)])
+
+
 def without_privilege() -> tuple[str, ...]:
     """Return the beginning of a command line under which root too obeys permissions."""
     if os.geteuid():

@@ -276,6 +276,28 @@ def test_all_ranks_of_a_job(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
+TITLED = """
+import ctypes, os
+from pathlib import Path
+begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+title = b"VLLM::Worker_%d" % os.getpid()
+ctypes.memmove(begin, title.ljust(end - begin, b"\\0"), end - begin)
+"""
+"""Does what ``setproctitle`` does: writes over the command line."""
+
+
+def test_a_process_is_attached_by_the_title_that_it_gave_itself(tmp_path: Path) -> None:
+    """What ``status --all`` prints finds it."""
+    with begun(tmp_path, f"{TITLED}{LOOP}", **{"A" * 99: ""}) as process:
+        title = f"VLLM::Worker_{process.pid}"
+        others = json.loads(dynprof("status", "--all", "--json")[1])["others"]
+        assert [one["pid"] for one in others if one["command"] == title] == [process.pid]
+        code, output, errors = dynprof("attach", "--all", title, "--step-on", ":work")
+        assert (code, f"process {process.pid} watches" in output) == (0, True), errors
+        assert dynprof("detach", "--all", f"*er_{process.pid}")[0] == 0
+        assert ended(tmp_path, process) == ""
+
+
 def test_signals_that_come_meanwhile_are_not_lost(tmp_path: Path) -> None:
     """Ten of them, each right before it is attached or detached: all are counted."""
     script = """

@@ -79,6 +79,25 @@ def test_a_launcher(tmp_path: Path) -> None:
     assert not (tmp_path / "prof_config").exists()
 
 
+def test_a_worker_of_a_loader(tmp_path: Path) -> None:
+    """The process that trains is named, and no option that the command does not have."""
+    script = f"""
+import multiprocessing, time
+from pathlib import Path
+def work():
+    Path("worker").write_text(str(multiprocessing.current_process().pid))
+    time.sleep(600)
+worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+worker.start()
+while not Path("worker").exists() or not Path("worker").read_text(): time.sleep(0.01)
+{LOOP}"""
+    with begun(tmp_path, script, before="def work():\n    time.sleep(0.005)") as process:
+        text = refusal(int((tmp_path / "worker").read_text()))
+        assert f"; attach to process {process.pid}, which has started it" in text
+        assert "rank=" not in text
+        assert ended(tmp_path, process) == ""
+
+
 @pytest.mark.skipif(sys.version_info >= REMOTE_EXEC, reason="Python's own means look otherwise")
 def test_a_static_build(tmp_path: Path) -> None:
     """A program of Python's name without the names of its functions."""

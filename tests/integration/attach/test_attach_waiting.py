@@ -77,6 +77,18 @@ def test_a_main_thread_that_waits(tmp_path: Path, waits: str) -> None:
     assert (tmp_path / "went_on").exists() == (waits != "sleep")
 
 
+def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
+    """Below the library's function, the line of the script that called it."""
+    script = (
+        "import threading\ndef hang():\n    threading.Event().wait(600)\nwhile True:\n    hang()\n"
+    )
+    with begun(tmp_path, script) as process:
+        output = attached(process)
+        line = script.splitlines().index("    threading.Event().wait(600)") + 1
+        assert "its main thread was in wait (" in output
+        assert f", called from hang ({tmp_path}/job.py:{line})" in output
+
+
 def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
     """It sleeps in C with Python's lock: a new thread gets none in time, and does nothing later."""
     script = """
@@ -88,7 +100,10 @@ while True:
 print("dynprof" in sys.modules, threading.active_count())
 """
     with begun(tmp_path, script) as process:
-        with pytest.raises(LaunchError, match="has not run Python on a new thread, as another "):
+        why = (
+            "has not run Python on a new thread, as another .* Its main thread waits in the system"
+        )
+        with pytest.raises(LaunchError, match=why):
             reach(process.pid, {"action": "attach", "directory": "x", "steps": None}, 1.5)
         output, errors = process.communicate()
     assert (process.returncode, output, errors) == (0, "False 1\n", "")

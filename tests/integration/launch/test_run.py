@@ -27,6 +27,7 @@ from tests.integration.launch.unprepared import (
 )
 from tests.integration.launching import statuses, when
 from tests.integration.running import wait_for
+from tests.integration.troubled import small_disk
 from tests.processes import DYNPROF
 from tests.users import MALLORY, as_root
 
@@ -261,6 +262,28 @@ def test_what_cannot_be_run_is_said(tmp_path: Path, typed: list[str], code: int,
     assert says in found.stderr
 
 
+def test_a_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
+    """It would run unwatched, which a read-only disk makes sure of for root as well."""
+    (tmp_path / "job.py").write_text("print('it ran')")
+    with small_disk(tmp_path / "disk", "1m"):
+        assert processes.run(["mount", "-o", "remount,ro", tmp_path / "disk"]).returncode == 0
+        found = processes.run([*DYNPROF, "run", "--config", "disk", "job.py"], cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "disk is on a read-only file system; nothing was started" in found.stderr
+
+
+@pytest.mark.parametrize(("typed", "watched"), [([], "named"), (["--config", "typed"], "typed")])
+def test_run_watches_what_the_environment_names_unless_told(
+    tmp_path: Path, typed: list[str], watched: str
+) -> None:
+    """As each other process of that environment does."""
+    (tmp_path / "job.py").write_text("print('it ran')")
+    env = {**os.environ, CONFIG: "named"}
+    found = processes.run([*DYNPROF, "run", *typed, "job.py"], cwd=tmp_path, env=env)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "it ran\n", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["job.py", watched])
+
+
 def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
     """A directory that has become unusable since costs a sentence."""
     script = tmp_path / "job.py"
@@ -269,6 +292,7 @@ def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "it ran\n")
     said = f"dynprof: watching as {CONFIG} asks failed: {script} is not a directory"
     assert found.stderr.splitlines()[0].startswith(said)
+    assert "; this process runs unwatched" in found.stderr
     env = environment(os.environ, tmp_path / "prof_config", "nonsense")
     found = processes.run([sys.executable, script], env=env)
     assert (found.returncode, found.stdout) == (0, "it ran\n")

@@ -208,9 +208,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
     """The cycles before are whole; what is left of the open one is removed by the next run."""
     script = """
     import signal
-    from dynprof.files import leftovers
     from dynprof.files.output import PrivateFolder
-    leftovers.OLD_S = 0  # what is younger than a minute may be in the making
     with profile(
         experimental_config=_ExperimentalConfig(record_op_args=True),
         schedule=schedule(wait=0, warmup=0, active=1, repeat=2),

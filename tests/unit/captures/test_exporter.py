@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures import disk_guard as diskguard
+from dynprof.captures import exporter
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps, load_manifest
@@ -194,6 +197,20 @@ def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
         f"its trace is no JSON from byte {text.index(b'[}') + 1:,} on, uncompressed"
     )
     assert (manifest.trace, manifest.steps.recorded) == (path.name, 2)
+
+
+def test_a_capture_that_the_disk_has_no_room_for_leaves_no_empty_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[[FakeRecording, None], object]
+) -> None:
+    """Not even the first manifest can be written."""
+
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(exporter, "write_if_absent", write)
+    with pytest.raises(CaptureError):
+        export(FakeRecording(FakeBackend()), None)
+    assert list(tmp_path.iterdir()) == []
 
 
 class DyingRecording(FakeRecording):

@@ -51,6 +51,8 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": 1', 1, 8, "a closing } is missing"),
         ('{\n  "a": 1,\n}', 2, 9, "a comma before the closing }"),
         ('{"a": [1,]}', 1, 9, "a comma before the closing ]"),
+        ('{"a": 1,,\n "b": 2}', 1, 9, "two commas in a row; remove one"),
+        ('{"a": [1,\n ,2]}', 2, 2, "two commas in a row; remove one"),
         ('{"a": 1 // one\n}', 1, 9, "no comments"),
         ('{"a": 1 # one\n}', 1, 9, "no comments"),
         ('{/* x */"a": 1}', 1, 2, "no comments"),

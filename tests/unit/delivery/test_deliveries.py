@@ -14,7 +14,7 @@ from dynprof.delivery import deliveries
 from dynprof.delivery.deliveries import DELIVERED, Deliveries, Errand
 from dynprof.delivery.order import Order
 from dynprof.files.leftovers import is_free
-from dynprof.process import threads
+from dynprof.process import fresh_interpreter, threads
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -93,6 +93,22 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     (end,) = told
     assert end[0] == ""
     assert end[1] != trouble[0]
+
+
+def test_what_cannot_be_loaded_any_more_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package was removed, say: the end of the job does not wait for that."""
+    monkeypatch.setattr(fresh_interpreter, "__file__", str(tmp_path / "gone.py"))
+    told = list[str]()
+    made = Deliveries(attempt)
+    made.submit(Errand(order("a", 600), on_trouble=told.append, on_end=lambda *s: told.extend(s)))
+    assert made._idle.wait(patience_s())
+    assert told == [
+        "",
+        f"nothing can be sent: {tmp_path}/gone.py was removed since the job began; "
+        "install dynprof again",
+    ]
 
 
 def test_what_waits_is_held_by_one_descriptor(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.leftovers import OLD_S, occupied, remove_leftovers
-from dynprof.files.output import MARK
+from dynprof.files.leftovers import occupied, remove_leftovers
+from dynprof.files.output import MARK, PrivateFolder
 from tests.processes import run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-LATER_S = 4e9
 
 
 @pytest.fixture(
@@ -40,15 +39,15 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_nobody_holds_is_removed(tmp_path: Path, folder: Path) -> None:
     """The folder goes, with what is in it; its neighbours stay."""
     (folder.parent / "rank_0.info.json").touch()
-    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
+    assert remove_leftovers((tmp_path,), "h") == [folder]
     assert [path.name for path in folder.parent.iterdir()] == ["rank_0.info.json"]
 
 
 def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None:
     """However old it looks; once let go of, it is a leftover."""
     with occupied(folder):
-        assert remove_leftovers((tmp_path,), "h", LATER_S) == []
-    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
+        assert remove_leftovers((tmp_path,), "h") == []
+    assert remove_leftovers((tmp_path,), "h") == [folder]
 
 
 @pytest.mark.parametrize(("patience_s", "got_it"), [(60.0, True), (0.05, False)])
@@ -77,25 +76,36 @@ def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     done = run([sys.executable, "-c", code, folder])
     assert done.returncode == -9
-    assert remove_leftovers((tmp_path,), "h", LATER_S) == [folder]
+    assert remove_leftovers((tmp_path,), "h") == [folder]
 
 
 def test_another_machines_work_stays(tmp_path: Path, folder: Path) -> None:
     """Its locks are not known here."""
-    assert remove_leftovers((tmp_path,), "other", LATER_S) == []
+    assert remove_leftovers((tmp_path,), "other") == []
 
 
-def test_what_is_young_stays(tmp_path: Path, folder: Path) -> None:
-    """A folder that was made a moment ago may not have got its lock yet."""
-    now_s = folder.stat().st_mtime + OLD_S - 1
-    assert remove_leftovers((tmp_path,), "h", now_s) == []
+def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it gets its lock it has no mark yet, and nobody tries its lock."""
+    seen: list[object] = []
+
+    def lock(descriptor: int, how: int) -> None:
+        seen.append(remove_leftovers((tmp_path,), "h"))
+        flock(descriptor, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lock)
+    made = PrivateFolder(tmp_path / ".h_1.rank0.recording")
+    monkeypatch.undo()
+    assert seen == [[]]
+    assert remove_leftovers((tmp_path,), "h") == []
+    made.remove()
 
 
 def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
     """A link by that name leads elsewhere; what lies there is none of ours."""
     (tmp_path / "victim").mkdir()
     (tmp_path / ".h_1.rank0.recording").symlink_to(tmp_path / "victim")
-    assert remove_leftovers((tmp_path,), "h", LATER_S) == []
+    assert remove_leftovers((tmp_path,), "h") == []
     assert (tmp_path / "victim").is_dir()
 
 
@@ -103,5 +113,5 @@ def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
 def test_what_a_member_gives_such_a_name_stays(tmp_path: Path, folder: Path, change: str) -> None:
     """Another user may rename a folder of the job's user, but not mark it or change its mode."""
     folder.chmod(0o750) if change == "mode" else (folder / MARK).unlink()
-    assert remove_leftovers((tmp_path,), "h", LATER_S) == []
+    assert remove_leftovers((tmp_path,), "h") == []
     assert (folder / "half.json").exists()

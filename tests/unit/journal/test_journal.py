@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import queue
 import shutil
 import threading
 import time
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,3 +304,20 @@ def test_the_first_look_at_the_queue_does_not_wait(
     lines: Any = office.journal._lines
     assert lines.was_seen_empty
     assert not lines.was_waited_at_first
+
+
+def test_a_log_that_cannot_be_closed_ends_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that is full or has become read-only, lines may be left to write then."""
+
+    def close(_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(RotatingFileHandler, "close", close)
+    office = Office(tmp_path)
+    office.journal.start()
+    office.journal.stop()
+    assert raised == []
