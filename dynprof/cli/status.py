@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections import Counter
@@ -16,10 +15,14 @@ from rich.live import Live
 from dynprof.cli.config_directory import (
     LIVE,
     MaybeDirectory,
+    dated,
     directory_of,
     health,
+    in_json,
+    moment_of,
     nobody,
     statuses,
+    step_of,
 )
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
@@ -29,7 +32,7 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
 from dynprof.files.layout import STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
-from dynprof.plural import counted
+from dynprof.plural import counted, spanned
 
 if TYPE_CHECKING:
     from dynprof.delivery.left_behind import LeftBehind
@@ -114,9 +117,11 @@ def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:
 
 
 def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
+    moment = moment_of(found)
     return {
         "directory": str(directory),
-        "ranks": [{**dataclasses.asdict(one), "health": health(one)} for one in found],
+        "moment": moment,
+        "ranks": [in_json(one, moment) for one in found],
         "left_behind": [str(one.folder) for one in _left(directory, found)],
     }
 
@@ -142,16 +147,24 @@ def _watch(directory: Path) -> None:
 
 def screen(found: list[Status], width: int) -> Group:
     """Return what is shown of the ranks of a directory, in lines of so many cells."""
-    shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
+    many = len(found) > MOST_RANKS
+    shown: list[Status] = []
+    usual: list[Status] = []
+    for one in found:
+        (usual if many and not _is_odd(one) else shown).append(one)
     styles = [STYLES.get(health(one), "") for one in shown]
-    ranks = table(COLUMNS, [_cells(one) for one in shown], width, styles)
+    moment = moment_of(found)
+    rows = [_cells(one, moment) for one in shown]
+    ranks = table(dated(COLUMNS, moment), rows, width, styles)
     alive = [one for one in found if health(one) in LIVE]
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
     notes = [*jobs, *_doubles(found), *(note for one in shown for note in _notes(one))]
-    if len(shown) < len(found):
-        notes.append((f"{counted(len(found) - len(shown), 'more rank')}, idle", "dim"))
+    if usual:
+        steps = [step_of(one, moment) for one in usual]
+        at = spanned(min(steps), max(steps))
+        notes.append((f"{counted(len(usual), 'more rank')}, alive and idle, at {at}", "dim"))
     return Group(ranks, *(sentence(text, width, style) for text, style in notes))
 
 
@@ -169,7 +182,7 @@ def _is_odd(status: Status) -> bool:
     return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 
-def _cells(status: Status) -> list[str]:
+def _cells(status: Status, moment: float | None) -> list[str]:
     found = how = health(status)
     if status.runs_on:
         how = "unwatched"
@@ -185,7 +198,7 @@ def _cells(status: Status) -> list[str]:
         f"{status.host}:{status.pid}",
         how,
         state,
-        f"{status.step:,}",
+        f"{step_of(status, moment):,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     ]

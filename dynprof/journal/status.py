@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pydantic import TypeAdapter
@@ -117,6 +120,8 @@ class Status:
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
+        recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
+            step, about one a second, the oldest first.
         still_s: For how many seconds the step counter has stood still, at the time of writing.
         longest_s: How long a step took at most so far, as the counter was seen to stand still; None
             before the first has ended.
@@ -145,6 +150,7 @@ class Status:
     last_capture: str | None = None
     last_error: str | None = None
     step_ms: float | None = None
+    recent_steps: tuple[tuple[float, int], ...] = ()
     still_s: float = 0.0
     longest_s: float | None = 0.0
     heartbeat: float = 0.0
@@ -167,6 +173,10 @@ class Status:
         there = self._is_there()
         return self._is_fresh(now_s) if there is None else there
 
+    def writes(self, now_s: float) -> bool:
+        """Return whether the process has not ended and has written its status of late."""
+        return self._is_fresh(now_s) and self.is_live(now_s)
+
     def health(self, now_s: float) -> str:
         """Return ``stopped``, ``dead``, ``stuck``, ``starting`` or ``alive``.
 
@@ -187,6 +197,18 @@ class Status:
         if not self._is_fresh(now_s) or self.still_s > self._patience_s():
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
+
+    def step_at(self, moment_s: float) -> int:
+        """Return the step that was running at a moment, as exactly as once a second tells.
+
+        Args:
+            moment_s: Seconds since the epoch, in the 15 s before the status was written.
+        """
+        points = [*self.recent_steps, (self.heartbeat, self.step)]
+        for (from_s, first), (to_s, last) in itertools.pairwise(points):
+            if from_s <= moment_s < to_s:
+                return int(first + (last - first) * (moment_s - from_s) / (to_s - from_s))
+        return points[0][1] if moment_s < points[0][0] else self.step
 
     @property
     def runs_on(self) -> bool:
@@ -220,6 +242,23 @@ class Status:
             return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
         except (psutil.Error, ValueError, OverflowError):
             return None
+
+
+def common_moment(found: Iterable[Status], now_s: float) -> float | None:
+    """Return the newest moment at which the step of each process is known that writes its status.
+
+    A rank writes its status every five seconds, another rank at other moments: the newest steps of
+    the two cannot be compared. Both look at their steps at each whole second, as this is one.
+
+    Args:
+        found: The status of the processes.
+        now_s: Seconds since the epoch.
+
+    Returns:
+        Seconds since the epoch; None where no process writes.
+    """
+    told = [one.heartbeat for one in found if one.writes(now_s)]
+    return float(math.floor(min(told))) if told else None
 
 
 def load_status(path: Path) -> Status:

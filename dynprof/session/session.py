@@ -215,6 +215,7 @@ class Session:
             prof_dirs=self._process.layout.allowed,
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._costs.step_ms(),
+            recent_steps=self._costs.recent_steps(),
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             heartbeat=self._clock.wall_s(),

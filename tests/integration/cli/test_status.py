@@ -47,6 +47,37 @@ def test_status_of_all_ranks(tmp_path: Path) -> None:
         assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
 
 
+MARCHING = """
+import time, dynprof as dp
+dp.init("prof_config")
+step = int(50 * time.time())
+dp.set_state({"cur_step": step})
+while True:
+    time.sleep(0.01)
+    while step < int(50 * time.time()):
+        step += 1
+        dp.step()
+"""
+"""Its step tells the time: each takes 20 ms, and ranks march together."""
+
+
+def test_ranks_that_march_together_are_shown_at_the_same_step(tmp_path: Path) -> None:
+    """Though they write at different moments; the clock says which step that is."""
+    with RunningJob(tmp_path, MARCHING, RANK="0") as first:
+        first.when("its first status", lambda status: status.step > 0)
+        time.sleep(2)  # each writes every five seconds
+        with RunningJob(tmp_path, MARCHING, RANK="1") as second:
+            second.when("its way so far", lambda status: len(status.recent_steps) > 6, 1)
+            _, shown, _ = dynprof("status", first.root, "--json")
+            of_this_machine = dynprof("status")[1]
+    found = json.loads(shown)
+    written, steps = ([rank[key] for rank in found["ranks"]] for key in ("step", "step_at_moment"))
+    assert abs(written[0] - written[1]) > 40, "the ranks have written at the same moment"
+    assert abs(steps[0] - 50 * found["moment"]) < 30, (found["moment"], steps)
+    assert abs(steps[0] - steps[1]) < 30
+    assert re.search(r"step \d s ago", of_this_machine)
+
+
 def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
     job.when("a step", lambda status: status.longest_s is not None)
