@@ -24,7 +24,7 @@ from dynprof.cli.config_directory import (
     statuses,
     step_of,
 )
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
@@ -32,7 +32,7 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
 from dynprof.files.layout import STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
-from dynprof.plural import counted, spanned
+from dynprof.plural import counted, listed_ranks, spanned
 
 if TYPE_CHECKING:
     from dynprof.delivery.left_behind import LeftBehind
@@ -77,8 +77,8 @@ def status(
     process goes on. Without a directory, show all processes of this machine and user that watch
     one.
 
-    Exit code 0: some rank is alive, starting or stuck; 2: there is no such directory; 3: all are
-    dead, stopped or unwatched, or there is none.
+    Exit code 0: some rank is alive or starting, and none is stuck; 2: there is no such directory;
+    3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -98,6 +98,9 @@ def status(
         _show(directory, found)
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
+    if stuck := [one.rank for one in found if health(one) == "stuck"]:
+        what = f"{listed_ranks(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
+        fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -204,6 +207,15 @@ def _cells(status: Status, moment: float | None) -> list[str]:
     ]
 
 
+def _where_stuck(status: Status) -> str:
+    """Say what is known of a rank that does not move."""
+    if status.writes(time.time()):
+        where = status.stands_in or "no Python function"
+        return f"stuck in step {status.step:,}; the main thread was in {where}"
+    text = "its process is there and writes nothing: it was stopped, or a call keeps Python's lock"
+    return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
+
+
 def _notes(status: Status) -> list[tuple[str, str]]:
     """Return what is to be said of a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
@@ -216,6 +228,8 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
+    if health(status) == "stuck":
+        notes.append((_where_stuck(status), "yellow"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if last := status.last_capture:

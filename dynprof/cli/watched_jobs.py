@@ -11,7 +11,7 @@ import typer
 
 from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
-from dynprof.cli.outcome import NOBODY, fail
+from dynprof.cli.outcome import NOBODY, STUCK, fail
 from dynprof.cli.terminal_tables import ANY, Column, console, table
 from dynprof.launch.watched_processes import Watched, watched_processes
 
@@ -64,6 +64,10 @@ def show_watched(*, as_json: bool, every: bool) -> None:
     if not found:
         text = "no process of this user on this machine watches a config"
         fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOBODY)
+    stuck = [one.pid for one in found if one.status and health(one.status) == "stuck"]
+    if stuck:
+        text = f"stuck: process {', '.join(map(str, stuck))}"
+        fail(f"{text}; dynprof status {stuck[0]} says in what", STUCK)
 
 
 def _named(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:

@@ -119,6 +119,7 @@ class Status:
         remarks: What of the last edit has no effect or was downgraded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
+        stands_in: Where the main thread was as the rank was found stuck; empty while it is not.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, the oldest first.
@@ -149,6 +150,7 @@ class Status:
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     last_error: str | None = None
+    stands_in: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
     still_s: float = 0.0
@@ -194,7 +196,7 @@ class Status:
             return "stopped"
         if not self.is_live(now_s):
             return "dead"
-        if not self._is_fresh(now_s) or self.still_s > self._patience_s():
+        if not self._is_fresh(now_s) or self.still_s > patience_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
@@ -214,13 +216,6 @@ class Status:
     def runs_on(self) -> bool:
         """Whether it stopped, as ``shutdown()`` or ``dynprof detach`` asks, but not its process."""
         return self.state == "stopped" and self._is_there() is True
-
-    def _patience_s(self) -> float:
-        """Return for how long a step may take."""
-        if self.longest_s is None:
-            return MOST_PATIENT_S
-        unusual_s = min(1.5 * self.longest_s, MOST_PATIENT_S)
-        return max(30.0, 0.02 * (self.step_ms or 0.0), unusual_s)
 
     def stuck_s(self, now_s: float) -> float:
         """Return for how long its step counter has stood still, as far as is known."""
@@ -242,6 +237,13 @@ class Status:
             return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
         except (psutil.Error, ValueError, OverflowError):
             return None
+
+
+def patience_s(longest_s: float | None, step_ms: float | None) -> float:
+    """Return for how long a step may take, by the longest so far and the usual one."""
+    if longest_s is None:
+        return MOST_PATIENT_S
+    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MOST_PATIENT_S))
 
 
 def common_moment(found: Iterable[Status], now_s: float) -> float | None:

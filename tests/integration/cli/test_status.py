@@ -86,8 +86,13 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
     old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
     path.write_text(json.dumps(old))  # as if it had been stopped for long
-    _, output, _ = dynprof("status", job.root)
+    code, output, errors = dynprof("status", job.root)
+    assert code == 7
     assert re.search(r"stuck for \d\d", output)
+    assert "rank 0 is stuck; dynprof log " in errors
+    code, _, errors = dynprof("status")
+    assert code == 7
+    assert re.search(rf"stuck: process .*\b{job.process.pid}\b", errors)
     code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
     assert code == 5
     assert "rank 0: has not answered; its step counter has stood still for " in errors
@@ -97,6 +102,40 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     job.process.wait()
     _, output, _ = dynprof("status", job.root)
     assert "dead" in output
+
+
+HANGING = """
+import os, socket, threading, time, dynprof as dp
+from dynprof.session import standstill
+standstill.patience_s = lambda *_: 0.5  # half a minute otherwise
+dp.init("prof_config")
+near, far = socket.socketpair()
+far.sendall(b"*" * 100)
+
+def send_more():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    far.sendall(b"*")
+
+threading.Thread(target=send_more, daemon=True).start()
+while True:
+    near.recv(1)
+    dp.step()
+"""
+"""Its hundredth batch does not come until it may."""
+
+
+def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) -> None:
+    """Once, and once more as it ends; the status has the line until then."""
+    with RunningJob(tmp_path, HANGING) as job:
+        status = job.when("its standstill", lambda status: bool(status.stands_in))
+        assert status.stands_in.startswith(f"{tmp_path}/job.py:")
+        (tmp_path / "go").touch()
+        job.when("its next step", lambda status: status.step == 101)
+        log = job.log()
+    assert log.count("stuck: step 100 has taken ") == 1
+    assert log.count("moves again: step 100 took ") == 1
+    assert status.stands_in in log
 
 
 def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
