@@ -12,7 +12,7 @@ import typer
 from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
 from dynprof.cli.outcome import NOBODY, STUCK, fail
-from dynprof.cli.terminal_tables import ANY, Column, console, table
+from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
 from dynprof.launch.watched_processes import Watched, watched_processes
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ COLUMNS = (
     Column("steps from", 7, least=12, left=True),
     Column("command", 6, least=16, left=True),
 )
+LONGEST = 160
+"""Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
+OWN = "/dynprof/process/fresh_interpreter.py "
 
 
 OTHERS = (
@@ -71,16 +74,18 @@ def show_watched(*, as_json: bool, every: bool) -> None:
 
 
 def _named(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
-    """Return rows with their commands, on a screen without what those of all jobs begin with."""
+    """Return rows with their commands cut, on a screen from the script on."""
     found = list(rows)
-    if width < ANY:
-        for row in found:
-            row[place] = what_runs(row[place])
+    for row in found:
+        command = what_runs(row[place]) if width < ANY else row[place]
+        row[place] = shortened(" ".join(command.split()), LONGEST)
     return found
 
 
 def what_runs(command: str) -> str:
     """Return a command line from the script on, and its files without their folders."""
+    if OWN in command:  # the job of the demo: its module, and what that is given
+        return command.rpartition("} ")[2]
     words = command.split()
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         del words[0]
