@@ -32,6 +32,7 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
 from dynprof.files.layout import STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
+from dynprof.journal.status import stage_progress
 from dynprof.plural import counted, listed_ranks, spanned
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ COLUMNS = (
     Column("rank", 0, left=True),
     Column("process", 4, least=12, left=True),
     Column("health", 1, left=True),
-    Column("state", 2, least=14, left=True),
+    Column("profiler", 2, least=14, left=True),
     Column("step", 3),
     Column("ms/step", 5),
     Column("request", 6, left=True),
@@ -163,7 +164,7 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
-    notes = [*jobs, *_doubles(found), *(note for one in shown for note in _notes(one))]
+    notes = [*jobs, *_doubles(found), *_notes_of(shown)]
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
@@ -195,7 +196,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how = f"dead for {time.time() - status.heartbeat:,.0f} s"
     state = status.state
     if status.progress:
-        state += f" {status.progress[0]}/{status.progress[1]}"
+        state += " {}/{}".format(*stage_progress(status))
     return [
         str(status.rank),
         f"{status.host}:{status.pid}",
@@ -207,11 +208,20 @@ def _cells(status: Status, moment: float | None) -> list[str]:
     ]
 
 
+def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
+    """Return what is to be said of ranks, once for those of which it is the same."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for one in shown:
+        for note in _notes(one):
+            ranks.setdefault(note, []).append(one.rank)
+    return [(f"{listed_ranks(those)}: {text}", style) for (text, style), those in ranks.items()]
+
+
 def _where_stuck(status: Status) -> str:
-    """Say what is known of a rank that does not move."""
+    """Say what is known of a rank that has been in its step for long."""
     if status.writes(time.time()):
         where = status.stands_in or "no Python function"
-        return f"stuck in step {status.step:,}; the main thread was in {where}"
+        return f"still in step {status.step:,}; the main thread is in {where}"
     text = "its process is there and writes nothing: it was stopped, or a call keeps Python's lock"
     return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
 
@@ -220,15 +230,16 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     """Return what is to be said of a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     newest = status.edits[-1] if status.edits else None
-    if newest and newest.outcome == "waiting" and newest.text.startswith("waits, "):
-        notes.append((f"request {newest.number} {newest.text}", "cyan"))
+    if newest and newest.outcome == "waiting" and newest.text:
+        between = " " if newest.text.startswith("waits, ") else ": "
+        notes.append((f"request {newest.number}{between}{newest.text}", "cyan"))
     if status.state == "sending":
         sent = [one for one in status.edits if one.outcome == "saving"]
         notes += [(f"request {one.number}: {one.text}", "cyan") for one in sent[:1]]
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
-    if health(status) == "stuck":
+    if status.stands_in or health(status) == "stuck":
         notes.append((_where_stuck(status), "yellow"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
@@ -236,4 +247,4 @@ def _notes(status: Status) -> list[tuple[str, str]]:
         notes.append((f"last capture: {last}", "green"))
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
-    return [(f"rank {status.rank}: {text}", style) for text, style in notes]
+    return notes

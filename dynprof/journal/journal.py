@@ -186,7 +186,7 @@ class Journal:
         soon_s = HEARTBEAT_S - TICK_S / 2  # a tick may come a little early
         if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # clocks are set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
-            still["recent_steps"] = ()
+            still |= {"recent_steps": (), "stands_in": ""}
             is_learned = last.step_ms is None and status.step_ms is not None  # who looks wants it
             same = dataclasses.replace(status, **still) == dataclasses.replace(last, **still)
             if same and not is_learned:

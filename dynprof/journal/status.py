@@ -110,6 +110,7 @@ class Status:
         job: All ranks, where it leads them; None elsewhere.
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
+        warmup: How many of those are warm-up.
         watching: How the config is watched, and why so.
         profilers: What each backend can do in this process.
         prof_dirs: Where captures may go besides the config's directory.
@@ -119,7 +120,7 @@ class Status:
         remarks: What of the last edit has no effect or was downgraded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
-        stands_in: Where the main thread was as the rank was found stuck; empty while it is not.
+        stands_in: Where the main thread is, while a step takes longer than half a minute.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, the oldest first.
@@ -141,6 +142,7 @@ class Status:
     job: JobStatus | None = None
     request: int = 0
     progress: tuple[int, int] | None = None
+    warmup: int = 0
     watching: str = ""
     profilers: tuple[Capabilities, ...] = ()
     prof_dirs: tuple[str, ...] = ()
@@ -244,6 +246,14 @@ def patience_s(longest_s: float | None, step_ms: float | None) -> float:
     if longest_s is None:
         return MOST_PATIENT_S
     return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MOST_PATIENT_S))
+
+
+def stage_progress(status: Status) -> tuple[int, int]:
+    """Return the steps done and asked for of the warm-up, or of what is recorded after it."""
+    done, asked = status.progress or (0, 0)
+    if status.state == "warmup":
+        return done, status.warmup
+    return done - status.warmup, asked - status.warmup
 
 
 def common_moment(found: Iterable[Status], now_s: float) -> float | None:

@@ -211,6 +211,7 @@ class Session:
             job=self._agreements.job,
             request=request.number if request else 0,
             progress=current.window.progress if current else None,
+            warmup=current.window.warmup if current else 0,
             watching=f"{self._watcher.mode} ({self._why_watching})",
             prof_dirs=self._process.layout.allowed,
             follow_symlinks=self._process.layout.follow_symlinks,

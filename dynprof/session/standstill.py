@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.cost_account import CostAccount
 
+LONG_S = 30.0
+"""A step that takes longer is explained in the status, though it be the first, or none unusual."""
 MOST = 1000
 """Frames that are looked through; Python's own limit is as much."""
 _NOT_THE_SCRIPT = ("<frozen", f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/")
@@ -62,18 +64,22 @@ class Standstill:
         if step != self._step:
             if self._told or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+            if self._journal.remembered.get("stands_in"):
                 self._journal.remember(stands_in="")
             self._step, self._moved_s, self._told = step, now_s, False
-        elif still_s > self._patience_s and not self._told:
-            self._told = True
+        elif still_s > min(LONG_S, self._patience_s):
             where = where_main_thread_is()
             self._journal.remember(stands_in=where)
-            self._journal.warning(
-                f"stuck: step {step} has taken {still_s:,.0f} s, more than the "
-                f"{self._patience_s:,.0f} s that a step may take here; the main thread is in "
-                f"{where or 'no Python function'}; compare the ranks: dynprof status {self._root}, "
-                f"dynprof log {self._root}"
-            )
+            if still_s > self._patience_s and not self._told:
+                self._told = True
+                self._warn(still_s, where or "no Python function")
+
+    def _warn(self, still_s: float, where: str) -> None:
+        self._journal.warning(
+            f"stuck: step {self._step} has taken {still_s:,.0f} s, more than the "
+            f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
+            f"compare the ranks: dynprof status {self._root}, dynprof log {self._root}"
+        )
 
 
 def where_main_thread_is() -> str:

@@ -38,7 +38,7 @@ def test_status_of_all_ranks(tmp_path: Path) -> None:
         code, output, _ = dynprof("status", first.root)
         lines = output.splitlines()
         assert code == 0
-        assert lines[0].split()[:4] == ["rank", "process", "health", "state"]
+        assert lines[0].split()[:4] == ["rank", "process", "health", "profiler"]
         assert "alive" in lines[1]
         assert "dead for" in lines[2]
         assert any(line.startswith("rank 1: last capture: step_") for line in lines)
@@ -132,6 +132,7 @@ def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) ->
         assert status.stands_in.startswith(f"{tmp_path}/job.py:")
         (tmp_path / "go").touch()
         job.when("its next step", lambda status: status.step == 101)
+        wait_for("the line of its end", lambda: "moves again: " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 100 has taken ") == 1
     assert log.count("moves again: step 100 took ") == 1
