@@ -132,7 +132,7 @@ def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) ->
         assert status.stands_in.startswith(f"{tmp_path}/job.py:")
         (tmp_path / "go").touch()
         job.when("its next step", lambda status: status.step == 101)
-        wait_for("the line of its end", lambda: "moves again: " in job.log() or None)
+        wait_for("the line of its end", lambda: "moves again: step 100 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 100 has taken ") == 1
     assert log.count("moves again: step 100 took ") == 1
