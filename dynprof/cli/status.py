@@ -168,7 +168,8 @@ def screen(found: list[Status], width: int) -> Group:
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
-        notes.append((f"{counted(len(usual), 'more rank')}, alive and idle, at {at}", "dim"))
+        others = counted(len(usual), "more rank" if shown else "rank")
+        notes.append((f"{others}, alive and idle, at {at}", "dim"))
     return Group(ranks, *(sentence(text, width, style) for text, style in notes))
 
 
