@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
 import typer
@@ -16,9 +18,14 @@ from dynprof.clock import local
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.journal import printable
-from dynprof.journal.status import Status, load_status
+from dynprof.journal.status import Status, common_moment, load_status
 from dynprof.launch.watched_processes import watched_process
 from dynprof.process.acting_user import act_as_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dynprof.cli.terminal_tables import Column
 
 LIVE = ("alive", "starting", "stuck")
 
@@ -130,6 +137,29 @@ def elsewhere(directory: Path) -> str:
 def health(status: Status) -> str:
     """Return the health of a process now."""
     return status.health(time.time())
+
+
+def moment_of(found: Iterable[Status]) -> float | None:
+    """Return the moment whose steps are shown, the same for all ranks; None where none writes."""
+    return common_moment(found, time.time())
+
+
+def dated(columns: Sequence[Column], moment_s: float | None) -> list[Column]:
+    """Return the columns of a table of ranks, with the age of the steps over them."""
+    head = "step" if moment_s is None else f"step {max(0.0, time.time() - moment_s):.0f} s ago"
+    return [replace(one, head=head) if one.head == "step" else one for one in columns]
+
+
+def step_of(status: Status, moment_s: float | None) -> int:
+    """Return the step of a rank at the moment that is shown, or the last one that it wrote."""
+    return status.step if moment_s is None else status.step_at(moment_s)
+
+
+def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
+    """Return what ``--json`` says of a rank."""
+    told = dataclasses.asdict(status)
+    del told["recent_steps"]  # they serve to find the step at the moment
+    return {**told, "health": health(status), "step_at_moment": step_of(status, moment_s)}
 
 
 def live(directory: Path) -> list[Status]:

@@ -12,9 +12,9 @@ from dynprof.journal.journal import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED = 1, 2, 3, 4, 5, 6
+INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
 """The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
-there is asked."""
+there is asked; a rank is stuck."""
 MOST_SKIPPED = 8
 """Files that are named of those that a command skips: another user may plant any number."""
 

@@ -17,7 +17,14 @@ from dynprof.cli.whole_job import tell_of_all
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
 from dynprof.journal.journal import printable
-from dynprof.journal.status import HEARTBEAT_S, NOBODY_YET, JobStatus, Status, WindowStatus
+from dynprof.journal.status import (
+    HEARTBEAT_S,
+    NOBODY_YET,
+    JobStatus,
+    Status,
+    WindowStatus,
+    stage_progress,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,7 +259,7 @@ def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, flo
         if status is None:
             continue
         stage, share = _stage(status, answers)
-        stages.setdefault(stage, []).append(status.progress or (0, 0))
+        stages.setdefault(stage, []).append(stage_progress(status))
         shares.append(share)
         if status.progress and status.step_ms and answers and answers[0].outcome == "open":
             done, asked = status.progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections import Counter
@@ -16,12 +15,16 @@ from rich.live import Live
 from dynprof.cli.config_directory import (
     LIVE,
     MaybeDirectory,
+    dated,
     directory_of,
     health,
+    in_json,
+    moment_of,
     nobody,
     statuses,
+    step_of,
 )
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
@@ -30,7 +33,8 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
-from dynprof.plural import counted
+from dynprof.journal.status import stage_progress
+from dynprof.plural import counted, listed_ranks, spanned
 
 if TYPE_CHECKING:
     from dynprof.delivery.left_behind import LeftBehind
@@ -42,7 +46,7 @@ COLUMNS = (
     Column("rank", 0, left=True),
     Column("process", 4, least=12, left=True),
     Column("health", 1, left=True),
-    Column("state", 2, least=14, left=True),
+    Column("profiler", 2, least=14, left=True),
     Column("step", 3),
     Column("ms/step", 5),
     Column("request", 6, left=True),
@@ -75,8 +79,8 @@ def status(
     process goes on. Without a directory, show all processes of this machine and user that watch
     one.
 
-    Exit code 0: some rank is alive, starting or stuck; 2: there is no such directory; 3: all are
-    dead, stopped or unwatched, or there is none.
+    Exit code 0: some rank is alive or starting, and none is stuck; 2: there is no such directory;
+    3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -96,6 +100,9 @@ def status(
         _show(directory, found)
     if not any(health(one) in LIVE for one in found):
         fail(nobody(directory), NOBODY)
+    if stuck := [one.rank for one in found if health(one) == "stuck"]:
+        what = f"{listed_ranks(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
+        fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -117,9 +124,11 @@ def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:
 
 
 def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
+    moment = moment_of(found)
     return {
         "directory": str(directory),
-        "ranks": [{**dataclasses.asdict(one), "health": health(one)} for one in found],
+        "moment": moment,
+        "ranks": [in_json(one, moment) for one in found],
         "left_behind": [str(one.folder) for one in _left(directory, found)],
     }
 
@@ -145,16 +154,25 @@ def _watch(directory: Path) -> None:
 
 def screen(found: list[Status], width: int) -> Group:
     """Return what is shown of the ranks of a directory, in lines of so many cells."""
-    shown = found if len(found) <= MOST_RANKS else [s for s in found if _is_odd(s)]
+    many = len(found) > MOST_RANKS
+    shown: list[Status] = []
+    usual: list[Status] = []
+    for one in found:
+        (usual if many and not _is_odd(one) else shown).append(one)
     styles = [STYLES.get(health(one), "") for one in shown]
-    ranks = table(COLUMNS, [_cells(one) for one in shown], width, styles)
+    moment = moment_of(found)
+    rows = [_cells(one, moment) for one in shown]
+    ranks = table(dated(COLUMNS, moment), rows, width, styles)
     alive = [one for one in found if health(one) in LIVE]
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
-    notes = [*jobs, *_doubles(found), *(note for one in shown for note in _notes(one))]
-    if len(shown) < len(found):
-        notes.append((f"{counted(len(found) - len(shown), 'more rank')}, idle", "dim"))
+    notes = [*jobs, *_doubles(found), *_notes_of(shown)]
+    if usual:
+        steps = [step_of(one, moment) for one in usual]
+        at = spanned(min(steps), max(steps))
+        others = counted(len(usual), "more rank" if shown else "rank")
+        notes.append((f"{others}, alive and idle, at {at}", "dim"))
     return Group(ranks, *(sentence(text, width, style) for text, style in notes))
 
 
@@ -172,7 +190,7 @@ def _is_odd(status: Status) -> bool:
     return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 
-def _cells(status: Status) -> list[str]:
+def _cells(status: Status, moment: float | None) -> list[str]:
     found = how = health(status)
     if status.runs_on:
         how = "unwatched"
@@ -182,34 +200,55 @@ def _cells(status: Status) -> list[str]:
         how = f"dead for {time.time() - status.heartbeat:,.0f} s"
     state = status.state
     if status.progress:
-        state += f" {status.progress[0]}/{status.progress[1]}"
+        state += " {}/{}".format(*stage_progress(status))
     return [
         str(status.rank),
         f"{status.host}:{status.pid}",
         how,
         state,
-        f"{status.step:,}",
+        f"{step_of(status, moment):,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     ]
+
+
+def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
+    """Return what is to be said of ranks, once for those of which it is the same."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for one in shown:
+        for note in _notes(one):
+            ranks.setdefault(note, []).append(one.rank)
+    return [(f"{listed_ranks(those)}: {text}", style) for (text, style), those in ranks.items()]
+
+
+def _where_stuck(status: Status) -> str:
+    """Say what is known of a rank that has been in its step for long."""
+    if status.writes(time.time()):
+        where = status.stands_in or "no Python function"
+        return f"still in step {status.step:,}; the main thread is in {where}"
+    text = "its process is there and writes nothing: it was stopped, or a call keeps Python's lock"
+    return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
 
 
 def _notes(status: Status) -> list[tuple[str, str]]:
     """Return what is to be said of a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     newest = status.edits[-1] if status.edits else None
-    if newest and newest.outcome == "waiting" and newest.text.startswith("waits, "):
-        notes.append((f"request {newest.number} {newest.text}", "cyan"))
+    if newest and newest.outcome == "waiting" and newest.text:
+        between = " " if newest.text.startswith("waits, ") else ": "
+        notes.append((f"request {newest.number}{between}{newest.text}", "cyan"))
     if status.state == "sending":
         sent = [one for one in status.edits if one.outcome == "saving"]
         notes += [(f"request {one.number}: {one.text}", "cyan") for one in sent[:1]]
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
+    if status.stands_in or health(status) == "stuck":
+        notes.append((_where_stuck(status), "yellow"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if last := status.last_capture:
         notes.append((f"last capture: {last}", "green"))
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
-    return [(f"rank {status.rank}: {text}", style) for text, style in notes]
+    return notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dynprof.attach.candidates import Candidate, candidates
-from dynprof.cli.config_directory import health
-from dynprof.cli.outcome import NOBODY, fail
-from dynprof.cli.terminal_tables import ANY, Column, console, table
+from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
+from dynprof.cli.outcome import NOBODY, STUCK, fail
+from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
 from dynprof.launch.watched_processes import Watched, watched_processes
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ COLUMNS = (
     Column("steps from", 7, least=12, left=True),
     Column("command", 6, least=16, left=True),
 )
+LONGEST = 160
+"""Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
+OWN = "/dynprof/process/fresh_interpreter.py "
 
 
 OTHERS = (
@@ -49,33 +51,41 @@ def show_watched(*, as_json: bool, every: bool) -> None:
     found = watched_processes()
     pids = {one.pid for one in found}
     others = [one for one in candidates() if one.pid not in pids] if every else []
+    moment = moment_of([one.status for one in found if one.status])
     if as_json:
         unwatched = {"others": [_plain_other(one) for one in others]} if every else {}
-        plain = {"processes": [_plain(one) for one in found], **unwatched}
+        plain = {"moment": moment, "processes": [_plain(one, moment) for one in found], **unwatched}
         typer.echo(json.dumps(plain, indent=2))
     else:
         shown = console()
         if found:
-            shown.print(table(COLUMNS, _named(map(_cells, found), shown.width), shown.width))
+            rows = _named((_cells(one, moment) for one in found), shown.width)
+            shown.print(table(dated(COLUMNS, moment), rows, shown.width))
         if others:
             rows = _named(map(_cells_of_other, others), shown.width, place=1)
             shown.print(table(OTHERS, rows, shown.width))
     if not found:
         text = "no process of this user on this machine watches a config"
         fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOBODY)
+    stuck = [one.pid for one in found if one.status and health(one.status) == "stuck"]
+    if stuck:
+        text = f"stuck: process {', '.join(map(str, stuck))}"
+        fail(f"{text}; dynprof status {stuck[0]} says in what", STUCK)
 
 
 def _named(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
-    """Return rows with their commands, on a screen without what those of all jobs begin with."""
+    """Return rows with their commands cut, on a screen from the script on."""
     found = list(rows)
-    if width < ANY:
-        for row in found:
-            row[place] = what_runs(row[place])
+    for row in found:
+        command = what_runs(row[place]) if width < ANY else row[place]
+        row[place] = shortened(" ".join(command.split()), LONGEST)
     return found
 
 
 def what_runs(command: str) -> str:
     """Return a command line from the script on, and its files without their folders."""
+    if OWN in command:  # the job of the demo: its module, and what that is given
+        return command.rpartition("} ")[2]
     words = command.split()
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         del words[0]
@@ -91,9 +101,9 @@ def _cells_of_other(one: Candidate) -> list[str]:
     return [str(one.pid), one.command, one.why_not or "dynprof attach", str(one.folder)]
 
 
-def _plain(one: Watched) -> dict[str, Any]:
+def _plain(one: Watched, moment: float | None) -> dict[str, Any]:
     status = one.status
-    said = {**dataclasses.asdict(status), "health": health(status)} if status else None
+    said = in_json(status, moment) if status else None
     return {
         "pid": one.pid,
         "command": one.command,
@@ -102,7 +112,7 @@ def _plain(one: Watched) -> dict[str, Any]:
     }
 
 
-def _cells(one: Watched) -> list[str]:
+def _cells(one: Watched, moment: float | None) -> list[str]:
     status = one.status
     if status is None:
         return [str(one.pid), str(one.directory), "", "unknown", "", "", "", one.command]
@@ -111,7 +121,7 @@ def _cells(one: Watched) -> list[str]:
         str(one.directory),
         str(status.rank),
         health(status),
-        f"{status.step:,}",
+        f"{step_of(status, moment):,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",
         status.steps_from,
         one.command,

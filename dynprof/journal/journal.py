@@ -149,7 +149,7 @@ class Journal:
         while running:
             running = self._write_lines(max(0.0, due_s - time.monotonic()))
             if time.monotonic() >= due_s:
-                due_s = time.monotonic() + TICK_S
+                due_s = time.monotonic() + _to_next_tick_s(time.time())
                 self._on_tick()
             self.guard("writing the status", self._write_status)
         self._write_lines(0)  # what the last status had to say
@@ -187,14 +187,24 @@ class Journal:
     def _write_status(self) -> None:
         status = self._snapshot()
         last = self._written
-        if last and 0 <= status.heartbeat - last.heartbeat < HEARTBEAT_S:  # clocks are set back
+        soon_s = HEARTBEAT_S - TICK_S / 2  # a tick may come a little early
+        if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # clocks are set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
+            still |= {"recent_steps": (), "stands_in": ""}
             is_learned = last.step_ms is None and status.step_ms is not None  # who looks wants it
             same = dataclasses.replace(status, **still) == dataclasses.replace(last, **still)
             if same and not is_learned:
                 return
         self._written = status
         self._status_file.write(status)
+
+
+def _to_next_tick_s(wall_s: float) -> float:
+    """Return the seconds to the next whole second, or to the one after that where it is near.
+
+    All ranks look at their step counters at whole seconds: those can be compared.
+    """
+    return 1.5 * TICK_S - (wall_s + TICK_S / 2) % TICK_S
 
 
 class _LogFile(RotatingFileHandler):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pydantic import TypeAdapter
@@ -107,6 +110,7 @@ class Status:
         job: All ranks, where it leads them; None elsewhere.
         request: Number of the request being served or waiting; 0 for none.
         progress: Steps done and steps asked for of the open window, warm-up included.
+        warmup: How many of those are warm-up.
         watching: How the config is watched, and why so.
         profilers: What each backend can do in this process.
         prof_dirs: Where captures may go besides the config's directory.
@@ -116,7 +120,10 @@ class Status:
         remarks: What of the last edit has no effect or was downgraded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
+        stands_in: Where the main thread is, while a step takes longer than half a minute.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
+        recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
+            step, about one a second, the oldest first.
         still_s: For how many seconds the step counter has stood still, at the time of writing.
         longest_s: How long a step took at most so far, as the counter was seen to stand still; None
             before the first has ended.
@@ -135,6 +142,7 @@ class Status:
     job: JobStatus | None = None
     request: int = 0
     progress: tuple[int, int] | None = None
+    warmup: int = 0
     watching: str = ""
     profilers: tuple[Capabilities, ...] = ()
     prof_dirs: tuple[str, ...] = ()
@@ -144,7 +152,9 @@ class Status:
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     last_error: str | None = None
+    stands_in: str = ""
     step_ms: float | None = None
+    recent_steps: tuple[tuple[float, int], ...] = ()
     still_s: float = 0.0
     longest_s: float | None = 0.0
     heartbeat: float = 0.0
@@ -167,6 +177,10 @@ class Status:
         there = self._is_there()
         return self._is_fresh(now_s) if there is None else there
 
+    def writes(self, now_s: float) -> bool:
+        """Return whether the process has not ended and has written its status of late."""
+        return self._is_fresh(now_s) and self.is_live(now_s)
+
     def health(self, now_s: float) -> str:
         """Return ``stopped``, ``dead``, ``stuck``, ``starting`` or ``alive``.
 
@@ -184,21 +198,26 @@ class Status:
             return "stopped"
         if not self.is_live(now_s):
             return "dead"
-        if not self._is_fresh(now_s) or self.still_s > self._patience_s():
+        if not self._is_fresh(now_s) or self.still_s > patience_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
+
+    def step_at(self, moment_s: float) -> int:
+        """Return the step that was running at a moment, as exactly as once a second tells.
+
+        Args:
+            moment_s: Seconds since the epoch, in the 15 s before the status was written.
+        """
+        points = [*self.recent_steps, (self.heartbeat, self.step)]
+        for (from_s, first), (to_s, last) in itertools.pairwise(points):
+            if from_s <= moment_s < to_s:
+                return int(first + (last - first) * (moment_s - from_s) / (to_s - from_s))
+        return points[0][1] if moment_s < points[0][0] else self.step
 
     @property
     def runs_on(self) -> bool:
         """Whether it stopped, as ``shutdown()`` or ``dynprof detach`` asks, but not its process."""
         return self.state == "stopped" and self._is_there() is True
-
-    def _patience_s(self) -> float:
-        """Return for how long a step may take."""
-        if self.longest_s is None:
-            return MOST_PATIENT_S
-        unusual_s = min(1.5 * self.longest_s, MOST_PATIENT_S)
-        return max(30.0, 0.02 * (self.step_ms or 0.0), unusual_s)
 
     def stuck_s(self, now_s: float) -> float:
         """Return for how long its step counter has stood still, as far as is known."""
@@ -220,6 +239,38 @@ class Status:
             return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
         except (psutil.Error, ValueError, OverflowError):
             return None
+
+
+def patience_s(longest_s: float | None, step_ms: float | None) -> float:
+    """Return for how long a step may take, by the longest so far and the usual one."""
+    if longest_s is None:
+        return MOST_PATIENT_S
+    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MOST_PATIENT_S))
+
+
+def stage_progress(status: Status) -> tuple[int, int]:
+    """Return the steps done and asked for of the warm-up, or of what is recorded after it."""
+    done, asked = status.progress or (0, 0)
+    if status.state == "warmup":
+        return done, status.warmup
+    return done - status.warmup, asked - status.warmup
+
+
+def common_moment(found: Iterable[Status], now_s: float) -> float | None:
+    """Return the newest moment at which the step of each process is known that writes its status.
+
+    A rank writes its status every five seconds, another rank at other moments: the newest steps of
+    the two cannot be compared. Both look at their steps at each whole second, as this is one.
+
+    Args:
+        found: The status of the processes.
+        now_s: Seconds since the epoch.
+
+    Returns:
+        Seconds since the epoch; None where no process writes.
+    """
+    told = [one.heartbeat for one in found if one.writes(now_s)]
+    return float(math.floor(min(told))) if told else None
 
 
 def load_status(path: Path) -> Status:

@@ -27,7 +27,7 @@ LAUNCHERS = (
 TOOLS = (
     "pip", "pip3", "uv", "pipx", "conda", "ensurepip", "venv", "virtualenv", "pydoc", "dynprof",
     "torch._inductor.compile_worker", "torch.utils.collect_env", "wandb", "tensorboard", "ninja",
-    "setup.py", "py_spy", "memray",
+    "setup.py", "py_spy", "memray", "fresh_interpreter.py",
 )  # fmt: skip
 """What is no job, however it is started."""
 _WORKERS = ("multiprocessing", "joblib.externals.loky", "ray._private")

@@ -12,6 +12,7 @@ from dynprof.files.leftovers import OLD_S, remove_leftovers
 from dynprof.files.scratch_dirs import workshops
 from dynprof.journal.status_file import remove_stale
 from dynprof.process.threads import own_thread
+from dynprof.session.standstill import Standstill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,7 @@ class Upkeep:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._wall, self._analyses = journal, wall, analyses
         self._steps = steps
+        self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
         self._told: set[Path] = set()  # of captures that were left behind
 
     def tick(self) -> None:
@@ -63,6 +65,7 @@ class Upkeep:
         self._wall.attempt("where steps come from", self._steps.look)
         self._wall.attempt("analysis", self._analyses.look)
         self._costs.sample()
+        self._wall.attempt("looking for a standstill", self._standstill.look)
         self._wall.attempt("counting the cost", lambda: self._costs.settle(final=False))
         self._wall.attempt("looking at the disk", self._look_at_disk)
 

@@ -110,6 +110,12 @@ class CostAccount:
         """Return the mean step time of late."""
         return self._step_times.mean_ms(*self._now())
 
+    def recent_steps(self) -> tuple[tuple[float, int], ...]:
+        """Return the newest samples of the step counter, each with its seconds since the epoch."""
+        offset_s = self._clock.wall_s() - self._clock.now_s()
+        recent = self._step_times.recent()
+        return tuple((round(now_s + offset_s, 3), step) for now_s, step in recent)
+
     def still_s(self) -> float:
         """Return for how long the step counter has stood still."""
         return self._step_times.still_s(*self._now())

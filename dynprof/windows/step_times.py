@@ -6,6 +6,8 @@ from collections import deque
 
 SAMPLES = 30
 """How many samples are kept; at one a second, the mean step time is that of half a minute."""
+RECENT = 16
+"""Samples for the status; one a second, so that they span three heartbeats."""
 
 
 class StepTimes:
@@ -14,6 +16,7 @@ class StepTimes:
     def __init__(self) -> None:
         self._longest_s: float | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._before: list[tuple[float, int]] = []  # the first step, until there is another sample
         self._last_step = -1
         self._moved_s = 0.0
@@ -30,10 +33,12 @@ class StepTimes:
         if self._samples and step < self._samples[-1][1]:
             self._samples.clear()  # the counter was set back
         self._samples.append((now_s, step))
+        self._recent.append((now_s, step))
 
     def renumber(self, step: int) -> None:
         """Begin anew as the counter is set to ``step``, which is no move of the job's."""
         self.forget()
+        self._recent.clear()
         if self._last_step >= 0:
             self._last_step = step
 
@@ -41,6 +46,10 @@ class StepTimes:
         """Start anew: what comes is not to be averaged with what was."""
         self._before = []
         self._samples.clear()
+
+    def recent(self) -> list[tuple[float, int]]:
+        """Return the newest samples, the oldest first, windows or not."""
+        return list(self._recent.copy())
 
     def still_s(self, now_s: float, step: int) -> float:
         """Return for how long the counter has stood still, as far as samples tell."""

@@ -267,7 +267,7 @@ def test_all_ranks_of_a_job(tmp_path: Path) -> None:
         code, output, _ = dynprof("status", "--all", "--json")
         others = json.loads(output)["others"]
         ranks = [one["pid"] for one in others if one["command"].endswith(name)]
-        assert (code in (0, 3), len(ranks), process.pid in ranks) == (True, 2, False)
+        assert (code in (0, 3, 7), len(ranks), process.pid in ranks) == (True, 2, False)
         code, output, errors = dynprof("attach", "--all", name, "--step-on", ":work")
         assert code == 0, errors
         assert [f"process {pid} watches" in output for pid in ranks] == [True, True]

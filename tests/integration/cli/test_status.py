@@ -38,13 +38,44 @@ def test_status_of_all_ranks(tmp_path: Path) -> None:
         code, output, _ = dynprof("status", first.root)
         lines = output.splitlines()
         assert code == 0
-        assert lines[0].split()[:4] == ["rank", "process", "health", "state"]
+        assert lines[0].split()[:4] == ["rank", "process", "health", "profiler"]
         assert "alive" in lines[1]
         assert "dead for" in lines[2]
         assert any(line.startswith("rank 1: last capture: step_") for line in lines)
         code, output, _ = dynprof("status", first.root, "--json")
         ranks = json.loads(output)["ranks"]
         assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
+
+
+MARCHING = """
+import time, dynprof as dp
+dp.init("prof_config")
+step = int(50 * time.time())
+dp.set_state({"cur_step": step})
+while True:
+    time.sleep(0.01)
+    while step < int(50 * time.time()):
+        step += 1
+        dp.step()
+"""
+"""Its step tells the time: each takes 20 ms, and ranks march together."""
+
+
+def test_ranks_that_march_together_are_shown_at_the_same_step(tmp_path: Path) -> None:
+    """Though they write at different moments; the clock says which step that is."""
+    with RunningJob(tmp_path, MARCHING, RANK="0") as first:
+        first.when("its first status", lambda status: status.step > 0)
+        time.sleep(2)  # each writes every five seconds
+        with RunningJob(tmp_path, MARCHING, RANK="1") as second:
+            second.when("its way so far", lambda status: len(status.recent_steps) > 6, 1)
+            _, shown, _ = dynprof("status", first.root, "--json")
+            of_this_machine = dynprof("status")[1]
+    found = json.loads(shown)
+    written, steps = ([rank[key] for rank in found["ranks"]] for key in ("step", "step_at_moment"))
+    assert abs(written[0] - written[1]) > 40, "the ranks have written at the same moment"
+    assert abs(steps[0] - 50 * found["moment"]) < 30, (found["moment"], steps)
+    assert abs(steps[0] - steps[1]) < 30
+    assert re.search(r"step \d s ago", of_this_machine)
 
 
 def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
@@ -55,8 +86,13 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
     old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
     path.write_text(json.dumps(old))  # as if it had been stopped for long
-    _, output, _ = dynprof("status", job.root)
+    code, output, errors = dynprof("status", job.root)
+    assert code == 7
     assert re.search(r"stuck for \d\d", output)
+    assert "rank 0 is stuck; dynprof log " in errors
+    code, _, errors = dynprof("status")
+    assert code == 7
+    assert re.search(rf"stuck: process .*\b{job.process.pid}\b", errors)
     code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
     assert code == 5
     assert "rank 0: has not answered; its step counter has stood still for " in errors
@@ -66,6 +102,41 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     job.process.wait()
     _, output, _ = dynprof("status", job.root)
     assert "dead" in output
+
+
+HANGING = """
+import os, socket, threading, time, dynprof as dp
+from dynprof.session import standstill
+standstill.patience_s = lambda *_: 0.5  # half a minute otherwise
+dp.init("prof_config")
+near, far = socket.socketpair()
+far.sendall(b"*" * 100)
+
+def send_more():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    far.sendall(b"*")
+
+threading.Thread(target=send_more, daemon=True).start()
+while True:
+    near.recv(1)
+    dp.step()
+"""
+"""Its hundredth batch does not come until it may."""
+
+
+def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) -> None:
+    """Once, and once more as it ends; the status has the line until then."""
+    with RunningJob(tmp_path, HANGING) as job:
+        status = job.when("its standstill", lambda status: bool(status.stands_in))
+        assert status.stands_in.startswith(f"{tmp_path}/job.py:")
+        (tmp_path / "go").touch()
+        job.when("its next step", lambda status: status.step == 101)
+        wait_for("the line of its end", lambda: "moves again: step 100 " in job.log() or None)
+        log = job.log()
+    assert log.count("stuck: step 100 has taken ") == 1
+    assert log.count("moves again: step 100 took ") == 1
+    assert status.stands_in in log
 
 
 def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynprof.cli.terminal_tables import ANY, Column, console, sentence, shortened, table
-from dynprof.cli.watched_jobs import what_runs
+from dynprof.cli.watched_jobs import LONGEST, _named, what_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,8 +83,22 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torchrun /data/train.py", "torchrun train.py"),
         ("/usr/bin/python", "/usr/bin/python"),
         ("", ""),
+        (
+            '/usr/bin/python3 -I /env/dynprof/process/fresh_interpreter.py {"homes": {"a": "/b"}, '
+            '"path": ["/c d"]} dynprof.demo.torch_job /tmp/prof_config',
+            "dynprof.demo.torch_job /tmp/prof_config",
+        ),
     ],
 )
 def test_a_narrow_screen_shows_what_tells_jobs_apart(command: str, shown: str) -> None:
     """The script and its arguments, not the interpreter that all of them share."""
     assert what_runs(command) == shown
+
+
+@pytest.mark.parametrize("width", [80, ANY])
+def test_a_long_command_line_does_not_stretch_the_table(width: int) -> None:
+    """Neither on a screen nor in a pipe, where each line would be as long as the longest."""
+    (row,) = _named([["71", f"python train.py --data\n{'y' * 5000} --seed 3"]], width)
+    assert row[1].replace("python ", "").startswith("train.py --data yyy")
+    assert row[1].endswith("yyy --seed 3")
+    assert len(row[1]) == LONGEST

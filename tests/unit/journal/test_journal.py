@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.files.layout import Layout
-from dynprof.journal.journal import Journal, printable
+from dynprof.journal.journal import Journal, _to_next_tick_s, printable
 from dynprof.journal.status import Status, load_status
 from dynprof.requests.capabilities import Capabilities
 from tests.pace import patience_s
@@ -321,3 +321,9 @@ def test_a_log_that_cannot_be_closed_ends_no_thread(
     office.journal.start()
     office.journal.stop()
     assert raised == []
+
+
+def test_ticks_come_at_whole_seconds() -> None:
+    """One that was late is followed by the next whole second, never by two ticks at once."""
+    times = (5.0, 5.01, 5.4, 5.9999)
+    assert [round(wall_s + _to_next_tick_s(wall_s), 6) for wall_s in times] == [6, 6, 6, 7]

@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name, pid_namespace
-from dynprof.journal.status import Status, load_status
+from dynprof.journal.status import Status, common_moment, load_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +86,21 @@ def test_a_step_may_take_as_long_as_one_did() -> None:
     assert replace(here, still_s=180.0).health(100) == "alive"
     assert replace(here, still_s=190.0).health(100) == "stuck"
     assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
+
+
+def test_the_step_at_a_moment_lies_between_those_seen_before_and_after() -> None:
+    """In proportion; before the first that is known it is that one, after the last that."""
+    here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
+    found = [here.step_at(moment) for moment in (90, 102, 103, 103.999, 104, 104.25, 104.5, 110)]
+    assert found == [100, 100, 200, 299, 300, 350, 400, 400]
+    assert replace(here, recent_steps=()).step_at(103) == 400  # of an earlier version
+    set_back = replace(here, recent_steps=((103.0, 100), (102.0, 50), (104.0, 300)))
+    assert set_back.step_at(103) == 175  # the clock was
+
+
+def test_ranks_are_compared_at_a_whole_second_that_all_have_written() -> None:
+    """A rank that is dead, has ended or does not write any more holds nobody up."""
+    ranks = [Status("idle", host="node9", heartbeat=heartbeat) for heartbeat in (104.7, 108.2)]
+    gone = Status("idle", host="node9", heartbeat=80.0)
+    assert common_moment([*ranks, gone, Status("stopped", heartbeat=101.0)], 109) == 104
+    assert common_moment([gone], 109) is None

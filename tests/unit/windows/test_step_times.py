@@ -65,3 +65,14 @@ def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
     job.session._tick()
     job.step(10)
     assert job.session.status().step_ms == pytest.approx(10)
+
+
+def test_the_newest_samples_outlast_a_window() -> None:
+    """They end where the counter is set, which makes other numbers of the same steps."""
+    pace = StepTimes()
+    for second in range(20):
+        pace.sample(second, 10 * second)
+    pace.forget()
+    assert pace.recent() == [(second, 10 * second) for second in range(4, 20)]
+    pace.renumber(7)
+    assert pace.recent() == []

@@ -1,0 +1,73 @@
+"""What ``dynprof status`` shows of ranks, by what they have written."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from dynprof.cli.status import screen
+from dynprof.journal.edit_outcomes import Answer
+from dynprof.journal.status import Status
+
+
+def rank(number: int, **fields: Any) -> Status:
+    """Return the status of a rank on another machine, written just now."""
+    here = Status("idle", rank=number, host="node9", step=409, heartbeat=time.time())
+    return replace(here, **fields)
+
+
+def lines(*found: Status) -> list[str]:
+    """Return what is shown of ranks."""
+    shown = Console(file=io.StringIO(), width=120)
+    with shown.capture() as captured:
+        shown.print(screen(list(found), shown.width))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_steps_are_of_a_second_that_all_ranks_have_written() -> None:
+    """A rank that wrote two seconds later has gone on, and is shown where it was."""
+    now_s = float(int(time.time()))
+    second = rank(
+        1, step=600, heartbeat=now_s - 2.5, recent_steps=((now_s - 5, 350), (now_s - 3, 550))
+    )
+    first = rank(0, step=409, heartbeat=now_s - 4.5, recent_steps=((now_s - 5, 350),))
+    head, *rows = lines(first, second)
+    assert "step 5 s ago" in head or "step 6 s ago" in head
+    assert [row.split()[4] for row in rows] == ["350", "350"]
+
+
+def test_progress_is_that_of_the_warm_up_or_of_what_is_recorded() -> None:
+    """Ten steps that are asked for are not shown as fifteen."""
+    warming = rank(0, state="warmup", progress=(3, 15), warmup=5)
+    recording = rank(1, state="recording", progress=(6, 15), warmup=5)
+    _, *rows = lines(warming, recording)
+    assert ["warmup 3/5" in rows[0], "recording 1/10" in rows[1]] == [True, True]
+
+
+def test_of_many_ranks_those_that_do_as_they_should_are_counted() -> None:
+    """With the steps where they are; the others have a line each."""
+    shown = lines(*(rank(n, step=409 + n % 2) for n in range(98)), rank(98, state="waiting"))
+    assert len(shown) == 3
+    assert shown[1].startswith("98 ")
+    assert shown[2] == "98 more ranks, alive and idle, at steps 409 to 410"
+
+
+def test_ranks_that_stand_at_one_place_share_a_line() -> None:
+    """So that the one elsewhere, for which they wait, is found at a look."""
+    stuck = {"still_s": 60.0, "longest_s": 1.0}
+    wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
+    places = {0: wait, 1: wait, 2: load, 3: wait}
+    *_, waiting, loading = lines(*(rank(n, stands_in=at, **stuck) for n, at in places.items()))
+    assert waiting == f"ranks 0 to 1, 3: still in step 409; the main thread is in {wait}"
+    assert loading == f"rank 2: still in step 409; the main thread is in {load}"
+
+
+def test_a_request_that_waits_says_for_what() -> None:
+    """A step that is far away looks like a request that was forgotten."""
+    text = "accepted, saved 03:15:00.002; opens at step 999999, 3 steps with torch (CPU)"
+    waiting = rank(0, state="waiting", edits=(Answer(1, "a", 1.0, "waiting", text),))
+    assert lines(waiting)[-1] == f"rank 0: request 1: {text}"

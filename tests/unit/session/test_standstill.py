@@ -1,0 +1,86 @@
+"""What the log and the status say of a step that does not end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.session.standstill import where_main_thread_is
+
+if TYPE_CHECKING:
+    from tests.fake_job import Job
+
+
+def begin(job: Job) -> None:
+    """Have it take its first step."""
+    pass_seconds(job, 1)
+    job.step()
+    pass_seconds(job, 1)
+
+
+def pass_seconds(job: Job, seconds: int) -> None:
+    """Let time pass in which the journal ticks and no step ends."""
+    for _ in range(seconds):
+        job.clock.advance(1)
+        job.session._upkeep.tick()
+
+
+def about_standing(job: Job) -> list[str]:
+    """Return what the log says of that since it was read last."""
+    beginnings = ("stuck", "moves again", "nothing was written")
+    return [line for line in job.log().splitlines() if line.startswith(beginnings)]
+
+
+def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job) -> None:
+    """With the place where the main thread is, which the status has as well until then."""
+    begin(job)
+    for allowed_s in (30, 196):  # half as long again as the longest
+        job.step()
+        pass_seconds(job, 1)
+        step = job.session.inbox.step
+        pass_seconds(job, allowed_s)
+        assert about_standing(job) == []
+        assert bool(job.session.status().stands_in) == (allowed_s > 30)
+        pass_seconds(job, 100)
+        (line,) = about_standing(job)
+        assert line.startswith(f"stuck: step {step} has taken {allowed_s + 1} s, more than the ")
+        assert f"dynprof status {job.root}" in line
+        assert f"called at {__file__}:" in line
+        assert f"called at {__file__}:" in job.session.status().stands_in
+        job.step()
+        pass_seconds(job, 1)
+        assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
+        assert job.session.status().stands_in == ""
+
+
+def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
+    """A compilation is no standstill; where it is, the status has after half a minute."""
+    pass_seconds(job, 30)
+    assert job.session.status().stands_in == ""
+    pass_seconds(job, 1770)
+    assert f"called at {__file__}:" in job.session.status().stands_in
+    assert about_standing(job) == []
+    pass_seconds(job, 1)
+    assert len(about_standing(job)) == 1
+
+
+def test_what_kept_all_threads_is_logged_afterwards(job: Job) -> None:
+    """The process was stopped, or a call kept Python's lock; a long step need not be one."""
+    begin(job)
+    job.clock.advance(14)
+    pass_seconds(job, 1)
+    (line,) = about_standing(job)
+    assert line.startswith("nothing was written for 15 s: the process was stopped")
+    job.clock.advance(40)
+    job.step()
+    pass_seconds(job, 1)
+    gap, moves = about_standing(job)
+    assert gap.startswith("nothing was written for 41 s")
+    assert moves.startswith("moves again: step ")
+
+
+def test_where_the_main_thread_is_names_the_line_of_the_script() -> None:
+    """Below functions of Python and of installed packages."""
+    where = where_main_thread_is()
+    assert where.startswith("where_main_thread_is (standstill.py:")
+    assert f", called at {__file__}:" in where
+    assert where.endswith(" in test_where_the_main_thread_is_names_the_line_of_the_script")
