@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.process.garbage_collector import no_collection
@@ -13,7 +14,7 @@ from dynprof.process.one_at_a_time import undisturbed
 if TYPE_CHECKING:
     from types import FrameType
 
-_LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120 - a text to compare with
+_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
 
 
 def place_of(thread: int) -> str:
@@ -23,8 +24,8 @@ def place_of(thread: int) -> str:
         thread: Its ``threading.get_ident()``.
 
     Returns:
-        ``wait (/.../threading.py:324), called from train (/.../train.py:12)``; empty where the
-        thread runs no Python.
+        ``wait (threading.py:324), called at /data/train.py:12 in load``, or
+        ``/data/train.py:12 in load``; empty where the thread runs no Python.
     """
     with no_collection():
         frame = innermost = undisturbed(sys._current_frames).get(thread)
@@ -32,15 +33,19 @@ def place_of(thread: int) -> str:
             frame = undisturbed(functools.partial(getattr, frame, "f_back"))
         if innermost is None:
             return ""
-        called = f", called from {_named(frame)}" if frame not in (None, innermost) else ""
-        return f"{_named(innermost)}{called}"
+        if frame is innermost:
+            return _line(frame)
+        code = innermost.f_code
+        name = f"{code.co_name} ({Path(code.co_filename).name}:{innermost.f_lineno})"
+        return f"{name}, called at {_line(frame)}" if frame else name
 
 
 def _is_of_a_library(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.startswith((_LIBRARY, "<frozen")) or "/site-packages/" in name
+    packages = "/site-packages/" in name or "/dist-packages/" in name
+    return packages or name.startswith(_LIBRARIES)
 
 
-def _named(frame: FrameType) -> str:
+def _line(frame: FrameType) -> str:
     code = frame.f_code
-    return f"{code.co_name} ({code.co_filename}:{frame.f_lineno})"
+    return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"

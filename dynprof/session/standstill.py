@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.journal.status import HEARTBEAT_S, patience_s
+from dynprof.process.thread_place import place_of
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from pathlib import Path
 
     from dynprof.clock import Clock
     from dynprof.journal.journal import Journal
@@ -20,10 +18,6 @@ if TYPE_CHECKING:
 
 LONG_S = 30.0
 """A step that takes longer is explained in the status, though it be the first, or none unusual."""
-MOST = 1000
-"""Frames that are looked through; Python's own limit is as much."""
-_NOT_THE_SCRIPT = ("<frozen", f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/")
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 class Standstill:
@@ -68,7 +62,7 @@ class Standstill:
                 self._journal.remember(stands_in="")
             self._step, self._moved_s, self._told = step, now_s, False
         elif still_s > min(LONG_S, self._patience_s):
-            where = where_main_thread_is()
+            where = place_of(threading.main_thread().ident or 0)
             self._journal.remember(stands_in=where)
             if still_s > self._patience_s and not self._told:
                 self._told = True
@@ -80,38 +74,3 @@ class Standstill:
             f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
             f"compare the ranks: dynprof status {self._root}, dynprof log {self._root}"
         )
-
-
-def where_main_thread_is() -> str:
-    """Return where it is: the innermost function, and the line of the script that led there.
-
-    Returns:
-        As ``accept (socket.py:294), called at /data/train.py:12 in load``; empty if it has ended.
-    """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    if frame is None:
-        return ""
-    own = _first_of_script(frame)
-    if own is frame:
-        return _of_script(frame)
-    code = frame.f_code
-    inner = f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
-    return f"{inner}, called at {_of_script(own)}" if own else inner
-
-
-def _of_script(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _first_of_script(frame: FrameType) -> FrameType | None:
-    """Return the innermost frame that is not of a library."""
-    looked: FrameType | None = frame
-    for _ in range(MOST):
-        if looked is None or not _is_of_library(looked.f_code.co_filename):
-            break
-        looked = looked.f_back
-    return looked
-
-
-def _is_of_library(path: str) -> bool:
-    return path.startswith(_NOT_THE_SCRIPT) or any(name in path for name in _LIBRARIES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.session.standstill import where_main_thread_is
-
 if TYPE_CHECKING:
     from tests.fake_job import Job
 
@@ -76,11 +74,3 @@ def test_what_kept_all_threads_is_logged_afterwards(job: Job) -> None:
     gap, moves = about_standing(job)
     assert gap.startswith("nothing was written for 41 s")
     assert moves.startswith("moves again: step ")
-
-
-def test_where_the_main_thread_is_names_the_line_of_the_script() -> None:
-    """Below functions of Python and of installed packages."""
-    where = where_main_thread_is()
-    assert where.startswith("where_main_thread_is (standstill.py:")
-    assert f", called at {__file__}:" in where
-    assert where.endswith(" in test_where_the_main_thread_is_names_the_line_of_the_script")
