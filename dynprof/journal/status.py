@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from dynprof.errors import CaptureError, reason
@@ -17,8 +17,6 @@ from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pydantic import TypeAdapter
 
 
 HEARTBEAT_S = 5.0
@@ -222,6 +220,9 @@ class Status:
             return None
 
 
+_READER = msgspec.json.Decoder(Status)
+
+
 def load_status(path: Path) -> Status:
     """Read a status file, trusting nothing that lies in its place.
 
@@ -229,17 +230,11 @@ def load_status(path: Path) -> Status:
         CaptureError: The file is not there or not a status.
     """
     try:
-        status = status_reader().validate_json(read_inside(path, MAX_BYTES, linked_folder=True))
+        status = _READER.decode(read_inside(path, MAX_BYTES, linked_folder=True))
         check_values(status)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What msgspec says may quote the file, where another user may have put any other one.
+        raise CaptureError(f"{path} is not a status file: it is not JSON with its fields") from None
     except (OSError, ValueError) as error:
-        why = reason(error).partition("\n")[0]
-        raise CaptureError(f"{path} is not a status file: {why}") from None
+        raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
     return status
-
-
-@functools.cache
-def status_reader() -> TypeAdapter[Status]:
-    """Return what reads a status; to be built before there are threads, as what reads messages."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Status)

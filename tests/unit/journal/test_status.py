@@ -38,6 +38,15 @@ def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
         load_status(tmp_path / "rank_0.json")
 
 
+def test_error_does_not_quote_a_wrong_value(tmp_path: Path) -> None:
+    """Another user may have put any file in the place of the status."""
+    edit = {"number": 1, "sha256": "", "edited_at": 0, "outcome": "S3CRET"}
+    (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "edits": [edit]}))
+    with pytest.raises(CaptureError) as error:
+        load_status(tmp_path / "rank_0.json")
+    assert "S3CRET" not in str(error.value)
+
+
 def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
     """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
     (tmp_path / "link.json").symlink_to("/dev/zero")
