@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
@@ -17,7 +16,6 @@ from dynprof.errors import CaptureError, OwnerError
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, load_status
-from dynprof.launch.watched_processes import watched_process
 from dynprof.process.acting_user import act_as_owner
 
 LIVE = ("alive", "starting", "stuck")
@@ -85,6 +83,10 @@ def directory_of(path: Path) -> Path:
 
 
 def _watched_by(pid: int) -> Path:
+    import psutil
+
+    from dynprof.launch.watched_processes import watched_process
+
     try:
         watched = watched_process(pid)
     except psutil.NoSuchProcess:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
-from rich.live import Live
 
 from dynprof.cli.config_directory import (
     LIVE,
@@ -23,7 +22,6 @@ from dynprof.cli.config_directory import (
 )
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
-from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
@@ -82,6 +80,8 @@ def status(
     if watch and as_json:
         fail("--json prints once, and --watch goes on: give one of them", UNREADABLE)
     if directory is None:
+        from dynprof.cli.watched_jobs import show_watched
+
         show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
@@ -122,6 +122,8 @@ def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
 
 
 def _watch(directory: Path) -> None:
+    from rich.live import Live
+
     shown = console()
 
     def now() -> Group:
