@@ -11,7 +11,7 @@ import psutil
 from dynprof.errors import CaptureError, reason
 from dynprof.files.layout import host_name, pid_namespace
 from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_inside
+from dynprof.files.regular import read_from, read_inside
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
@@ -207,7 +207,7 @@ class Status:
 
     def _is_there(self) -> bool | None:
         """Look for the process; None where it is not to be seen from here."""
-        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
+        if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None
         try:
             process = psutil.Process(self.pid)
@@ -223,14 +223,22 @@ class Status:
 _READER = msgspec.json.Decoder(Status)
 
 
-def load_status(path: Path) -> Status:
+def load_status(path: Path, folder: int | None = None) -> Status:
     """Read a status file, trusting nothing that lies in its place.
+
+    Args:
+        path: The file.
+        folder: The descriptor of its folder, where it is open already.
 
     Raises:
         CaptureError: The file is not there or not a status.
     """
     try:
-        status = _READER.decode(read_inside(path, MAX_BYTES, linked_folder=True))
+        if folder is None:
+            content = read_inside(path, MAX_BYTES, linked_folder=True)
+        else:
+            content = read_from(folder, path, MAX_BYTES)
+        status = _READER.decode(content)
         check_values(status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # What msgspec says may quote the file, where another user may have put any other one.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.errors import CaptureError
+from dynprof.files.folders import open_folder
 from dynprof.files.layout import host_name, pid_namespace
 from dynprof.journal.status import Status, load_status
 
@@ -54,6 +55,9 @@ def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
     for name in ("link.json", "pipe.json"):
         with pytest.raises(CaptureError, match="not a status file"):
             load_status(tmp_path / name)
+        with open_folder(tmp_path) as folder:
+            with pytest.raises(CaptureError, match="not a status file"):
+                load_status(tmp_path / name, folder)
 
 
 def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
