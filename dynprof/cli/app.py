@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dynprof.process.garbage_collector import no_collection
+from dynprof.process.interruptions import ended_by_interrupt
 from dynprof.version import __version__
 
 NARROW = 60
@@ -93,7 +94,7 @@ class _Listed(TyperCommand):
 
 def _loaded(name: str) -> Any:
     """Import a command, and return it with its options."""
-    with no_collection():  # of what is imported nothing is garbage
+    with ended_by_interrupt(), no_collection():  # Nothing of what is imported is garbage.
         module = importlib.import_module(f"dynprof.cli.{_HOMES.get(name, name)}")
     command = getattr(module, name)
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")

@@ -55,9 +55,8 @@ def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
     for name in ("link.json", "pipe.json"):
         with pytest.raises(CaptureError, match="not a status file"):
             load_status(tmp_path / name)
-        with open_folder(tmp_path) as folder:
-            with pytest.raises(CaptureError, match="not a status file"):
-                load_status(tmp_path / name, folder)
+        with open_folder(tmp_path) as folder, pytest.raises(CaptureError, match="not a status"):
+            load_status(tmp_path / name, folder)
 
 
 def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
