@@ -39,11 +39,11 @@ bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.save_to_armed
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.attaching
+	$(BIN)/python -m benchmarks.command_start
 
-# Ranks that agree on a step, and the status of many.
+# Ranks that agree on a step.
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
-	$(BIN)/python -m benchmarks.status_of_many
 	$(BIN)/python -m benchmarks.coordinated_step
 	$(BIN)/python -m benchmarks.beside_replies
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import errno
-import signal
 import sys
+
+from dynprof.process.garbage_collector import no_collection
+from dynprof.process.interruptions import ended_by_interrupt
 
 
 def main() -> None:
     """Run the command; Ctrl-C before it has been loaded ends the process without a traceback."""
-    interrupts = signal.getsignal(signal.SIGINT)
-    if interrupts is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dynprof.cli import app
+    with ended_by_interrupt(), no_collection():
+        from dynprof.cli import app
 
-    signal.signal(signal.SIGINT, interrupts)
     try:
         app(prog_name="dynprof")
     except OSError as error:

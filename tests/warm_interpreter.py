@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 WITHOUT_TORCH = ("dynprof.session.startup",)
 WITH_TORCH = "torch", "torch._dynamo", "torch.distributed.run", *WITHOUT_TORCH
-COMMAND = "dynprof.cli", "dynprof.analysis.runs.newest", "dynprof.analysis.runs.window_report"
+COMMAND = (
+    *(f"dynprof.cli.{name}" for name in ("arm", "log", "request_follower", "status")),
+    "dynprof.analysis.runs.newest",
+    "dynprof.analysis.runs.window_report",
+)
 """What an interpreter loads for scripts of the two kinds, and for a command.
 
 The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And

@@ -1,4 +1,4 @@
-"""The command ``dynprof``; one file a command, imported by nobody else.
+"""The command ``dynprof``; one file a command, which ``app`` imports when the command runs.
 
 Acts as a person would: it changes the config file, and reads status files, logs and captures. Never
 touches a session or a profiler. ``python -m dynprof`` runs its ``app``.

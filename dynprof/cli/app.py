@@ -1,36 +1,52 @@
-"""Puts the commands together."""
+"""Puts the commands together. Each is loaded only when it runs, with what it imports."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import shutil
-from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dynprof.cli.analyse import analyse
-from dynprof.cli.arm import arm, cancel
-from dynprof.cli.attach import attach, detach
-from dynprof.cli.demo import demo
-from dynprof.cli.diff import diff
-from dynprof.cli.env import env
-from dynprof.cli.init import init
-from dynprof.cli.log import log
-from dynprof.cli.merge import merge
-from dynprof.cli.mstx import mstx
-from dynprof.cli.report import report
-from dynprof.cli.run import PASSED_ON, run
-from dynprof.cli.status import status
-from dynprof.cli.top import top
-from dynprof.cli.validate import validate
-from dynprof.cli.view import view
+from dynprof.process.garbage_collector import no_collection
+from dynprof.process.interruptions import ended_by_interrupt
 from dynprof.version import __version__
 
 NARROW = 60
 """On fewer columns the framed tables of the help would cut the names of options: it goes plain."""
 _COLUMNS = shutil.get_terminal_size().columns
+_MARKUP: Literal["rich"] | None = None if _COLUMNS < NARROW else "rich"
+_SETTINGS = {"terminal_width": _COLUMNS} if _COLUMNS < NARROW else {}
+COMMANDS = {
+    "run": "Run a job so that it watches a config, as if its script called dp.init() and"
+    " dp.step().",
+    "attach": "Have a running process watch a config, though its script knows nothing of dynprof.",
+    "detach": "Take out of a process what dynprof attach has put in; an open window is saved"
+    " first.",
+    "init": "Make the directory, the config and its schema, where they are not there yet.",
+    "validate": "Check a config and name every problem with its line and JSON pointer.",
+    "arm": "Change the config's settings and save it: a running job records its next steps.",
+    "cancel": "Close the open window, keeping what it has, and disarm the waiting one.",
+    "status": "Show where every rank stands: its health, step, request and last capture.",
+    "log": "Print the maintenance logs of all ranks, merged by time.",
+    "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
+    "report": "Write one page about a capture: where a step goes, what to try, and all behind it.",
+    "top": "Print the operators of a capture, those with the most time of their own first.",
+    "diff": "Compare two captures, windows, ranks or runs: what costs a step more, and what less.",
+    "merge": "Write one trace of the ranks of the newest window, for Perfetto.",
+    "view": "Open a trace in Perfetto's viewer, without the network, until Ctrl-C.",
+    "mstx": "Say where the library of C marks and its header lie, and how to use them.",
+    "env": "Say whether jobs of this Python look at DYNPROF_CONFIG, and switch that on or off.",
+    "demo": "Train a small model, edit its config from here while it runs, and show what came of"
+    " it.",
+}
+"""Each command, in the order of the help, with the first paragraph of its docstring."""
+_HOMES = {"detach": "attach", "cancel": "arm"}
+"""The module of a command that has none of its own name."""
 
 
 class _Command(TyperCommand):
@@ -42,13 +58,69 @@ class _Command(TyperCommand):
             option.metavar = ""
         return option
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return its options and arguments."""
+        return _taking_plain_values(super().get_params(ctx))
+
+
+def _taking_plain_values(parameters: list[Any]) -> list[Any]:
+    """Have options that are not given, and a directory, taken without Typer's conversion.
+
+    Typer 0.29 loads pydantic for it: a third of the time of ``status``.
+    """
+    for parameter in parameters:
+        parameter.process_value = functools.partial(_processed, parameter)
+    return parameters
+
+
+def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
+    """Return a parameter's value for the command, as click's ``process_value``."""
+    if value is None and not (parameter.required or parameter.multiple):
+        plain = None
+    elif parameter.name == "directory" and isinstance(value, str):
+        plain = Path(value)
+    else:
+        return type(parameter).process_value(parameter, ctx, value)
+    return parameter.callback(ctx, parameter, plain) if parameter.callback else plain
+
+
+class _Listed(TyperCommand):
+    """What the help of all commands shows of one; its options are loaded when it is called."""
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        """Parse the command line of the command itself."""
+        return _loaded(str(self.name)).make_context(*arguments, **named)
+
+
+def _loaded(name: str) -> Any:
+    """Import a command, and return it with its options."""
+    with ended_by_interrupt(), no_collection():  # Nothing of what is imported is garbage.
+        module = importlib.import_module(f"dynprof.cli.{_HOMES.get(name, name)}")
+    command = getattr(module, name)
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=_MARKUP
+    )
+    alone.command(
+        name,
+        cls=_Command,
+        help="\n\n".join(" ".join(text.split()) for text in paragraphs),
+        context_settings=getattr(module, "PASSED_ON", None),
+    )(command)
+    return typer.main.get_command(alone)
+
 
 class _Group(TyperGroup):
-    """Neither behind its own, nor behind those of completion."""
+    """Knows the commands by name; shows no ``<bool>`` behind options that take no value."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, text in COMMANDS.items():
+            self.add_command(_Listed(name, help=text, rich_markup_mode=_MARKUP))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its options."""
-        found = super().get_params(ctx)
+        """Return its options, and those of completion."""
+        found = _taking_plain_values(super().get_params(ctx))
         for option in found:
             option.metavar = ""
         return found
@@ -60,20 +132,9 @@ app = typer.Typer(
     help="Profile the next N steps of a training job that is already running.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None if _COLUMNS < NARROW else "rich",
-    context_settings={"terminal_width": _COLUMNS} if _COLUMNS < NARROW else None,
+    rich_markup_mode=_MARKUP,
+    context_settings=_SETTINGS,
 )
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    run, attach, detach, init, validate, arm, cancel, status, log, analyse, report, top, diff,
-    merge, view, mstx, env, demo,
-)  # fmt: skip
-for _command in _COMMANDS:
-    _paragraphs = (inspect.getdoc(_command) or "").split("\n\n")
-    app.command(
-        cls=_Command,
-        help="\n\n".join(" ".join(text.split()) for text in _paragraphs),
-        context_settings=PASSED_ON if _command is run else None,
-    )(_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,12 +14,11 @@ from dynprof.cli.newcomers import with_newcomers
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
-from dynprof.cli.request_follower import Follower
 from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
-from dynprof.config.file_reading import mounted_alone
 from dynprof.errors import ConfigError
+from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.journal.status import LEADS, NOBODY_YET
 from dynprof.plural import counted, listed
@@ -140,6 +139,8 @@ def _after_saving(
         _tell_what_is_recorded(config)
         _tell_what_has_no_effect(parsed, path)
     if wait:
+        from dynprof.cli.request_follower import Follower
+
         follower = Follower(path, digest, before)
         code = follower.follow(watching or leading, timeout)
         raise typer.Exit(max(code, LOST) if missing else code)

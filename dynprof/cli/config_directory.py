@@ -10,16 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import psutil
 import typer
 
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
 from dynprof.clock import local
 from dynprof.errors import CaptureError, OwnerError
+from dynprof.files.folders import open_folder
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
-from dynprof.launch.watched_processes import watched_process
 from dynprof.process.acting_user import act_as_owner
 
 if TYPE_CHECKING:
@@ -92,6 +91,10 @@ def directory_of(path: Path) -> Path:
 
 
 def _watched_by(pid: int) -> Path:
+    import psutil
+
+    from dynprof.launch.watched_processes import watched_process
+
     try:
         watched = watched_process(pid)
     except psutil.NoSuchProcess:
@@ -106,9 +109,11 @@ def _watched_by(pid: int) -> Path:
 def statuses(directory: Path) -> list[Status]:
     """Return the status of every rank, in their order."""
     found = []
-    for path in (directory / STATUS_DIR).glob("rank_*.json"):
-        with contextlib.suppress(CaptureError):
-            found.append(load_status(path))
+    place = directory / STATUS_DIR
+    with contextlib.suppress(OSError), open_folder(place) as folder:
+        for path in place.glob("rank_*.json"):
+            with contextlib.suppress(CaptureError):
+                found.append(load_status(path, folder))
     return sorted(found, key=lambda status: status.rank)
 
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dynprof.config.wording import show
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,6 +26,8 @@ def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
     def number(given: Any) -> Any:
         read = number_or_text(given, kind)
         if isinstance(read, str) or not least <= read <= most:
+            from dynprof.config.wording import show
+
             noun = "a whole number" if kind is int else "a number"
             upto = "" if most == float("inf") else f" and of at most {most}"
             wanted = f"{noun} of at least {least:g}{upto}"

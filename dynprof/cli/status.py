@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
-from rich.live import Live
 
 from dynprof.cli.config_directory import (
     LIVE,
@@ -26,11 +25,10 @@ from dynprof.cli.config_directory import (
 )
 from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
-from dynprof.cli.watched_jobs import show_watched
 from dynprof.cli.whole_job import job_lines, led_elsewhere
-from dynprof.config.file_reading import mounted_alone
 from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
+from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
@@ -87,6 +85,8 @@ def status(
     if watch and as_json:
         fail("--json prints once, and --watch goes on: give one of them", UNREADABLE)
     if directory is None:
+        from dynprof.cli.watched_jobs import show_watched
+
         show_watched(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
@@ -134,6 +134,8 @@ def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
 
 
 def _watch(directory: Path) -> None:
+    from rich.live import Live
+
     shown = console()
 
     def now() -> Group:

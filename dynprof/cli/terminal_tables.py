@@ -38,10 +38,10 @@ class Column:
 
 def console() -> Console:
     """Return a console as wide as the terminal, or as ``COLUMNS`` says; a pipe has no width."""
-    found = Console(highlight=False)
+    found = Console(highlight=False, emoji=False)
     if found.is_terminal or os.environ.get("COLUMNS"):
         return found
-    return Console(highlight=False, width=ANY)
+    return Console(highlight=False, emoji=False, width=ANY)
 
 
 def table(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
-from dynprof.files.file_system import is_mount_point
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
 from dynprof.files.who_may_change import is_trusted, may_be_emptied, trusts_everybody
 from dynprof.process.interruptions import came_from_a_signal
@@ -41,17 +40,6 @@ class Source:
     owner: int | None = field(default=None, compare=False)
     group: int = field(default=-1, compare=False)
     mode: int = field(default=0, compare=False)
-
-
-def mounted_alone(path: Path) -> str:
-    """Say what a config that is a mount of its own does not show; empty where it is none."""
-    if not is_mount_point(path):
-        return ""
-    seen = "a file that replaces it outside, as most editors save, is not seen here"
-    with contextlib.suppress(OSError):
-        if path.stat().st_nlink == 0:
-            seen = "outside it was replaced, and only the old file is seen here"
-    return f"{path} is a mount of its own: {seen}; mount its directory instead"
 
 
 def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = False) -> Source:

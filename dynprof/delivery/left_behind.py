@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.manifest import load_manifest
 from dynprof.clock import time
-from dynprof.config import parse_config
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed, why_no_destination
 from dynprof.files.leftovers import OLD_S, is_free
@@ -80,6 +78,8 @@ def _glob(place: Path, pattern: str) -> list[Path]:
 
 
 def _left(path: Path, root: Path) -> LeftBehind | None:
+    from dynprof.captures.manifest import load_manifest
+
     folder = path.parent.parent
     if not "".join(path.parts[-BELOW:]).isprintable():
         return None  # a line break in a name would pass for another line of who names it
@@ -103,6 +103,8 @@ def _is_name(text: str) -> bool:
 
 
 def _target(manifest: Manifest, folder: Path, root: Path) -> str:
+    from dynprof.config import parse_config
+
     try:
         config = parse_config(json.dumps(manifest.request.config).encode()).config
     except ConfigError:  # another version of dynprof wrote it

@@ -54,6 +54,17 @@ def is_mount_point(path: Path) -> bool:
     return False
 
 
+def mounted_alone(path: Path) -> str:
+    """Say what a config that is a mount of its own does not show; empty where it is none."""
+    if not is_mount_point(path):
+        return ""
+    seen = "a file that replaces it outside, as most editors save, is not seen here"
+    with contextlib.suppress(OSError):
+        if path.stat().st_nlink == 0:
+            seen = "outside it was replaced, and only the old file is seen here"
+    return f"{path} is a mount of its own: {seen}; mount its directory instead"
+
+
 def is_remote(kind: str) -> bool:
     """Return whether other machines may have it: their changes never reach inotify.
 

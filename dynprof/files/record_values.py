@@ -17,8 +17,7 @@ def check_values(record: Any) -> None:
         ValueError: A number is not finite or has more than 15 digits, or a text has a NUL.
     """
     waiting = [record]
-    while waiting:
-        value = waiting.pop()
+    for value in waiting:  # grows as it goes
         if isinstance(value, str):
             if "\0" in value:
                 raise ValueError("a text in it has a NUL character")
@@ -36,4 +35,7 @@ def _inner(value: Any) -> list[Any]:
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple)):
         return list(value)
-    return [inner for name, inner in vars(value).items() if name != _ANY_JSON]
+    fields = vars(value)
+    if _ANY_JSON in fields:
+        return [inner for name, inner in fields.items() if name != _ANY_JSON]
+    return list(fields.values())

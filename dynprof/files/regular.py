@@ -158,7 +158,12 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
     """
     if not linked_folder and path.parent.is_symlink():
         raise NotRegularError(errno.ELOOP, _LINKED, str(path.parent))
-    with open_folder(path.parent) as folder, naming(path):
+    with open_folder(path.parent) as folder:
+        return _descriptor_in(folder, path)
+
+
+def _descriptor_in(folder: int, path: Path) -> tuple[int, os.stat_result]:
+    with naming(path):
         descriptor, facts = descriptor_of(path.name, folder=folder)
         if why := why_foreign(facts, os.fstat(folder)):
             os.close(descriptor)
@@ -219,6 +224,20 @@ def read_inside(path: Path, most_bytes: int, *, linked_folder: bool = False) -> 
         OSError: As there, or it is larger.
     """
     return _content(path, descriptor_inside(path, linked_folder=linked_folder), most_bytes)
+
+
+def read_from(folder: int, path: Path, most_bytes: int) -> bytes:
+    """Read a small file of an open folder, checked as :func:`descriptor_inside` does.
+
+    Args:
+        folder: The descriptor of its folder.
+        path: The file.
+        most_bytes: The size up to which it is read.
+
+    Raises:
+        OSError: As :func:`read_inside` does.
+    """
+    return _content(path, _descriptor_in(folder, path), most_bytes)
 
 
 def _content(path: Path, opened_file: tuple[int, os.stat_result], most_bytes: int) -> bytes:

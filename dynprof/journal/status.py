@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from dynprof.errors import CaptureError, reason
 from dynprof.files.layout import host_name, pid_namespace
 from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_inside
+from dynprof.files.regular import read_from, read_inside
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from pydantic import TypeAdapter
 
 
 HEARTBEAT_S = 5.0
@@ -228,7 +226,7 @@ class Status:
 
     def _is_there(self) -> bool | None:
         """Look for the process; None where it is not to be seen from here."""
-        if (self.host, self.pid_namespace) != (host_name(), pid_namespace()):
+        if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None
         try:
             process = psutil.Process(self.pid)
@@ -273,24 +271,29 @@ def common_moment(found: Iterable[Status], now_s: float) -> float | None:
     return float(math.floor(min(told))) if told else None
 
 
-def load_status(path: Path) -> Status:
+_READER = msgspec.json.Decoder(Status)
+
+
+def load_status(path: Path, folder: int | None = None) -> Status:
     """Read a status file, trusting nothing that lies in its place.
+
+    Args:
+        path: The file.
+        folder: The descriptor of its folder, where it is open already.
 
     Raises:
         CaptureError: The file is not there or not a status.
     """
     try:
-        status = status_reader().validate_json(read_inside(path, MAX_BYTES, linked_folder=True))
+        if folder is None:
+            content = read_inside(path, MAX_BYTES, linked_folder=True)
+        else:
+            content = read_from(folder, path, MAX_BYTES)
+        status = _READER.decode(content)
         check_values(status)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What msgspec says may quote the file, where another user may have put any other one.
+        raise CaptureError(f"{path} is not a status file: it is not JSON with its fields") from None
     except (OSError, ValueError) as error:
-        why = reason(error).partition("\n")[0]
-        raise CaptureError(f"{path} is not a status file: {why}") from None
+        raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
     return status
-
-
-@functools.cache
-def status_reader() -> TypeAdapter[Status]:
-    """Return what reads a status; to be built before there are threads, as what reads messages."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Status)

@@ -31,6 +31,22 @@ def but_for_signals(*kinds: type[Exception]) -> Iterator[None]:
             raise
 
 
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Have Ctrl-C end the process during the body: a command that is loading prints no traceback.
+
+    A handler of SIGINT that is not Python's own stays.
+    """
+    is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_pythons:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_pythons:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def came_from_a_signal(error: BaseException) -> bool:
     """Return whether a signal handler raised it, which Python runs between any two lines.
 

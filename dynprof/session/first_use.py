@@ -11,15 +11,12 @@ import contextlib
 
 from dynprof.captures.manifest import RequestRecord
 from dynprof.coordination import wire
-from dynprof.journal.status import status_reader
 
 
 def use_readers() -> None:
     """Read and write each kind of thing that the threads of a session read and write."""
     wire.use_once()
-    status_reader().validate_json('{"state": "", "job": {"earlier": [{}]}}')
     record = RequestRecord(number=0, edited_at="", sha256="", config={})
     RequestRecord.model_validate_json(record.model_dump_json())
-    for read in (status_reader().validate_json, RequestRecord.model_validate_json):
-        with contextlib.suppress(ValueError):
-            read("{}")
+    with contextlib.suppress(ValueError):
+        RequestRecord.model_validate_json("{}")

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
-from dynprof.config.file_reading import mounted_alone
 from dynprof.delivery.deliveries import Deliveries
 from dynprof.errors import ConfigError
+from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status

@@ -86,7 +86,7 @@ def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
         output = attached(process)
         line = script.splitlines().index("    threading.Event().wait(600)") + 1
         assert "its main thread was in wait (" in output
-        assert f", called from hang ({tmp_path}/job.py:{line})" in output
+        assert f", called at {tmp_path}/job.py:{line} in hang" in output
 
 
 def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:

@@ -147,9 +147,10 @@ INTERRUPTED = """
 import os, signal, sys
 class Finder:
     def find_spec(self, name, *_):
-        if name == sys.argv[1]:
+        if name == interrupted:
             os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
+_, interrupted, *sys.argv[1:] = sys.argv
 sys.meta_path.insert(0, Finder())
 from dynprof.__main__ import main
 main()
@@ -159,5 +160,5 @@ main()
 @pytest.mark.parametrize("module", ["dynprof.cli", "typer", "dynprof.cli.arm", "pydantic"])
 def test_an_interrupt_while_the_command_is_loaded(module: str) -> None:
     """Ctrl-C ends it without a word, not with a traceback of imports."""
-    done = run([sys.executable, "-c", INTERRUPTED, module])
+    done = run([sys.executable, "-c", INTERRUPTED, module, "arm", "prof_config"])
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

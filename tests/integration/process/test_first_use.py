@@ -13,12 +13,10 @@ import os, signal, sys, threading, time
 from dynprof.captures.manifest import RequestRecord
 from dynprof.coordination.messages import Joined, Mark, Opening, Reply
 from dynprof.coordination.wire import coming_and_going, lines_of, message_of, to_text
-from dynprof.journal.status import status_reader
 from dynprof.session.first_use import use_readers
 use_readers()  # as dp.init() does
 
 def read_and_write():
-    status_reader().validate_json('{"state": "idle", "job": {"earlier": [{"asked": 2}]}}')
     message_of(to_text(Opening(1, 5, {2: "why"}, superseded=((1, 2),))).encode())
     lines_of(Reply, to_text(Reply(1, mark=Mark(1, 2))).encode())
     coming_and_going(to_text(Joined(1, 2)).encode())

@@ -10,13 +10,13 @@ import typer
 from typer.testing import CliRunner
 
 from dynprof.cli import app
+from dynprof.cli.app import COMMANDS
 from dynprof.cli.help_panels import BRIEFS
 from dynprof.cli.options import SECTIONS, changes, settings
 from tests.processes import DYNPROF, run
 
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
 """Not settings of a window, or with a better way beside them."""
-COMMANDS = [str(info.callback.__name__) for info in app.registered_commands if info.callback]
 
 
 def shown(command: str, width: int) -> list[str]:
@@ -40,6 +40,13 @@ def test_nothing_is_cut(command: str, width: int) -> None:
 def test_what_takes_no_value_shows_none(command: str) -> None:
     """Nobody shall write ``--watch true``."""
     assert not [line for line in shown(command, 80) if "<bool>" in line or "BOOLEAN" in line]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_list_of_commands_has_their_first_paragraphs(command: str) -> None:
+    """The list is printed without loading a command, so its words are kept in another place."""
+    framed = " ".join(line.strip("│ ") for line in shown(command, 200))
+    assert COMMANDS[command] in " ".join(framed.split())
 
 
 def test_on_forty_columns_the_options_keep_their_names() -> None:

@@ -18,7 +18,10 @@ from dynprof.errors import OwnerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = {
+    name: command.make_context(name, [], resilient_parsing=True).command
+    for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+}
 NO_PATH = {"env", "mstx"}
 AS_CALLER = {"run", "demo", "attach", "detach"}
 """Start a job of the caller's, or reach into one."""

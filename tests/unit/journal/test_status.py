@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.errors import CaptureError
+from dynprof.files.folders import open_folder
 from dynprof.files.layout import host_name, pid_namespace
 from dynprof.journal.status import Status, common_moment, load_status
 
@@ -38,6 +39,15 @@ def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
         load_status(tmp_path / "rank_0.json")
 
 
+def test_error_does_not_quote_a_wrong_value(tmp_path: Path) -> None:
+    """Another user may have put any file in the place of the status."""
+    edit = {"number": 1, "sha256": "", "edited_at": 0, "outcome": "S3CRET"}
+    (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "edits": [edit]}))
+    with pytest.raises(CaptureError) as error:
+        load_status(tmp_path / "rank_0.json")
+    assert "S3CRET" not in str(error.value)
+
+
 def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
     """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
     (tmp_path / "link.json").symlink_to("/dev/zero")
@@ -45,6 +55,8 @@ def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
     for name in ("link.json", "pipe.json"):
         with pytest.raises(CaptureError, match="not a status file"):
             load_status(tmp_path / name)
+        with open_folder(tmp_path) as folder, pytest.raises(CaptureError, match="not a status"):
+            load_status(tmp_path / name, folder)
 
 
 def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
