@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODE = """
-import atexit, sys
+import atexit, sys, typer
+typers = {*sys.modules}
 from dynprof.__main__ import main
-atexit.register(lambda: print("\\nloaded", *sys.modules))
+atexit.register(lambda: print("\\nloaded", *{*sys.modules} - typers))
 main()
 """
 ANALYSIS = {"duckdb", "isal", "numpy"}
@@ -32,7 +33,7 @@ JOB = {"torch", "viztracer", "watchdog", "dynprof.session", "dynprof.attach.atta
 
 
 def loaded(*arguments: str | Path) -> set[str]:
-    """Return the modules that a command has imported when it has ended well."""
+    """Return what a command that ends well imports, without what Typer imports itself."""
     done = run([sys.executable, "-c", CODE, *arguments])
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("\nloaded ")[2].split())
