@@ -33,7 +33,7 @@ JOB = {"torch", "viztracer", "watchdog", "dynprof.session", "dynprof.attach.atta
 
 
 def loaded(*arguments: str | Path) -> set[str]:
-    """Return what a command has imported as it ends well, but for what Typer imports first."""
+    """Return what a command that ends well imports, without what Typer imports itself."""
     done = run([sys.executable, "-c", CODE, *arguments])
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("\nloaded ")[2].split())
