@@ -135,6 +135,7 @@ class FakeRecording:
         running: Whether it was neither stopped nor discarded.
         closing: What it says of its closing.
         without: Activities that it does not watch.
+        fallbacks: As for a real one.
         bound_to_thread: As for a real one.
         results: As for a real one.
         saves_beside: As for a real one.
@@ -148,6 +149,7 @@ class FakeRecording:
     running: bool = True
     closing: str = "fake"
     without: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
     bound_to_thread: bool = True
     results: object = None
     saves_beside: bool = True

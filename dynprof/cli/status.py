@@ -29,7 +29,7 @@ from dynprof.delivery.left_behind import left_behind
 from dynprof.files.destination import is_url
 from dynprof.files.layout import STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
-from dynprof.plural import counted
+from dynprof.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from dynprof.delivery.left_behind import LeftBehind
@@ -149,7 +149,8 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
-    notes = [*jobs, *_doubles(found), *(note for one in shown for note in _notes(one))]
+    notes = [*jobs, *_doubles(found), *_fallbacks(alive)]
+    notes += [note for one in shown for note in _notes(one)]
     if len(shown) < len(found):
         notes.append((f"{counted(len(found) - len(shown), 'more rank')}, idle", "dim"))
     return Group(ranks, *(sentence(text, width, style) for text, style in notes))
@@ -163,6 +164,16 @@ def _doubles(found: list[Status]) -> list[tuple[str, str]]:
         for rank, count in counts.items()
         if count > 1
     ]
+
+
+def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
+    """Return in which slower or lesser ways windows are recorded, and on which ranks."""
+    ranks: dict[str, list[int]] = {}
+    for one in alive:
+        usable = [capable for capable in one.profilers if not capable.missing][:1]
+        for text in (text for capable in usable for text in capable.fallbacks):
+            ranks.setdefault(text, []).append(one.rank)
+    return [(f"{listed_ranks(which)}: {text}", "yellow") for text, which in ranks.items()]
 
 
 def _is_odd(status: Status) -> bool:
