@@ -93,8 +93,11 @@ def main() -> None:
                 os.environ["DYNPROF_CLOSE"] = how
                 window(step, Path(folder), settings)
                 found = [window(step, Path(folder), settings) for _ in range(WINDOWS)]
-                cells = [f"{statistics.median(ms):,.2f}" for ms in zip(*found, strict=True)]
-                rows.append((kind, how, *cells))
+                closing_ms, longest_ms, events, used_ms = map(
+                    statistics.median, zip(*found, strict=True)
+                )
+                cells = (f"{closing_ms:,.2f}", f"{longest_ms:,.1f}", f"{events:,.0f}")
+                rows.append((kind, how, *cells, f"{used_ms:.2f}"))
         dp.shutdown()
     title = f"Closing {STEPS} steps of a 4-layer encoder, torch {torch.__version__}"
     head = ("recorded", "close", "closing, ms", "longest step, ms", "events")

@@ -80,7 +80,9 @@ def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost
         code, _, said = command("arm", job.root, "--active", 3, "--wait")
         assert code == 0, said
         assert_both(said)
-        assert_both(command("status", job.root)[1])
+        _, shown, _ = command("status", job.root)
+        assert_both(shown)
+        assert "\nrank 0: windows close inline" in shown
         windows = [job.capture()]
         assert_both("\n".join(windows[0][0].remarks))
         for number, asked in enumerate(({"with_stack": True}, {"profile_memory": True}), 2):
