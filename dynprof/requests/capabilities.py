@@ -7,8 +7,11 @@ from dataclasses import dataclass
 MARKS = "marks"
 """The backend that records the script's marks alone; nobody chooses it but ``Level_none``."""
 
-INLINE_MS, INLINE_MS_WITH_MEMORY = 20, 45
-"""Milliseconds of training for each 10,000 events of a trace, measured in docs/benchmarks.md."""
+INLINE_MS = "20 to 45"
+"""Milliseconds of training for each 10,000 events of a trace, measured in docs/benchmarks.md.
+
+The more with memory, or with a device.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Capabilities:
 def inline_close(why: str) -> str:
     """Return the remark on windows that close inline, with what that costs."""
     cost = f"about {INLINE_MS} ms of training for each 10,000 events"
-    return f"windows close inline: {cost}, {INLINE_MS_WITH_MEMORY} ms with shapes and memory; {why}"
+    return f"windows close inline: {cost}; {why}"
 
 
 def one_thread(why: str) -> str:

@@ -58,7 +58,7 @@ MISSING = (
     "this build of torch lacks what it needs: undefined symbol: "
 )
 INLINE = re.compile(
-    rf"windows close inline: about \d+ ms of training for each 10,000 events[^;]*; {MISSING}"
+    rf"windows close inline: about 20 to 45 ms of training for each 10,000 events; {MISSING}"
 )
 ONE_THREAD = f"only the thread that opens the window is recorded: {MISSING}"
 
