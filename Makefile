@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -62,9 +62,10 @@ bench-analysis: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -m benchmarks.analysis
 	$(VENV)-hta/bin/python -m benchmarks.ranks
 
-# Closing a window beside torch.profiler, ten of each, and memory over 300 windows.
+# Closing a window beside torch.profiler, ten of each, and inline; memory over 300 windows.
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
+	$(BIN)/python -m benchmarks.inline_close
 	$(BIN)/python -m benchmarks.memory
 
 # On a machine with a GPU: both ways of closing a window record the same, and what each costs.
@@ -85,6 +86,18 @@ hta: $(VENV)-hta/ready
 integrations: $(VENV)-integrations/ready
 	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
 	$(VENV)-integrations/bin/pytest tests/integrations
+
+# What would notice that the newest torch of the package index has changed: the self-test of the
+# detached close, which fails where windows would close inline, the benchmarks of closing with three
+# windows each, and the tests of backends. Its own environment; the torch of PyPI for Linux is a
+# build for CUDA of several GB. pip takes another index or other settings from its environment.
+NEWEST := $(VENV)-newest/bin
+newest: $(VENV)-newest/ready
+	$(NEWEST)/pip install --quiet --disable-pip-version-check --upgrade torch
+	$(NEWEST)/python -m tests.selftest
+	$(NEWEST)/python -m benchmarks.closing 3 cpu mlp
+	$(NEWEST)/python -m benchmarks.inline_close 3
+	$(NEWEST)/pytest -n 2 tests/integration/backends
 
 # The tests on Python 3.10 to 3.13, as far as they are here, on PATH or under pyenv; one has the
 # lowest versions of everything. With torch, which is gigabytes for each; without it in CI.
@@ -143,6 +156,11 @@ $(VENV)-hta/ready: pyproject.toml
 	    "pandas<3" networkx plotly psutil pyyaml
 	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	    "HolisticTraceAnalysis==0.5.0"
+	touch $@
+
+$(VENV)-newest/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/pip install --quiet --disable-pip-version-check -e ".[test,torch]"
 	touch $@
 
 $(VENV)-integrations/ready: pyproject.toml

@@ -65,6 +65,9 @@ class FakeBackend:
         only_notes_steps: Whether its recordings are told of steps later.
         takes: What ``saving_takes()`` returns.
         cut: What its recordings turn out to lack as they are saved, in sentences.
+        inline: Why its windows close inline, as its capabilities say it.
+        is_testing: What its capabilities say of a self-test.
+        fallbacks: What its recordings say in which lesser ways they record.
         recordings: Every recording made, in order.
     """
 
@@ -76,12 +79,21 @@ class FakeBackend:
     only_notes_steps: bool = False
     takes: float = 1.0
     cut: tuple[str, ...] = ()
+    inline: str = ""
+    is_testing: bool = False
+    fallbacks: tuple[str, ...] = ()
     recordings: list[FakeRecording] = field(default_factory=list)
     trace_suffix: str = "fake.trace.json"
 
     def capabilities(self) -> Capabilities:
         """Offer what the test set."""
-        return Capabilities(self.name, self.activities)
+        return Capabilities(
+            self.name,
+            self.activities,
+            inline=self.inline,
+            inline_on_device=self.inline,
+            is_testing=self.is_testing,
+        )
 
     def versions(self) -> dict[str, str]:
         """Return a version."""
@@ -159,6 +171,11 @@ class FakeRecording:
         """Take steps later where the test wants that."""
         later = self.backend.only_notes_steps
         return (lambda number, _: self.begin_step(number)) if later else None
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Return what the test set."""
+        return self.backend.fallbacks
 
     def obstacle(self) -> str | None:
         """Return what the test set."""

@@ -60,6 +60,10 @@ class Recording(Protocol):
         """Activities of the plan that it does not watch."""
 
     @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Slower or lesser ways in which it records, as remarks for log and manifest."""
+
+    @property
     def companions(self) -> Companion:
         """What records beside it; the window starts and stops it, the exporter saves it."""
 

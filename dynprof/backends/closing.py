@@ -37,6 +37,16 @@ def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
     return _TESTING if SELF_TEST.running_s() < PATIENCE_S else None
 
 
+def why_inline(activities: tuple[str, ...]) -> str:
+    """Say why windows close inline; empty where they do not, or that is not known yet."""
+    return "" if why_close_is_unknown(activities) else choose_close(activities)[1]
+
+
+def why_detached_is_unsafe() -> str:
+    """Say what the self-test has against this build, or that it has not ended; empty if nothing."""
+    return _TESTING if SELF_TEST.answer is None else SELF_TEST.answer
+
+
 def is_being_tested() -> bool:
     """Have the self-test made, unless it was; return whether its answer is worth waiting for."""
     SELF_TEST.begin()
@@ -80,13 +90,13 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
     """Say why the self-test does not matter; None where it does."""
     asked = os.environ.get(VARIABLE, "")
     if asked == "inline":
-        return f"inline: {VARIABLE}=inline"
+        return f"{VARIABLE}=inline"
     if activities != ("CPU",) and asked != "detached":
-        return f"inline: on a device {VARIABLE}=detached asks for the detached close"
+        return f"on a device {VARIABLE}=detached asks for the detached close"
     if activities != ("CPU",) and not cupti.loaded():
-        return "inline: without CUPTI a device is recorded beyond the window"
+        return "without CUPTI a device is recorded beyond the window"
     if asked != "detached" and (limit := _limit_of_memory()):
-        return f"inline: the process's memory is limited ({limit})"
+        return f"the process's memory is limited ({limit})"
     return None
 
 
@@ -98,27 +108,41 @@ def _limit_of_memory() -> str:
     return ""
 
 
+def tried() -> DetachedClose:
+    """Return the functions of libtorch, which the self-test has tried with this build.
+
+    Raises:
+        BackendError: It has not, or they do not work: to call them may crash the job.
+    """
+    if reason := why_detached_is_unsafe():
+        raise BackendError(reason)
+    return find()
+
+
+def records_everywhere() -> bool | None:
+    """Return whether a profiler of all threads is on; None where that cannot be asked."""
+    with contextlib.suppress(BackendError):
+        return tried().records_everywhere()
+    return None
+
+
 def choose_close(
     activities: tuple[str, ...], in_place: str = ""
 ) -> tuple[DetachedClose | None, str]:
-    """Return the detached close where it may be used, and how or why not in words.
+    """Return the detached close where it may be used, else why the close is inline.
 
     Args:
         activities: What is recorded.
         in_place: Why the script wants the ordinary close; empty where it does not.
     """
     if in_place:
-        return None, f"inline: {in_place}"
+        return None, in_place
     if reason := _why_inline(activities):
         return None, reason
-    if SELF_TEST.answer is None:
-        return None, f"inline: {_TESTING}"
-    if SELF_TEST.answer:
-        return None, f"inline: {SELF_TEST.answer}"
     try:
-        return find(), "detached"
+        return tried(), ""
     except BackendError as error:
-        return None, f"inline: {error}"
+        return None, str(error)
 
 
 def choose_writer(profiler: Any) -> Callable[[Path], None] | None:

@@ -9,8 +9,8 @@ The functions, all in ``libtorch_cpu.so``, and what they return:
 
 - ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
   ``removeCallback()``: the profiler state of a thread, or of all;
-- ``get(bool) -> ProfilerStateBase*`` up to torch 2.13, ``getGlobal() -> std::shared_ptr`` from 2.14
-  on: the state of all threads, which stays theirs;
+- ``get(bool) -> ProfilerStateBase*`` or ``getGlobal() -> std::shared_ptr``: the state of all
+  threads, which stays theirs. :data:`_STATE_OF_ALL` tells which builds have which;
 - ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
 - ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
 
@@ -44,8 +44,6 @@ _SYMBOLS = {
     "save": f"{_RESULT}4saveERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
     "destroy": f"{_RESULT}D1Ev",
 }
-_GET, _GET_GLOBAL = f"{_STATE}3getEb", f"{_STATE}9getGlobalEv"
-"""What returns the state of all threads; each build of torch exports one of the two."""
 _EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
 _USE_COUNT_AT = 8
 """In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
@@ -61,6 +59,24 @@ class _Returned(ctypes.Structure):
         ("control_block", ctypes.c_void_p),
         ("rest", ctypes.c_void_p * 2),
     ]
+
+
+def _shared_address(get_global: Any) -> int | None:
+    state: _Returned = get_global()
+    _drop_reference(state)
+    address: int | None = state.pointer
+    return address
+
+
+_STATE_OF_ALL: tuple[tuple[str, Any, tuple[Any, ...], Callable[[Any], int | None]], ...] = (
+    (f"{_STATE}3getEb", ctypes.c_void_p, (ctypes.c_bool,), lambda get: get(True)),
+    (f"{_STATE}9getGlobalEv", _Returned, (), _shared_address),
+)
+"""Symbol, result, arguments and how it is asked for the address of the state of all threads.
+
+What differs between builds of torch is here and nowhere else: up to 2.13 they have the first, from
+2.14 on the second. The first that is found is taken, and the self-test tries it.
+"""
 
 
 class _StdString(ctypes.Structure):
@@ -97,6 +113,10 @@ class DetachedClose:
         except (OSError, AttributeError) as error:
             raise BackendError(f"this build of torch lacks what it needs: {error}") from None
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
+
+    def records_everywhere(self) -> bool:
+        """Return whether a profiler of all threads is on."""
+        return bool(self._state_of_all())
 
     def take_off(self) -> Taken:
         """Take the profiler's state off the calling thread and return it; microseconds.
@@ -270,40 +290,18 @@ class Taken:
             self._functions.free(result)
 
 
-def records_everywhere() -> bool | None:
-    """Return whether a profiler of all threads is on; None where that cannot be asked."""
-    state_of_all = _cached_state_of_all()
-    return bool(state_of_all()) if state_of_all else None
-
-
-@functools.cache
-def _cached_state_of_all() -> Callable[[], int | None] | None:
-    try:
-        return _state_of_all(ctypes.PyDLL(str(library())))
-    except (OSError, AttributeError):
-        return None
-
-
 def _state_of_all(library: Any) -> Callable[[], int | None]:
     """Return what tells the address of the state that lies on all threads, None where none does.
 
     Raises:
-        AttributeError: This build of torch has neither function.
+        AttributeError: This build of torch has none of the functions.
     """
-    if hasattr(library, _GET):
-        get = library[_GET]
-        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_bool]
-        return functools.partial(get, True)
-    get_global = library[_GET_GLOBAL]
-    get_global.restype, get_global.argtypes = _Returned, []
-
-    def address() -> int | None:
-        state: _Returned = get_global()
-        _drop_reference(state)
-        pointer: int | None = state.pointer
-        return pointer
-
-    return address
+    for symbol, result, arguments, ask in _STATE_OF_ALL:
+        if hasattr(library, symbol):
+            function = library[symbol]
+            function.restype, function.argtypes = result, list(arguments)
+            return functools.partial(ask, function)
+    raise AttributeError("; ".join(f"undefined symbol: {symbol}" for symbol, *_ in _STATE_OF_ALL))
 
 
 def _drop_reference(state: _Returned) -> None:
@@ -328,7 +326,7 @@ def library() -> Path:
 
 @functools.cache
 def find() -> DetachedClose:
-    """Return the functions; asking again costs nothing.
+    """Return the functions, tried or not: a job asks :func:`dynprof.backends.closing.tried`.
 
     Raises:
         BackendError: They cannot be had here.

@@ -80,6 +80,11 @@ class SelfTest:
         """Return for how many seconds it has been looked for."""
         return time.monotonic() - self._began_s if self._thread else 0.0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the answer may be about to change."""
+        return self._thread is not None and self._thread.is_alive()
+
     def begin(self) -> None:
         """Look for the answer of this build, in the background; once, unless that was hindered."""
         if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
@@ -88,11 +93,11 @@ class SelfTest:
             self._thread.start()
 
     def _ask(self) -> None:
-        verdict = Verdict("its self-test failed")
+        verdict = Verdict("the self-test of the detached close failed")
         try:
             verdict = remembered_verdict()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            verdict = Verdict(f"its self-test could not run: {error}")
+            verdict = Verdict(f"the self-test of the detached close could not run: {error}")
         finally:  # windows wait for an answer
             self.answer, self._lasts = verdict.answer, verdict.lasts
 
@@ -135,17 +140,19 @@ def ask_fresh_interpreter() -> Verdict:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(f"its self-test took longer than {PATIENCE_S:.0f} s")
+        return Verdict(f"the self-test of the detached close took longer than {PATIENCE_S:.0f} s")
     with contextlib.suppress(ValueError, LookupError, TypeError):
         return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), lasts=True)
     said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
-    return Verdict(f"its self-test ended with code {done.returncode}: {said[0][:200]}")
+    return Verdict(
+        f"the self-test of the detached close ended with code {done.returncode}: {said[0][:200]}"
+    )
 
 
 def cache_file() -> Path:
     """Return where the answer for this build of torch, Python and dynprof is kept."""
     facts = library().stat()
-    build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 2"
+    build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 3"
     digest = hashlib.sha256(build.encode()).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # not taken where it is not absolute
     home = home if home.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
@@ -203,7 +210,9 @@ def main() -> None:
         if missing := _record(everywhere=everywhere):
             break
     missing = missing or _write_torchs_own()
-    print(json.dumps({"verdict": missing and f"its self-test says: {missing}"}))
+    print(
+        json.dumps({"verdict": missing and f"the self-test of the detached close says: {missing}"})
+    )
 
 
 def _record(*, everywhere: bool) -> str:

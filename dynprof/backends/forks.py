@@ -24,9 +24,9 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.closing import COLLECTOR, tried
 from dynprof.backends.code_objects import CODE
-from dynprof.backends.detached_close import find, library
+from dynprof.backends.detached_close import library
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
@@ -149,7 +149,7 @@ def _begin_anew() -> None:
     ANNOTATIONS.forget()
     CODE.forget()
     with contextlib.suppress(BackendError):
-        find().forget_all()
+        tried().forget_all()
     _gate.begin_anew()
 
 

@@ -17,9 +17,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.closing import COLLECTOR
+from dynprof.backends.closing import COLLECTOR, records_everywhere
 from dynprof.backends.collecting import Collecting
-from dynprof.backends.detached_close import records_everywhere
 from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.process.flags import Flag

@@ -65,7 +65,7 @@ class MarksRecording:
     """The steps of a window; its companions have the marks."""
 
     closing = "marks alone"
-    without = ()
+    without = fallbacks = ()
     results = None
     saves_beside = True
     bound_to_thread = False

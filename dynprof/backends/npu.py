@@ -129,7 +129,7 @@ class NpuRecording:
     saves_beside = True
     note_step = None
     closing = "inline: torch_npu collects on the training thread"
-    without = ()
+    without = fallbacks = ()
 
     def __init__(self, vendor: Any, plan: Plan, scratch: PrivateFolder) -> None:
         config = plan.config

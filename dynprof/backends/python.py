@@ -95,7 +95,7 @@ class PythonRecording:
     """A recording of VizTracer."""
 
     closing = "detached"
-    without = ()
+    without = fallbacks = ()
     results = None
     saves_beside = True
     note_step = None

@@ -15,10 +15,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
-from dynprof.backends.closing import COLLECTOR, choose_close, why_close_is_unknown
+from dynprof.backends.closing import (
+    COLLECTOR,
+    choose_close,
+    why_close_is_unknown,
+    why_detached_is_unsafe,
+    why_inline,
+)
 from dynprof.backends.cuda_streams import CUDA_STREAMS
 from dynprof.backends.detached_close_selftest import SELF_TEST
-from dynprof.backends.devices import device_activities, used
+from dynprof.backends.devices import HOST, device_activities, used
 from dynprof.backends.forks import end_settings_thread, guard_forks, undisturbed
 from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
@@ -33,7 +39,7 @@ from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import audited
 from dynprof.process.thread_arrivals import ARRIVALS
-from dynprof.requests.capabilities import Capabilities
+from dynprof.requests.capabilities import Capabilities, inline_close, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +89,20 @@ class TorchBackend:
         follow_graph_captures()
         if self._detaches:
             SELF_TEST.begin()
-        return Capabilities(self.name, activities=device_activities(torch), lacks=tuple(lacks()))
+        activities = device_activities(torch)
+        capable = Capabilities(self.name, activities=activities, lacks=tuple(lacks()))
+        return self._with_fallbacks(capable) if self._detaches else capable
+
+    def _with_fallbacks(self, capable: Capabilities) -> Capabilities:
+        """Say what the self-test means for windows here; nothing where they wait for its answer."""
+        awaited = why_close_is_unknown((HOST,))
+        return replace(
+            capable,
+            inline=why_inline((HOST,)),
+            inline_on_device=why_inline(used(sys.modules["torch"], capable.activities)),
+            one_thread="" if awaited else _why_no_threads(),
+            is_testing=SELF_TEST.is_running,
+        )
 
     def versions(self) -> dict[str, str]:
         """Return the versions of torch and of what it was built with."""
@@ -140,21 +159,20 @@ class TorchBackend:
         plan = plan if plan.script else replace(plan, activities=used(torch, asked))
         session = ScriptSession() if plan.script else KINETO
         facts = _rank_facts(rank)
-        functions, closing = choose_close(
-            plan.activities, plan.script.in_place if plan.script else ""
-        )
+        in_place = plan.script.in_place if plan.script else ""
+        functions, inline = choose_close(plan.activities, in_place)
         if functions:
             COLLECTOR.start()
         all_threads = _records_all_threads(plan)
         profiler = _profiler(plan, all_threads=all_threads)
-        if not (plan.script or all_threads) and (reason := _why_one_thread()):
-            closing += f"; only the thread that opened the window is recorded: {reason}"
         unused = tuple(name for name in asked if name not in plan.activities)
         companions = Companions([*_companions(plan, scratch), *map(_not_used, unused)])
         recording = TorchRecording(
-            profiler, session, facts, functions, closing, companions, all_threads=all_threads
-        )
+            profiler, session, facts, functions, f"inline: {inline}" if inline else "detached",
+            companions, all_threads=all_threads,
+        )  # fmt: skip
         recording.without = unused
+        recording.fallbacks = tuple(_fallbacks(plan, "" if in_place else inline))
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
             self._made = None if plan.script else recording
@@ -197,7 +215,7 @@ def _profiler(plan: Plan, *, all_threads: bool) -> Any:
     profiler = _KinetoProfile(
         activities=[getattr(ProfilerActivity, name) for name in plan.activities],
         record_shapes=config.record_shapes,
-        profile_memory=_needs_memory(plan),
+        profile_memory=plan.config.records_memory,
         with_stack=config.with_stack,
         with_flops=config.with_flops,
         with_modules=config.with_modules,
@@ -250,22 +268,31 @@ def _records_all_threads(plan: Plan) -> bool:
         return has_on(plan.script.experimental_config, "profile_all_threads")
     if plan.script:
         return plan.script.all_threads and has("profile_all_threads")
-    return not (_needs_memory(plan) or _why_one_thread())
+    return not (plan.config.records_memory or _why_one_thread())
+
+
+def _why_no_threads() -> str:
+    """Say why no window of this process can record all threads; empty where they can."""
+    if not has("profile_all_threads"):
+        return "torch lacks profile_all_threads"
+    return why_detached_is_unsafe()
 
 
 def _why_one_thread() -> str:
-    """Say why all threads cannot be recorded without harm; empty where they can."""
-    if not has("profile_all_threads"):
-        return "torch lacks profile_all_threads"
-    if SELF_TEST.answer != "":
-        return SELF_TEST.answer or "the self-test of the close is still running"
+    """Say why a window cannot record all threads without harm; empty where it can."""
+    if reason := _why_no_threads():
+        return reason
     threads = UNFINISHED.threads()
     numbers = ", ".join(map(str, sorted(threads)[:3])) + (", ..." if len(threads) > 3 else "")
     return f"{UNFINISHED.why} on thread {numbers}" if threads else ""
 
 
-def _needs_memory(plan: Plan) -> bool:
-    return plan.config.profile_memory or plan.config.memory_snapshot
+def _fallbacks(plan: Plan, inline: str) -> Iterator[str]:
+    """Yield how a window is recorded or closed in a lesser way than it was meant."""
+    if inline:
+        yield inline_close(inline)
+    if not (plan.script or plan.config.records_memory) and (reason := _why_one_thread()):
+        yield one_thread(reason)
 
 
 def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.begin import begin
 from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
-from dynprof.backends.closing import COLLECTOR, Outcome, ask_for_nothing, choose_writer, ended_on
+from dynprof.backends.closing import (
+    COLLECTOR,
+    Outcome,
+    ask_for_nothing,
+    choose_writer,
+    ended_on,
+    tried,
+)
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
-from dynprof.backends.detached_close import find
 from dynprof.backends.end_in_place import end_in_place
 from dynprof.backends.forks import first_of_its_kind, undisturbed
 from dynprof.backends.kineto import KINETO
@@ -53,9 +59,12 @@ class TorchRecording:
 
     Attributes:
         arrived: Whether a window has it, which sees to its end.
+        fallbacks: As :class:`~dynprof.backends.base.Recording` has it.
     """
 
-    note_step, without = None, tuple[str, ...]()
+    note_step = None
+    without: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -197,7 +206,7 @@ class TorchRecording:
         leave_calls_untraced()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
-                (self._functions or find()).take_off()
+                (self._functions or tried()).take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""

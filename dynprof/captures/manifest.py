@@ -126,7 +126,8 @@ class Manifest(Record):
         complete: Whether every step asked for was recorded and saved whole.
         reason: Why it is not complete; empty where it is.
         closing: How the recording was closed, and why so.
-        remarks: What of the config had no effect or was downgraded, in sentences.
+        remarks: What of the config had no effect or was downgraded, and in which slower or lesser
+            ways the window was recorded, in sentences.
         lost: What is missing from the trace or odd about it, in sentences.
         trace: Name of the trace in the window's folder, a folder itself where an NPU recorded;
             None where there is none.

@@ -48,6 +48,8 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         config = config.model_copy(update={"ranks": [status.rank]})
     outcome = plan(config, standing)
     refused = isinstance(outcome, Refusal)
+    for fallback in () if isinstance(outcome, Refusal) else outcome.fallbacks:
+        yield f"{fallback} (rank {status.rank} on {status.host})", False
     for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
         (located,) = parsed.locate([problem])
         yield f"{located} (rank {status.rank} on {status.host})", refused

@@ -169,7 +169,7 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
-    notes = [*jobs, *_doubles(found), *_notes_of(shown)]
+    notes = [*jobs, *_doubles(found), *_fallbacks(alive), *_notes_of(shown)]
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
@@ -186,6 +186,16 @@ def _doubles(found: list[Status]) -> list[tuple[str, str]]:
         for rank, count in counts.items()
         if count > 1
     ]
+
+
+def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
+    """Return in which slower or lesser ways windows are recorded, and on which ranks."""
+    ranks: dict[str, list[int]] = {}
+    for one in alive:
+        usable = [capable for capable in one.profilers if not capable.missing][:1]
+        for text in (text for capable in usable for text in capable.fallbacks):
+            ranks.setdefault(text, []).append(one.rank)
+    return [(f"{listed_ranks(which)}: {text}", "yellow") for text, which in ranks.items()]
 
 
 def _is_odd(status: Status) -> bool:

@@ -233,6 +233,11 @@ class ProfilerConfig(Section):
         return self.experimental_config or ExperimentalConfig()
 
     @property
+    def records_memory(self) -> bool:
+        """Whether allocations are recorded: a thread's go to the profiler of that thread only."""
+        return self.profile_memory or self.memory_snapshot
+
+    @property
     def named_step(self) -> int | None:
         """The step that is named; None where the next one will do, or a multiple."""
         return self.start_step if isinstance(self.start_step, int) and self.start_step > 0 else None

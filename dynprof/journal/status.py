@@ -115,7 +115,8 @@ class Status:
         follow_symlinks: Whether it reads the config through symbolic links.
         edits: The newest edits, the oldest first, and what became of each.
         problems: What was wrong with the last edit, each a sentence.
-        remarks: What of the last edit has no effect or was downgraded.
+        remarks: What of the last edit has no effect or was downgraded, and in which slower or
+            lesser ways its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         last_error: The last failure of dynprof itself, one line.
         stands_in: Where the main thread is, while a step takes longer than half a minute.

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 MARKS = "marks"
 """The backend that records the script's marks alone; nobody chooses it but ``Level_none``."""
 
+INLINE_MS = "20 to 45"
+"""Milliseconds of training for each 10,000 events of a trace, measured in docs/benchmarks.md.
+
+The more with memory, or with a device.
+"""
+
 
 @dataclass(frozen=True)
 class Lack:
@@ -32,12 +38,38 @@ class Capabilities:
         activities: What it can watch here, such as ``("CPU", "CUDA")``.
         missing: Why it cannot serve here; empty where it can.
         lacks: What it serves in part only.
+        inline: Why windows close inline, in time of the training; empty where they do not, or where
+            the self-test that decides it is still running.
+        inline_on_device: The same, for windows that watch a device.
+        one_thread: Why a window records only the thread that opens it; empty as for ``inline``.
+        is_testing: Whether the self-test is running, whose answer changes the three before.
     """
 
     backend: str
     activities: tuple[str, ...] = ()
     missing: str = ""
     lacks: tuple[Lack, ...] = ()
+    inline: str = ""
+    inline_on_device: str = ""
+    one_thread: str = ""
+    is_testing: bool = False
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Slower or lesser ways in which windows of all that it can watch are recorded."""
+        inline = [inline_close(self.inline_on_device)] if self.inline_on_device else []
+        return (*inline, *([one_thread(self.one_thread)] if self.one_thread else ()))
 
     def __str__(self) -> str:
         return f"{self.backend} ({self.missing or ', '.join(self.activities)})"
+
+
+def inline_close(why: str) -> str:
+    """Return the remark on windows that close inline, with what that costs."""
+    cost = f"about {INLINE_MS} ms of training for each 10,000 events"
+    return f"windows close inline: {cost}; {why}"
+
+
+def one_thread(why: str) -> str:
+    """Return the remark on windows that record one thread though all were meant."""
+    return f"only the thread that opens the window is recorded: {why}"

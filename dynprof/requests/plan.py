@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
-from dynprof.requests.capabilities import MARKS
+from dynprof.requests.capabilities import MARKS, inline_close, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +70,8 @@ class Plan:
         start_step: The step at which the window opens; None for the next one.
         remarks: What was downgraded, to be said.
         script: Given where the script asks itself, and not an operator.
+        fallbacks: Slower or lesser ways in which the window will be recorded, as things are now.
+            What is recorded says in its own ``fallbacks`` which it came to.
     """
 
     config: ProfilerConfig
@@ -78,6 +80,7 @@ class Plan:
     start_step: int | None
     remarks: tuple[Problem, ...]
     script: Script | None = None
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,20 @@ def plan(
             *_served_in_part(config, script, capable),
         ),
         script=script,
+        fallbacks=_fallbacks(config, activities, capable),
     )
+
+
+def _fallbacks(
+    config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
+) -> tuple[str, ...]:
+    """Return the slower or lesser ways in which a window will be recorded, as remarks."""
+    found = []
+    if inline := capable.inline if activities == ("CPU",) else capable.inline_on_device:
+        found.append(inline_close(inline))
+    if capable.one_thread and not config.records_memory:
+        found.append(one_thread(capable.one_thread))
+    return tuple(found)
 
 
 def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:

@@ -135,7 +135,7 @@ class EditHandler:
         if isinstance(better, Refusal) or better.plan.backend == waiting.plan.backend:
             return
         if self._inbox.exchange(waiting, better):  # from here on a step may take it
-            remarks = tuple(map(str, better.remarks))
+            remarks = _remarks(better)
             text = f"{_profiler(better)} serves it, which has come since"
             self._journal.still_waits(number, "\n".join([text, *remarks]))
             self._journal.remember(remarks=remarks)
@@ -182,11 +182,13 @@ class EditHandler:
     def _standing(self, asked: Asked) -> Standing:
         """Say where the process stands with regard to what is asked for."""
         layout, config, edit = self._process.layout, asked.config, asked.edit
+        capabilities = self._process.capabilities()
+        self._journal.remember(profilers=capabilities)
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
             step=self._inbox.numbered,
             rank=self._process.rank.number,
-            capabilities=self._process.capabilities(),
+            capabilities=capabilities,
             free_disk_mb=free_disk_mb(place.workshop),
             prof_dir_problem=place.why_not(layout, edit.file, listed_only=edit.is_received),
         )
@@ -198,7 +200,7 @@ class EditHandler:
         when += self._after_what()
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
-        remarks = tuple(map(str, request.remarks))
+        remarks = _remarks(request)
         self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
         self._journal.remember(problems=(), remarks=remarks)
         if replaced := self._inbox.put(request, standing.free_disk_mb):
@@ -235,6 +237,11 @@ class EditHandler:
         what = f"{' and '.join(done)} what there is" if done else _NOTHING
         self._journal.tell(number, "cancel", f"cancel, {what}")
         self._journal.remember(problems=(), remarks=())
+
+
+def _remarks(request: Request) -> tuple[str, ...]:
+    """Return what is to be said of a request that is accepted."""
+    return *request.plan.fallbacks, *map(str, request.remarks)
 
 
 def _profiler(request: Request) -> str:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.captures.exporter import Attempt
+    from dynprof.requests.capabilities import Capabilities
     from dynprof.windows.this_process import ThisProcess
 
 
@@ -145,8 +146,7 @@ class Session:
         self._exporter.start()
         self._watcher.start()
         self._upkeep.clear_up(self._ended)
-        capabilities = self._process.capabilities()
-        self._journal.remember(profilers=capabilities)
+        capabilities = self._look_at_profilers()
         layout, rank = self._process.layout, self._process.rank
         self._journal.info(
             f"dynprof {__version__} watches {layout.config} by {self._watcher.mode} "
@@ -311,4 +311,14 @@ class Session:
         self._upkeep.tick()
         self._wall.attempt("the open window", self._loop.look)
         self._wall.attempt("the waiting request", self._edit_handler.look)
+        self._wall.attempt("the profilers", self._follow_self_test)
         self._wall.attempt("agreeing with the other ranks", self._agreements.look)
+
+    def _follow_self_test(self) -> None:
+        if any(capable.is_testing for capable in self._journal.remembered.get("profilers", ())):
+            self._look_at_profilers()
+
+    def _look_at_profilers(self) -> tuple[Capabilities, ...]:
+        capabilities = self._process.capabilities()
+        self._journal.remember(profilers=capabilities)
+        return capabilities

@@ -266,8 +266,13 @@ class Loop:
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
+        foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
+        news = [text for text in fallbacks if text not in foretold]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
-        self._journal.tell(request.number, "open", f"{text}recording {current.window.asked}")
+        text += "\n".join([f"recording {current.window.asked}", *news])
+        self._journal.tell(request.number, "open", text)
+        if fallbacks != foretold:
+            self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
 
     def _close(self, current: OpenWindow, reason: str) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""

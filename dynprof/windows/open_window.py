@@ -85,6 +85,8 @@ class OpenWindow:
         """Note of a recording that was stopped, if there is any, what is to be said of it."""
         self.closing = recording.closing if recording else "nothing was kept"
         self.without = recording.without if recording else ()
+        for text in recording.fallbacks if recording else ():
+            self.remark(text)
 
     @property
     def movable(self) -> bool:

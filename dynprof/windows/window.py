@@ -91,6 +91,11 @@ class Window:
         return self._recording.results if self._recording else None
 
     @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Slower or lesser ways in which it is recorded."""
+        return self._recording.fallbacks if self._recording else ()
+
+    @property
     def bound_to_thread(self) -> bool:
         """Whether only the thread that opened it may close it."""
         return self._recording is not None and self._recording.bound_to_thread

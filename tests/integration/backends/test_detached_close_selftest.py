@@ -52,7 +52,9 @@ def test_what_hindered_it_is_not_kept(
     """The ordinary close is used, and the next process asks again."""
     monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # which has words for the third
     instead(monkeypatch, code)
-    assert remembered_verdict() == Verdict(f"its self-test ended with {words}")
+    assert remembered_verdict() == Verdict(
+        f"the self-test of the detached close ended with {words}"
+    )
     assert not cache.exists()
     instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
@@ -64,7 +66,9 @@ def test_a_process_that_takes_too_long_is_not_kept(
     """The machine may have been busy."""
     instead(monkeypatch, "import time; time.sleep(60)")
     monkeypatch.setattr(detached_close_selftest, "PATIENCE_S", 0.1)
-    assert remembered_verdict() == Verdict("its self-test took longer than 0 s")
+    assert remembered_verdict() == Verdict(
+        "the self-test of the detached close took longer than 0 s"
+    )
     assert not cache.exists()
 
 
@@ -84,7 +88,7 @@ def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: ["/nowhere/python"])
     asked.begin()
     wait_for("the answer", lambda: asked.answer)
-    assert "its self-test could not run: [Errno 2]" in str(asked.answer)
+    assert "the self-test of the detached close could not run: [Errno 2]" in str(asked.answer)
     instead(monkeypatch, WORKS)
     asked.begin()
     assert asked.answer  # not yet: the machine may still be as it was

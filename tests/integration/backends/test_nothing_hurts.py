@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.requests.capabilities import inline_close
 from tests.integration.scripts import TUNABLES, events, manifests, run
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -86,7 +87,9 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     first, second, third = manifests(tmp_path)
     assert [first.closing, third.closing] == ["detached", "detached"]
     why = "recorded: an operator that began in an earlier window may not have ended on thread "
-    assert f"only the thread that opened the window is {why}" in second.closing
+    assert [m.remarks for m in (first, third)] == [(), ()]
+    (remark,) = second.remarks
+    assert f"only the thread that opens the window is {why}" in remark
     assert all(manifest.complete for manifest in (first, second, third))
     unfinished = [e["name"] for e in events(tmp_path, first) if "finished" in e.get("args", {})]
     assert unfinished == ["long"]
@@ -121,7 +124,8 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing
         GLIBC_TUNABLES=TUNABLES,
     )
     told = [manifest for manifest in manifests(tmp_path) if manifest.complete]
-    assert ["only the thread that opened" in manifest.closing for manifest in told] == [True]
+    (remarks,) = [manifest.remarks for manifest in told]
+    assert "only the thread that opens" in remarks[-1]
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
@@ -137,7 +141,7 @@ def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: 
             start(self)
             everywhere = torch.autograd.profiler._is_profiler_enabled and records_everywhere()
             begun.append((self.with_stack, self.profile_memory, self.record_shapes, everywhere))
-        from dynprof.backends.detached_close import records_everywhere
+        from dynprof.backends.closing import records_everywhere
         plain._start_trace = starting
         window(active=3, warmup=30, with_stack=True, record_shapes=True, profile_memory={memory})
         steps(3)
@@ -276,4 +280,5 @@ def test_little_memory_closes_in_place(tmp_path: Path, limit: str) -> None:
         closing="",
     )
     (manifest,) = manifests(tmp_path)
-    assert f"memory is limited ({limit})" in manifest.closing
+    (remark,) = manifest.remarks
+    assert remark == inline_close(f"the process's memory is limited ({limit})")

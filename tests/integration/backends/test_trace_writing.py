@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import textwrap
 import threading
@@ -83,12 +84,21 @@ def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
     """
     done = warm_interpreter.run(textwrap.dedent(script), tmp_path, dict(os.environ))
     assert done.returncode == 0, done.stderr
-    names = []
-    for name in ("ours", "torchs"):
-        text = (tmp_path / f"{name}.json").read_text()
-        names.append(sorted(line.split(":")[0] for line in text.splitlines()))
-    assert names[0] == names[1]
-    assert sum('"Python parent id"' in name for name in names[0]) > 3
+    ours, torchs = (json.loads((tmp_path / f"{name}.json").read_text()) for name in NAMES)
+    assert ours.keys() == torchs.keys()
+    assert members(ours) == members(torchs)
+    assert sum("Python parent id" in names for *_, names in members(ours)) > 3
+
+
+NAMES = ("ours", "torchs")
+
+
+def members(trace: dict[str, Any]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return category, members and those of the args of each event, sorted."""
+    return sorted(
+        (str(event.get("cat")), " ".join(event), tuple(event.get("args", ())))
+        for event in trace["traceEvents"]
+    )
 
 
 def test_results_of_another_build_are_left_to_torch() -> None:

@@ -249,3 +249,28 @@ def test_what_marks_alone_cannot_serve_is_named() -> None:
     )
     assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
     assert "Level_none records marks alone" in found.remarks[0].text
+
+
+INLINE = Capabilities(
+    "torch", ("CPU", "CUDA"), inline_on_device="on a device", one_thread="torch cannot"
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, ["windows close inline: about ", "only the thread that opens"]),
+        ({"profile_memory": True}, ["windows close inline: about "]),
+        ({"activities": ["CPU"]}, ["only the thread that opens"]),
+        ({"activities": ["CPU"], "memory_snapshot": True}, []),
+    ],
+)
+def test_fallbacks_are_those_of_this_very_window(config: dict[str, Any], words: list[str]) -> None:
+    """Of what it watches, and not where a memory window records one thread anyway."""
+    found = accepted(capabilities=(INLINE,), **config).fallbacks
+    assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
+
+
+def test_nothing_is_said_where_windows_close_detached() -> None:
+    """There is no false alarm."""
+    assert accepted(activities=["CPU"]).fallbacks == ()

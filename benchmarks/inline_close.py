@@ -1,0 +1,108 @@
+"""What a close costs the training, detached and inline, with the torch that is installed.
+
+Prints the step that closes, the longest step, and what the former takes for each 10,000 events of
+the trace, in processor time of the training thread: dynprof names it where windows close inline.
+``python -m benchmarks.inline_close [WINDOWS]``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import dynprof as dp
+from benchmarks.tables import print_table
+from dynprof.backends.detached_close_selftest import SELF_TEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WINDOWS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+STEPS = 20
+KINDS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "shapes, memory": {"record_shapes": True, "profile_memory": True},
+    "stacks": {"with_stack": True},
+}
+
+
+def training() -> Callable[[], None]:
+    """Return a training step of a 4-layer transformer encoder."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
+    model: Any = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    batch = torch.randn(8, 16, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def window(
+    step: Callable[[], None], folder: Path, settings: dict[str, bool]
+) -> tuple[float, float, float, float]:
+    """Record a window.
+
+    Returns:
+        The closing ``dp.step()`` and the longest step, in ms; events of the trace; processor time
+        of that ``dp.step()`` in ms for each 10,000 of them.
+    """
+    asked = folder / "asked.json"
+    asked.write_text(json.dumps({"activities": ["CPU"], "active": STEPS, **settings}))
+    saved = dp.status().last_capture
+    dp.start(asked)
+    found: list[tuple[float, float, float]] = []
+    while dp.status().last_capture == saved:
+        began_s = time.perf_counter()
+        step()
+        ended_s, used_s = time.perf_counter(), time.thread_time()
+        dp.step()
+        now_s = time.perf_counter()
+        times = now_s - began_s, now_s - ended_s, time.thread_time() - used_s
+        found.append((times[0] * 1e3, times[1] * 1e3, times[2] * 1e3))
+    manifest = json.loads((folder / str(dp.status().last_capture)).read_text())
+    (trace,) = folder.rglob(manifest["trace"])
+    events = len(json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"])
+    _, closing_ms, used_ms = found[STEPS - 1]
+    return closing_ms, max(longest for longest, _, _ in found), events, used_ms / events * 1e4
+
+
+def main() -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    step, rows = training(), []
+    with tempfile.TemporaryDirectory() as folder:
+        dp.init(folder)
+        while SELF_TEST.answer is None:
+            step()
+        for kind, settings in KINDS.items():
+            for how in ("detached", "inline"):
+                os.environ["DYNPROF_CLOSE"] = how
+                window(step, Path(folder), settings)
+                found = [window(step, Path(folder), settings) for _ in range(WINDOWS)]
+                closing_ms, longest_ms, events, used_ms = map(
+                    statistics.median, zip(*found, strict=True)
+                )
+                cells = (f"{closing_ms:,.2f}", f"{longest_ms:,.1f}", f"{events:,.0f}")
+                rows.append((kind, how, *cells, f"{used_ms:.2f}"))
+        dp.shutdown()
+    title = f"Closing {STEPS} steps of a 4-layer encoder, torch {torch.__version__}"
+    head = ("recorded", "close", "closing, ms", "longest step, ms", "events")
+    print_table(title, (*head, "processor time for 10,000 events, ms"), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Runs the self-test of the detached close on the torch that is installed; fails if that does."""
+
+from __future__ import annotations
+
+import torch
+
+from dynprof.backends.detached_close_selftest import ask_fresh_interpreter
+
+
+def main() -> None:
+    """Run it, whatever answer is kept for this build.
+
+    Raises:
+        SystemExit: Windows would close inline with this torch.
+    """
+    answer = ask_fresh_interpreter().answer
+    print(f"torch {torch.__version__}: {answer or 'the self-test of the detached close passed'}")
+    raise SystemExit(bool(answer))
+
+
+if __name__ == "__main__":
+    main()
