@@ -62,10 +62,11 @@ bench-analysis: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -m benchmarks.analysis
 	$(VENV)-hta/bin/python -m benchmarks.ranks
 
-# Closing a window beside torch.profiler, ten of each, and memory over 300 windows.
+# Closing a window beside torch.profiler, ten of each, memory over 300 windows, and what an event takes.
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.events
 
 # On a machine with a GPU: both ways of closing a window record the same, and what each costs.
 bench-device: $(VENV)/ready

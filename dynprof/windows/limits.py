@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.05
 """Between two looks at memory and events at least: one takes as long as a hundred marks."""
-REST = 20.0
+REST = 5.0
 """The next look comes after this many times what one took: the allocator looks at each free piece
 to tell what is in use."""
 SHARE = 0.5
