@@ -62,11 +62,13 @@ bench-analysis: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -m benchmarks.analysis
 	$(VENV)-hta/bin/python -m benchmarks.ranks
 
-# Closing a window beside torch.profiler, ten of each, and inline; memory over 300 windows.
+# Closing a window beside torch.profiler, ten of each, and inline; memory over 300 windows, and of
+# an event.
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
 	$(BIN)/python -m benchmarks.inline_close
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.events
 
 # On a machine with a GPU: both ways of closing a window record the same, and what each costs.
 bench-device: $(VENV)/ready

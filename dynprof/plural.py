@@ -50,3 +50,8 @@ def spanned(first: int, last: int, between: str = " to ") -> str:
 def sentence(text: str) -> str:
     """Return what is said in a list as a sentence of its own."""
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def about(count: int) -> str:
+    """Return a number as exact as an estimate is, to two digits: ``14,000``."""
+    return f"{round(count, 2 - len(str(count))):,}"

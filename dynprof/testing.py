@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.backends.base import MakeFolder
+    from dynprof.backends.base import Load, MakeFolder
     from dynprof.captures.exporter import Attempt
     from dynprof.process.rank import Rank
     from dynprof.requests.plan import Plan
@@ -63,7 +63,7 @@ class FakeBackend:
         in_the_way: What ``obstacle()`` returns.
         hesitates: What ``hesitation()`` returns.
         only_notes_steps: Whether its recordings are told of steps later.
-        takes: What ``saving_takes()`` returns.
+        loads: Returns what ``load()`` of its recordings does.
         cut: What its recordings turn out to lack as they are saved, in sentences.
         inline: Why its windows close inline, as its capabilities say it.
         is_testing: What its capabilities say of a self-test.
@@ -77,7 +77,7 @@ class FakeBackend:
     in_the_way: str | None = None
     hesitates: str | None = None
     only_notes_steps: bool = False
-    takes: float = 1.0
+    loads: Callable[[], Load] | None = None
     cut: tuple[str, ...] = ()
     inline: str = ""
     is_testing: bool = False
@@ -110,10 +110,6 @@ class FakeBackend:
     def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Return what the test set."""
         return self.hesitates
-
-    def saving_takes(self, plan: Plan) -> float:  # noqa: ARG002
-        """Return what the test set."""
-        return self.takes
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> FakeRecording:  # noqa: ARG002
         """Make a recording."""
@@ -180,6 +176,10 @@ class FakeRecording:
     def obstacle(self) -> str | None:
         """Return what the test set."""
         return self.backend.in_the_way
+
+    def load(self, *, inside_step: bool) -> Load | None:  # noqa: ARG002
+        """Return what the test set."""
+        return self.backend.loads() if self.backend.loads else None
 
     def start(self) -> None:
         """Note it."""

@@ -31,21 +31,19 @@ class Job:
         hold: bool = False,
         memory_mb: list[float] | None = None,
         free_mb: float = 1e6,
-        in_use_mb: list[float | None] | None = None,
         steps: str | float = "script",
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
-        readings, allocated = iter(memory_mb or []), iter(in_use_mb or [])
+        readings, self.free_mb = iter(memory_mb or []), free_mb
         process = ThisProcess(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
             (self.backend,),
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
-            free_mb=lambda: free_mb,
-            in_use_mb=lambda: next(allocated, None),
+            free_mb=lambda: self.free_mb,
         )
         self.session = Session(
             process,

@@ -43,6 +43,19 @@ class Saved:
     folder: str | None = None
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a recording holds so far, by an estimate made while it records.
+
+    Attributes:
+        events: How many events its trace will have.
+        saving_mb: How much memory it takes to save them, in MB (10^6 bytes).
+    """
+
+    events: int = 0
+    saving_mb: float = 0.0
+
+
 class Recording(Protocol):
     """What a profiler records of one window, from its preparation to its file.
 
@@ -85,6 +98,14 @@ class Recording(Protocol):
     @property
     def bound_to_thread(self) -> bool:
         """Whether only the thread that prepared it may stop or discard it."""
+
+    def load(self, *, inside_step: bool) -> Load | None:
+        """Return what it holds so far, on any thread; None where nothing of it has to be bounded.
+
+        Asked for the first time as the recording begins: what was allocated before is not its own.
+        Must be fast, as it is asked at the ends of steps. Inside of one it may leave out of the
+        running step what cannot be told from the training's own.
+        """
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
@@ -157,9 +178,6 @@ class Backend(Protocol):
 
     def hesitation(self, activities: tuple[str, ...]) -> str | None:
         """Say what a window that may open at any step had better wait for, or None."""
-
-    def saving_takes(self, plan: Plan) -> float:
-        """Say how many times the memory of its events a recording may come to while it is saved."""
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:
         """Turn the profiler on, for the warm-up; runs on the training thread.

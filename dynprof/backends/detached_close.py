@@ -271,6 +271,16 @@ class Taken:
             self._result = self._functions.collect(state)
         self.needs = None
 
+    def forget(self) -> None:
+        """Leave what was recorded to torch, uncollected.
+
+        Raises:
+            BackendError: As :meth:`off`.
+        """
+        self._state = self.off()
+        self.let_go()
+        self.needs = None
+
     def write(self, path: Path) -> None:
         """Write the trace, and let go of the events.
 

@@ -157,6 +157,17 @@ class KinetoSession:
         self._collecting.begin(events)
         self.close()
 
+    def forget_uncollected(self, taken: Taken) -> None:
+        """Have torch destroy what it has recorded, which takes no memory as collecting it does.
+
+        It has a reference of its own, and lets go of that as it prepares to record again. At the
+        end of the process it would crash instead: calls are destroyed under the GIL.
+        """
+        from torch.autograd.profiler import profile
+
+        taken.forget()
+        self._call(profile(use_kineto=True)._prepare_trace)
+
     def collected(self, events: object) -> None:
         """Give the session back; called by that thread."""
         self._collecting.end(events)

@@ -49,10 +49,6 @@ class MarksBackend:
         """Say None: there is nothing to wait for."""
         return None
 
-    def saving_takes(self, plan: Plan) -> float:  # noqa: ARG002
-        """Say that it takes next to nothing more."""
-        return 1.0
-
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
         """Return a recording; there is no profiler to turn on."""
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
@@ -80,6 +76,9 @@ class MarksRecording:
     def obstacle(self) -> str | None:
         """Say None: it can stop at any step."""
         return None
+
+    def load(self, *, inside_step: bool) -> None:
+        """Say None: marks are few and small."""
 
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Do nothing: it holds nothing that another one would need."""

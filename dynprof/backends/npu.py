@@ -86,10 +86,6 @@ class NpuBackend:
         """Say None: there is nothing to wait for."""
         return None
 
-    def saving_takes(self, plan: Plan) -> float:  # noqa: ARG002
-        """Say that it takes nothing more: the vendor writes as it records."""
-        return 1.0
-
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
         """Turn the vendor's profiler on, for the warm-up."""
         import torch
@@ -159,6 +155,9 @@ class NpuRecording:
     def obstacle(self) -> str | None:
         """Wait while an NPU graph is being captured."""
         return _why_not_now()
+
+    def load(self, *, inside_step: bool) -> None:
+        """Say None: the vendor writes as it records."""
 
     def _schedule(self, schedule: type, config: ProfilerConfig) -> Any:
         """Return a schedule that shows the vendor's tools the config, but goes by this object."""

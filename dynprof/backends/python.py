@@ -63,10 +63,6 @@ class PythonBackend:
         """Say None: there is nothing to wait for."""
         return None
 
-    def saving_takes(self, plan: Plan) -> float:  # noqa: ARG002
-        """Say that it takes next to nothing more: VizTracer keeps so many events, and no more."""
-        return 1.0
-
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> PythonRecording:  # noqa: ARG002
         """Switch the tracing of calls on."""
         if other := _other_profiler():
@@ -132,6 +128,9 @@ class PythonRecording:
     def obstacle(self) -> str | None:
         """Say None: it can stop at any step."""
         return None
+
+    def load(self, *, inside_step: bool) -> None:
+        """Say None: VizTracer keeps the newest calls, and no more than fit."""
 
     def start(self) -> None:
         """Forget the warm-up."""

@@ -49,15 +49,6 @@ if TYPE_CHECKING:
     from dynprof.process.rank import Rank
     from dynprof.requests.plan import Plan
 
-TAKES = {True: 120.0, False: 15.0}
-"""How many times the memory of a window's events it may come to while they are saved, with stacks
-and without.
-
-Measured with torch 2.13, on CPUs: 66 to 92 times with stacks, of a loop that does nothing but call,
-4 to 9 of one of operators; 3 to 11 without. A call is 16 to 24 bytes in torch's buffers, and 1.5 kB
-as an event.
-"""
-
 
 class TorchBackend:
     """Records with ``torch.profiler``.
@@ -128,10 +119,6 @@ class TorchBackend:
         """Wait for the self-test, which takes seconds once for each build of torch."""
         watched = activities if self._for_script else used(sys.modules["torch"], activities)
         return why_close_is_unknown(watched)
-
-    def saving_takes(self, plan: Plan) -> float:
-        """Go by what was measured: torch makes large objects of the small ones in its buffers."""
-        return TAKES[plan.config.with_stack]
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""

@@ -20,10 +20,12 @@ from dynprof.backends.closing import (
 )
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
+from dynprof.backends.detached_close import find
 from dynprof.backends.end_in_place import end_in_place
 from dynprof.backends.forks import first_of_its_kind, undisturbed
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS, StepAnnotation
+from dynprof.backends.recorded_events import RecordedEvents
 from dynprof.backends.trace_writing import check_written
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.backends.base import Load
     from dynprof.backends.detached_close import DetachedClose, Taken
     from dynprof.backends.kineto import KinetoSession
     from dynprof.backends.script_window_session import ScriptSession
@@ -92,6 +95,7 @@ class TorchRecording:
         self._taken: Taken | None = None
         self._collected: Outcome | None = None
         self._step = StepAnnotation()
+        self._events: RecordedEvents | None = None
         self._state, self._number = "new", 0
 
     def prepare(self) -> None:
@@ -115,6 +119,11 @@ class TorchRecording:
         """Have ``give_way`` called before a profiler of the script's own begins."""
         self._session.give_way = give_way
         self.arrived = True
+
+    def load(self, *, inside_step: bool) -> Load | None:
+        """Return what is recorded since this was first asked."""
+        self._events = self._events or RecordedEvents(self._profiler)
+        return self._events.load(inside_step=inside_step)
 
     def obstacle(self) -> str | None:
         """Wait where closing would leave a part of it behind, or read an operator half-way."""
@@ -230,8 +239,8 @@ class TorchRecording:
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
             self._leave(profiler, running=state == "running")
-        elif state == "running" and self._functions:
-            self._take_off(self._functions)
+        elif state == "running" and (functions := self._functions or _found()):
+            self._take_off(functions, keep=False)
         else:
             if state == "prepared":  # torch can only disable what was enabled
                 self._traces_calls = ask_for_nothing(profiler.profiler)
@@ -262,17 +271,18 @@ class TorchRecording:
             held.let_go()
         return taken
 
-    def _take_off(self, functions: DetachedClose) -> None:
-        """Take the state off the threads; another thread gathers the events from here on."""
+    def _take_off(self, functions: DetachedClose, *, keep: bool = True) -> None:
+        """Take the state off the threads; another thread gathers the events, or forgets them."""
         with undisturbed():
             self._taken = self._off_the_threads(functions)
         self._state = "stopped"
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
-        self._collected = self._gather(self._taken)
+        self._collected = self._gather(self._taken, keep=keep)
 
-    def _gather(self, taken: Taken) -> Outcome:
+    def _gather(self, taken: Taken, *, keep: bool = True) -> Outcome:
         self._session.hand_over(taken)
         action = functools.partial(first_of_its_kind, "collect", self._profiler, taken.collect)
+        action = action if keep else functools.partial(KINETO.forget_uncollected, taken)
         return COLLECTOR.begin(functools.partial(collect, action, KINETO.collected, taken))
 
     def _write(self, path: Path) -> None:
@@ -287,7 +297,7 @@ class TorchRecording:
         """Have the events let go of, if there are any, once they are gathered."""
         taken, self._taken = self._taken, None
         if taken and self._collected is None:  # something failed right after they were taken
-            self._gather(taken)
+            self._gather(taken, keep=False)
         if taken:
             COLLECTOR.begin(taken.drop)
 
@@ -313,6 +323,13 @@ class TorchRecording:
         """Raise if the script's own profiler took the session."""
         if self._is_lost:
             raise BackendError("the script started a torch.profiler of its own in the window")
+
+
+def _found() -> DetachedClose | None:
+    """Return the functions also where a recording is not closed by them; None without them."""
+    with contextlib.suppress(BackendError):
+        return find()
+    return None
 
 
 _going_on: set[TorchRecording] = set()

@@ -86,6 +86,7 @@ class Cost(Record):
             steps at their usual pace, which is the one before, or after where none is known.
             Filled in later; None also where the steps scatter more than that, so that less than
             nothing would come out.
+        events: About how many events were recorded, estimated before they were saved.
     """
 
     open_ms: float
@@ -96,6 +97,7 @@ class Cost(Record):
     step_saving_ms: float | None = None
     step_after_ms: float | None = None
     extra_ms: float | None = None
+    events: int | None = None
 
     @property
     def is_hidden(self) -> bool:

@@ -11,7 +11,7 @@ PANELS: dict[str | None, tuple[str, ...]] = {
         "record_shapes", "profile_memory", "with_stack",
     ),
     "Limits and agreement": (
-        "max_seconds", "max_memory_mb", "min_free_disk_mb", "patience_s", "unable",
+        "max_seconds", "max_memory_mb", "max_events", "min_free_disk_mb", "patience_s", "unable",
     ),
     "More detail": (
         "activities", "with_flops", "with_modules", "record_op_args", "memory_snapshot",
@@ -40,6 +40,7 @@ BRIEFS = {
     "with_stack": "Python call stacks; costs more.",
     "max_seconds": "Close early after so many seconds.",
     "max_memory_mb": "Close early if it grew by so many MB.",
+    "max_events": "Close early before it has more; 0: never.",
     "min_free_disk_mb": "Neither open nor save with less free.",
     "activities": "What to watch: CPU, CUDA, XPU, NPU.",
     "with_flops": "Estimated operations of matrix products.",

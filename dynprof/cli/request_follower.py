@@ -72,6 +72,7 @@ class Follower:
         jobs = [status.job for status in before if status.job]
         self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
         self._began_s = time.monotonic()
+        self._told_expected = False
 
     def follow(self, asked: list[Status], timeout_s: float | None) -> int:
         """Show how it goes on in these processes until all is over; return the exit code."""
@@ -88,6 +89,7 @@ class Follower:
                 newest = {status.process: status for status in statuses(self._directory)}
                 found = [newest.get(status.process) for status in asked]
                 said = [self._answers(status) for status in found]
+                self._tell_expected(found, said)
                 words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=printable(words), completed=share)
                 patient, led = timeout_s is not None, self._led(newest)
@@ -107,6 +109,17 @@ class Follower:
         ]
         codes += self._tell_of_all(led, dict(zip(ranks, said, strict=True)))
         return max(codes, default=0)
+
+    def _tell_expected(self, found: list[Status | None], said: list[list[Answer]]) -> None:
+        """Say once what it will cost, as the first rank that knows tells it."""
+        if self._told_expected:
+            return
+        for status, answers in zip(found, said, strict=True):
+            for answer in answers[:1]:
+                if status and answer.expected:
+                    self._told_expected = True
+                    say(f"rank {status.rank}: {printable(answer.expected)}", err=True)
+                    return
 
     def _tell_of_all(self, led: list[WindowStatus], said: dict[int, list[Answer]]) -> Iterator[int]:
         """Say how it ended on all ranks; what a cancel disarms is no loss."""

@@ -46,6 +46,7 @@ class Answer:
         text: Why, in sentences.
         capture: Its manifest, relative to the config's directory.
         cut: Why that has not all the steps that were asked for; empty where it has.
+        expected: What it is expected to cost to save; empty until the first step tells it.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Answer:
     text: str = ""
     capture: str | None = None
     cut: str = ""
+    expected: str = ""
 
 
 class EditOutcomes:
@@ -111,10 +113,16 @@ class EditOutcomes:
         text: str = "",
         capture: str | None = None,
         cut: str = "",
+        expected: str = "",
     ) -> None:
         """Note what became of an edit; nothing if it is forgotten already."""
         with self._lock:
             if answer := self._answers.get(number):
                 self._answers[number] = dataclasses.replace(
-                    answer, outcome=outcome, text=text, capture=capture or answer.capture, cut=cut
+                    answer,
+                    outcome=outcome,
+                    text=text,
+                    capture=capture or answer.capture,
+                    cut=cut,
+                    expected=expected or answer.expected,
                 )

@@ -107,10 +107,11 @@ class Journal:
         *,
         capture: str | None = None,
         cut: str = "",
+        expected: str = "",
         loud: bool = False,
     ) -> None:
         """Note what became of an edit, also in the log: as a warning if ``loud``."""
-        self.outcomes.note(number, outcome, text, capture, cut)
+        self.outcomes.note(number, outcome, text, capture, cut, expected)
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,12 @@ def free_mb() -> float:
     """Return how many MB (10^6 bytes) this process may still get, beside its like on the machine.
 
     That is what the machine has, or the control group of a container allows, shared among as many
-    processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``).
+    processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``), or what the limits of
+    this process leave (``RLIMIT_AS`` and ``RLIMIT_DATA``).
     """
     machine = psutil.virtual_memory().available
-    return min([machine, *_left_in_groups()]) / _MB / ranks_here()
+    shared = min([machine, *_left_in_groups()]) / ranks_here()
+    return min([shared, *_left_of_limits()]) / _MB
 
 
 class _Allocator:
@@ -105,6 +108,13 @@ def give_back() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _left_of_limits() -> Iterator[int]:
+    for limit, has in (resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data"):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            yield max(0, most - getattr(_process(os.getpid()).memory_info(), has, 0))
 
 
 def _left_in_groups() -> Iterator[int]:

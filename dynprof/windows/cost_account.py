@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.windows.expected_cost import ExpectedCost
 from dynprof.windows.step_times import StepTimes
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class CostAccount:
     Args:
         clock: Tells the time.
         inbox: Counts the steps.
+
+    Attributes:
+        expected: What windows are expected to cost.
     """
 
     def __init__(self, clock: Clock, inbox: Inbox) -> None:
@@ -101,6 +105,7 @@ class CostAccount:
         self._step_times = StepTimes()
         self._unsettled: Unsettled | None = None
         self._stretch_end: tuple[float, int] | None = None
+        self.expected = ExpectedCost()
 
     def sample(self) -> None:
         """Note where the step counter stands."""
@@ -136,6 +141,7 @@ class CostAccount:
         """Begin a stretch, whose step time the manifest still lacks; no path: it is not there."""
         self._stretch_end = None
         self._step_times.forget()
+        self.expected.learn(manifest)
         self._unsettled = Unsettled(path, manifest, span, *self._now()) if path else None
 
     def step_ends(self) -> None:

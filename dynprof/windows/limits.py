@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import Load
+from dynprof.clock import time
+from dynprof.plural import about
+
 if TYPE_CHECKING:
     from dynprof.windows.open_window import OpenWindow
     from dynprof.windows.this_process import ThisProcess
 
 LOOK_EVERY_S = 0.05
-"""The system is asked for the memory so often at most: it takes as long as a hundred marks."""
-LITTLE_MB = 256.0
-"""For less nobody looks at what is free."""
+"""Between two looks at memory and events at least: one takes as long as a hundred marks."""
+REST = 5.0
+"""The next look comes after this many times what one took: the allocator looks at each free piece
+to tell what is in use."""
 SHARE = 0.5
-"""So much of what is free a capture may take while it is saved."""
+"""The share of the free memory that a capture may take while it is saved."""
+MOST = 0.8
+"""A capture that takes a larger share of it is discarded: the training needs memory as well, and
+what a capture takes is an estimate."""
+SHORT = 0.2
+"""The share of the free memory, as it was before, at which a window closes inside a step."""
+_LIFTED = "; limits.max_memory_mb null lifts this limit"
+_FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
 STAYS_AWAY_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
 
@@ -54,7 +66,7 @@ def why_forgotten(current: OpenWindow, now_s: float) -> str:
 
 
 def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
-    """Return which limit of its config an open window has passed; empty where none.
+    """Return which limit of its config an open window has passed at a step's end; empty where none.
 
     Args:
         current: The window.
@@ -66,24 +78,88 @@ def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
     if limits.max_seconds is not None and seconds > limits.max_seconds:
         gone = f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
         return f"{gone} s have gone, limits.max_seconds is {limits.max_seconds:g}"
-    if limits.max_memory_mb is None or now_s - current.asked_s < LOOK_EVERY_S:
+    if now_s < current.due_s:
         return ""
-    current.asked_s, resident_mb = now_s, process.memory_mb()
-    grown_mb = resident_mb - current.memory_mb
-    if grown_mb > limits.max_memory_mb:
-        text = f"the process grew by {grown_mb:.0f} MB"
-        return f"{text}, limits.max_memory_mb is {limits.max_memory_mb:g}"
-    times = current.saving_takes - 1
-    if not times:
-        return ""
-    events_mb = current.events_memory.look(process, current.window.recorded, now_s, resident_mb)
-    return _why_no_room(events_mb, events_mb * times, process)
+    began_s = time.thread_time()
+    try:
+        return _why_memory(current, process) or _why_load(current, process)
+    finally:
+        current.due_s = now_s + max(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
 
 
-def _why_no_room(events_mb: float, more_mb: float, process: ThisProcess) -> str:
-    """Say why what is recorded could not be saved if it became more; empty where it could."""
-    if more_mb < LITTLE_MB or more_mb < SHARE * (free_mb := process.free_mb()):
+def _why_memory(current: OpenWindow, process: ThisProcess) -> str:
+    """Say that the process has grown too much; empty where it has not."""
+    most_mb = current.request.config.limits.max_memory_mb
+    if most_mb is None or (grown_mb := process.memory_mb() - current.memory_mb) <= most_mb:
         return ""
-    text = f"memory grows from step to step, by {events_mb:,.0f} MB so far, as events make it grow"
-    text = f"{text}; to save so many may take {more_mb:,.0f} MB, and {free_mb:,.0f} MB are free"
-    return f"{text}; limits.max_memory_mb null lets it go on"
+    return f"the process grew by {grown_mb:.0f} MB, limits.max_memory_mb is {most_mb:g}"
+
+
+def _why_load(current: OpenWindow, process: ThisProcess) -> str:
+    """Say which limit the window will have passed at the next look; empty where none."""
+    before, load = current.load, current.look_at_load()
+    if not load:
+        return ""
+    ahead = Load(2 * load.events - before.events, 2 * load.saving_mb - before.saving_mb)
+    return _why_too_much(current, load, ahead, process)
+
+
+def why_too_much_inside(current: OpenWindow, process: ThisProcess) -> str:
+    """Return why a window shall not wait for the end of its step; empty where it may.
+
+    Its calls are not counted before that: what it has allocated may be tensors. So memory that runs
+    short is a reason, too.
+
+    Args:
+        current: The window.
+        process: Which knows its memory.
+    """
+    load = current.look_at_load(inside_step=True)
+    if not load:
+        return ""
+    if current.request.config.limits.max_memory_mb is not None and current.free_mb:
+        free_mb = process.free_mb()
+        if free_mb < SHORT * current.free_mb:
+            text = f"{free_mb:,.0f} MB of memory are left of {current.free_mb:,.0f}"
+            return f"{text} that were free as the window opened{_LIFTED}"
+    halved = Load(load.events // 2, load.saving_mb)
+    return _why_too_much(current, load, halved, process)
+
+
+def why_too_late(current: OpenWindow, process: ThisProcess) -> str:
+    """Return why what an open window holds cannot be saved; empty where it can, most likely.
+
+    Args:
+        current: The window, about to be closed.
+        process: Which knows its memory.
+    """
+    load = current.load
+    if current.request.config.limits.max_memory_mb is None or not load.saving_mb:
+        return ""
+    free_mb = process.free_mb()
+    if load.saving_mb <= MOST * free_mb:
+        return ""
+    text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
+    return f"{text} of memory, and {free_mb:,.0f} MB are free; nothing is kept{_FEWER}"
+
+
+def _why_too_much(current: OpenWindow, load: Load, ahead: Load, process: ThisProcess) -> str:
+    """Say which limit is passed; empty where none.
+
+    Args:
+        current: The window.
+        load: What it holds.
+        ahead: What it will hold at the next look, so that the limit holds for what is kept.
+        process: Which knows its memory.
+    """
+    limits = current.request.config.limits
+    if limits.max_events and ahead.events > limits.max_events:
+        text = f"about {about(load.events)} events are recorded"
+        return f"{text}, limits.max_events is {limits.max_events:,}"
+    if limits.max_memory_mb is None or not ahead.saving_mb:
+        return ""
+    free_mb = process.free_mb()
+    if ahead.saving_mb <= SHARE * free_mb:
+        return ""
+    text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"
+    return f"{text} of memory, and {free_mb:,.0f} MB are free{_LIFTED}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,13 @@ from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.process.stack_room import NO_ROOM, has_room
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
-from dynprof.windows.limits import why_early, why_forgotten, why_stuck
+from dynprof.windows.limits import (
+    why_early,
+    why_forgotten,
+    why_stuck,
+    why_too_late,
+    why_too_much_inside,
+)
 from dynprof.windows.noted_steps import NotedSteps
 from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
@@ -17,7 +24,7 @@ from dynprof.windows.unended_recordings import UnendedRecordings
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dynprof.captures.exporter import Exporter
     from dynprof.journal.journal import Journal
@@ -100,15 +107,19 @@ class Loop:
         self._close_where(lambda _: reason)
 
     def look(self) -> None:
-        """Close a window of which nobody ends a step any more; on a thread of dynprof's."""
+        """Close a window whose step records too much or never ends; on a thread of dynprof's."""
         current, waiting = self._open, self._inbox.waiting
         if waiting and not current and self._inbox.passed_over:
             self._journal.wait_for(waiting.number, NO_ROOM)
-        if current and self._why_forgotten(current):
-            self._close_where(self._why_forgotten)  # a step may have ended meanwhile
+        if current and (reason := self._why_inside(current)):
+            if current.movable:
+                self._close_where(self._why_inside)  # a step may have ended meanwhile
+            else:
+                self._inbox.order_close(reason)
 
-    def _why_forgotten(self, current: OpenWindow) -> str:
-        return why_forgotten(current, self._clock.now_s())
+    def _why_inside(self, current: OpenWindow) -> str:
+        forgotten = why_forgotten(current, self._clock.now_s())
+        return forgotten or why_too_much_inside(current, self._process)
 
     def _close_where(self, why: Callable[[OpenWindow], str]) -> None:
         with self.turns.take() as mine:
@@ -145,7 +156,8 @@ class Loop:
             self._inbox.order_close(reason)
         else:
             current.note_cut()
-            self._wall.attempt_or("closing", lambda: self._close(current, reason), self._give_up)
+            close = functools.partial(self._close, current, reason, inside_step=True)
+            self._wall.attempt_or("closing", close, self._give_up)
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -188,6 +200,8 @@ class Loop:
             self._open_if_it_is_time()
         if self._open and self._open.movable:
             window = self._open.window
+            if not window.recorded:
+                self._open.look_at_load()
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
                 self._noted = NotedSteps(self._open, self._inbox, self._clock, self._interrupted)
@@ -211,6 +225,8 @@ class Loop:
         if finished or reason:
             self._close(current, reason)
         else:
+            if self._expect_cost(current):
+                self._tell_cost(current, f"recording {current.window.asked}")
             current.window.begin_step(current.step)
 
     def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
@@ -252,6 +268,7 @@ class Loop:
             opened_step=step,
             opened_wall_s=self._clock.wall_s(),
             memory_mb=self._process.memory_mb(),
+            free_mb=self._process.free_mb(),
             step_before_ms=self._costs.window_opens(),
             steps_from=self._inbox.steps_from,
         )
@@ -269,19 +286,44 @@ class Loop:
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
-        text += "\n".join([f"recording {current.window.asked}", *news])
-        self._journal.tell(request.number, "open", text)
+        current.expected = self._costs.expected.at_opening(request) or None
+        self._tell_cost(current, f"{text}recording {current.window.asked}", news)
         if fallbacks != foretold:
             self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
 
-    def _close(self, current: OpenWindow, reason: str) -> None:
+    def _tell_cost(self, current: OpenWindow, text: str, news: Sequence[str] = ()) -> None:
+        """Tell that a window is open, what it is expected to cost, and what else is new."""
+        expected = current.expected or ""
+        text = "\n".join([f"{text}; {expected}" if expected else text, *news])
+        self._journal.tell(current.request.number, "open", text, expected=expected)
+
+    def _expect_cost(self, current: OpenWindow) -> bool:
+        """Note what it will cost to save, once its first steps tell; return if that is news."""
+        events, steps = current.load.events, current.window.recorded
+        if current.expected is not None or not (events and steps):
+            return False
+        current.expected = self._costs.expected.after_steps(current.request, events, steps)
+        return bool(current.expected)
+
+    def _close(self, current: OpenWindow, reason: str, *, inside_step: bool = False) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
+        current.look_at_load(inside_step=inside_step)
+        if late := why_too_late(current, self._process):
+            self._give_up(LostWindowError(late))
+            return
+        self._expect_cost(current)
         began_s = self._clock.now_s()
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3
         current.note_end(recording)
         text = current.how_closed(close_ms, reason)
-        self._journal.tell(current.request.number, "saving", text, loud=bool(reason))
+        self._journal.tell(
+            current.request.number,
+            "saving",
+            text,
+            loud=bool(reason),
+            expected=current.expected or "",
+        )
         self._handover.submit(current, recording, reason=reason, close_ms=close_ms)
         self._open = None
         self.admission.note_success(current.backend.name)

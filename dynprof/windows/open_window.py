@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import Load
 from dynprof.plural import counted
-from dynprof.windows.events_memory import EventsMemory
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
@@ -35,7 +35,7 @@ class OpenWindow:
         step: The step that is running.
         opened_wall_s: Time of opening, seconds since the epoch.
         memory_mb: Resident memory of the process before opening.
-        asked_s: Monotonic time at which the system was last asked for it.
+        due_s: Monotonic time from which on its limits are looked at again.
         moved_s: Monotonic time of the last step that moved it, or of opening.
         step_before_ms: Mean step time before.
         steps_from: Who ends its steps.
@@ -44,7 +44,9 @@ class OpenWindow:
         without: Activities of the plan that it does not watch.
         remarks: What was odd about its steps.
         export: What the exporter has of it, once it is handed over.
-        events_memory: Tells what its events take.
+        load: What it held at the last look.
+        free_mb: How many MB (10^6 bytes) the process might still get before opening.
+        expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
     window: Window
@@ -57,7 +59,7 @@ class OpenWindow:
     memory_mb: float
     step_before_ms: float | None
     steps_from: str = ""
-    asked_s: float = float("-inf")
+    due_s: float = float("-inf")
     moved_s: float = 0.0
     open_ms: float = 0.0
     closing: str = ""
@@ -65,15 +67,18 @@ class OpenWindow:
     step: int = 0
     remarks: list[str] = field(default_factory=list)
     export: Export | None = None
-    events_memory: EventsMemory = field(default_factory=EventsMemory)
+    load: Load = field(default_factory=Load)
+    free_mb: float = 0.0
+    expected: str | None = None
 
     def __post_init__(self) -> None:
         self.step, self.moved_s = self.opened_step, self.opened_s
 
-    @property
-    def saving_takes(self) -> float:
-        """How many times the memory of its events it may take to save them."""
-        return self.backend.saving_takes(self.request.plan)
+    def look_at_load(self, *, inside_step: bool = False) -> Load | None:
+        """Note what its recording holds, and return it; None where nothing has to be bounded."""
+        load = self.window.load(inside_step=inside_step)
+        self.load = load or self.load
+        return load
 
     @property
     def activities(self) -> tuple[str, ...]:

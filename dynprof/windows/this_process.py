@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.clock import SystemClock
 from dynprof.files.destination import destination
-from dynprof.process.memory import free_mb, in_use_mb, resident_mb
+from dynprof.process.memory import free_mb, resident_mb
 from dynprof.requests.edits import read
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class ThisProcess:
         clock: Tells the time.
         memory_mb: Returns its resident memory in MB (10^6 bytes).
         free_mb: Returns how many MB it may still get.
-        in_use_mb: Returns how many MB are allocated; None where that is not known.
         store: That of all ranks, where the script gave one.
     """
 
@@ -47,7 +46,6 @@ class ThisProcess:
     clock: Clock = field(default_factory=SystemClock)
     memory_mb: Callable[[], float] = resident_mb
     free_mb: Callable[[], float] = free_mb
-    in_use_mb: Callable[[], float | None] = in_use_mb
     store: object = None
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False

@@ -12,7 +12,7 @@ from dynprof.windows.schedule import RECORDING, ProfilerAction, schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.backends.base import Recording
+    from dynprof.backends.base import Load, Recording
 
 
 @dataclass
@@ -103,6 +103,11 @@ class Window:
     def obstacle(self) -> str | None:
         """Return why it can be neither moved nor closed at this very moment; None where it can."""
         return self._recording.obstacle() if self._recording else None
+
+    def load(self, *, inside_step: bool) -> Load | None:
+        """Return what is recorded so far; None before that begins, and where it is not told."""
+        recording = self._recording if self._action in RECORDING else None
+        return recording.load(inside_step=inside_step) if recording else None
 
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked."""

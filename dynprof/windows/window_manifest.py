@@ -66,6 +66,7 @@ def window_manifest(
             close_ms=round(close_ms, 3),
             step_before_ms=current.step_before_ms and round(current.step_before_ms, 4),
             step_during_ms=during_ms,
+            events=current.load.events or None,
         ),
     )
 

@@ -51,4 +51,5 @@ def _said(step: int, ranks: list[tuple[float, int, int]]) -> str:
         if len(ranks) > _MOST_RANKS:
             who = counted(len(ranks), "rank")
     took = f"step {step} took {most}{ms(longest)} on {who}"
-    return f"{took}, {most}{number(times)} times the median of {whose} steps"
+    ratio = number(times)
+    return f"{took}, {most}{ratio} times the median of {whose} steps"

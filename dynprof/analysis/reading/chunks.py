@@ -139,11 +139,12 @@ class TraceFile:
         text = rest.decode("utf-8", "replace")
         end, broken = _last_end(text)
         if broken is not None:
-            repaired, names = escape(text[end:].encode())
-            if names:
+            escaped, names = escape(text[end:].encode())
+            repaired = text[:end] + escaped.decode()
+            further, _ = _last_end(repaired, end)
+            if further > end:  # else the file ends within a name
                 self.mended = (names, self.place + len(text[:broken].encode()))
-                text = text[:end] + repaired.decode()
-                end, _ = _last_end(text, end)
+                text, end = repaired, further
         yield text[:end].encode()
         self._after(text[_skip(text, end, ", \r\n\t") :])
 

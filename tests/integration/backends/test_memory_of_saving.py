@@ -9,16 +9,26 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from dynprof.backends.torch import TAKES
-from tests.integration.scripts import manifests, run
+from tests.integration.scripts import events, manifests, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LOOP = """
 import psutil
-from dynprof.process import memory
+from dynprof.backends.recorded_events import RecordedEvents
+from dynprof.windows.this_process import ThisProcess
 torch.set_num_threads(1)
+free_mb, loads = [1e6], []
+init, load_of = ThisProcess.__init__, RecordedEvents.load
+def with_little(self, *args, **kwargs):
+    init(self, *args, **{**kwargs, "free_mb": lambda: free_mb[0]})
+def noted(self, **kwargs):
+    loads.append(load_of(self, **kwargs))
+    return loads[-1]
+ThisProcess.__init__, RecordedEvents.load = with_little, noted
+dp.shutdown()
+dp.init("prof_config")
 calls = list(range(25_000))
 def calling():
     found = {}
@@ -30,78 +40,107 @@ def computing():
 def resident_mb():
     return psutil.Process().memory_info().rss / 1e6
 def record(work, count, **settings):
-    before, grown, most, over = resident_mb(), 0.0, [0.0], []
-    allocated = memory.in_use_mb() or before
+    most, over = [0.0], []
     def look():
         while not over:
-            most[0] = max(most[0], resident_mb() - before)
+            most[0] = max(most[0], resident_mb())
             time.sleep(0.005)
-    looking = threading.Thread(target=look)
-    looking.start()
     window(active=count, **settings)
     for _ in range(count):
         work()
-        grown = max(grown, (memory.in_use_mb() or resident_mb()) - allocated)
+        before = resident_mb()
         dp.step()
+    looking = threading.Thread(target=look)
+    looking.start()
     idle()
     over.append(True)
     looking.join()
-    return grown, most[0]
+    return most[0] - before
+def both():
+    calling()
+    computing()
 """
 
 
 @pytest.mark.parametrize(
     ("work", "count", "settings"),
     [
-        ("calling", 30, "with_stack=True"),
-        ("computing", 40, "with_stack=True"),
-        ("computing", 60, "profile_memory=True"),
-        ("computing", 150, "record_shapes=True"),
+        ("calling", 20, "with_stack=True"),
+        ("computing", 30, ""),
+        ("computing", 30, "with_stack=True"),
+        ("computing", 30, "record_shapes=True, profile_memory=True"),
+        ("both", 10, "with_stack=True, record_shapes=True, profile_memory=True"),
     ],
 )
-def test_saving_takes_no_more_than_is_reckoned_with(
+def test_events_and_memory_of_a_window_are_told_before_it_is_saved(
     tmp_path: Path, work: str, count: int, settings: str
 ) -> None:
-    """As counted by a thread that looks at the process; and several times what recording takes."""
+    """Within a factor of two of a count over the trace, and of what a thread sees it take."""
     run(
         tmp_path,
         LOOP
         + f"""
 record({work}, 2, {settings})  # loads what the first window loads
-grown, most = record({work}, {count}, {settings})
-assert 2 * grown < most < {TAKES["with_stack" in settings]} * grown + 20, (grown, most)
+took_mb = record({work}, {count}, {settings})
+told_mb = loads[-1].saving_mb
+assert told_mb / 2 < took_mb < told_mb * 2, (took_mb, told_mb)
 """,
     )
+    manifest = manifests(tmp_path)[-1]
+    count = len(events(tmp_path, manifest))
+    assert count / 2 < manifest.cost.events < count * 2
 
 
-def test_a_window_that_could_not_be_saved_closes_early(tmp_path: Path) -> None:
-    """As little memory is free: what it has is saved, and training goes on."""
+def test_a_window_with_stacks_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
+    """It keeps whole steps, as many as it says, and the log says why."""
     log = run(
         tmp_path,
         LOOP
         + """
-from dynprof.windows.this_process import ThisProcess
-record(calling, 2, with_stack=True)
-dp.shutdown()
-memory_of = ThisProcess.__init__
-def with_little(self, *args, **kwargs):
-    memory_of(self, *args, **{**kwargs, "free_mb": lambda: 600.0})
-ThisProcess.__init__ = with_little
-dp.init("prof_config")
-window(active=100_000, with_stack=True)
-del calls[2500:]  # a step of as many as before would take a minute to save, of eight at least
-while dp.status().state == "recording":
-    calling()
-    time.sleep(0.04)
-    dp.step()
-idle()
+record(both, 50, with_stack=True, limits={"max_events": 150_000})
 """,
     )
-    manifest = max(manifests(tmp_path), key=lambda one: one.opened_at)
-    assert 0 < manifest.steps.recorded < 100_000
-    assert re.search(r"early: memory grows from step to step, by \d+ MB so far, as events", log)
-    assert not manifest.complete
-    assert manifest.trace
+    (manifest,) = manifests(tmp_path)
+    found = events(tmp_path, manifest)
+    steps = [one for one in found if one["name"].startswith("ProfilerStep#")]
+    assert 0 < manifest.steps.recorded < 50
+    assert len({one["name"] for one in steps}) == manifest.steps.recorded
+    assert 50_000 < len(found) < 200_000
+    assert re.search(r"early: about \d+,000 events are recorded, limits.max_events is 150,000", log)
+    assert re.search(r"a step records about \d+,000 events; \d+ steps take about \d", log)
+
+
+@pytest.mark.parametrize("settings", ["", ", profile_memory=True"])
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_what_there_is_no_memory_to_save_is_never_collected(
+    tmp_path: Path, closing: str, settings: str
+) -> None:
+    """A manifest says so; the process grows by nothing, records the next window, and ends well."""
+    run(
+        tmp_path,
+        LOOP
+        + f"""
+record(calling, 1, with_stack=True{settings})
+free_mb[0] = 50.0
+calls *= 20
+grown_mb = record(calling, 1, with_stack=True{settings})
+assert grown_mb < 50, grown_mb
+free_mb[0] = 1e6
+del calls[100:]
+record(calling, 2, with_stack=True{settings})
+free_mb[0] = 0.1
+record(calling, 1, with_stack=True{settings})
+""",
+        closing=closing,
+    )
+    first, discarded, after, last = manifests(tmp_path)
+    for manifest in (discarded, last):
+        assert (manifest.complete, manifest.trace) == (False, None)
+        assert re.match(r"to save its [\d,]+ events would take about [\d,]+ MB", manifest.reason)
+    assert first.complete
+    assert after.complete
+    names = [one["name"] for one in events(tmp_path, after)]
+    assert sum(name.endswith(": calling") for name in names) == 2
 
 
 def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
@@ -112,7 +151,7 @@ def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
         + """
 record(calling, 2, with_stack=True)
 before = resident_mb()
-grown, most = record(calling, 30, with_stack=True)
+most = record(calling, 30, with_stack=True)
 assert most > 700, most
 deadline = time.monotonic() + 60
 while resident_mb() > before + 200:

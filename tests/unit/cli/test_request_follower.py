@@ -61,6 +61,21 @@ def test_a_rank_by_itself_says_why_it_was_cut_short(
     assert told(tmp_path, capsys, ended(None)) == (0, f"rank 0 was cut short: {CUT}")
 
 
+def test_what_a_window_will_cost_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the first rank that tells it, however many do."""
+    (answer,) = ended(None, "").edits
+    costly = dataclasses.replace(answer, expected="5 steps take about 9.0 s to save")
+    ranks = [dataclasses.replace(ended(None, ""), rank=rank, edits=(costly,)) for rank in (0, 1)]
+    (tmp_path / CONFIG_NAME).touch()
+    write(tmp_path, *ranks)
+    before = [dataclasses.replace(one, state="idle", edits=()) for one in ranks]
+    assert Follower(tmp_path / CONFIG_NAME, "abc", before).follow(before, None) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "to save" in line]
+    assert said == ["rank 0: 5 steps take about 9.0 s to save"]
+
+
 def test_nothing_is_said_of_a_whole_capture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,25 @@ def test_groups_of_the_first_version(groups: Path) -> None:
     cache = f"inactive_file 7\ntotal_inactive_file {GB}\ntotal_active_file {GB}"
     group(groups / "memory" / "a", V1, 6 * GB, 5 * GB, cache)
     assert memory.free_mb() == 3_000
+
+
+@pytest.mark.parametrize(("limit", "has"), [("RLIMIT_AS", "vms"), ("RLIMIT_DATA", "data")])
+def test_the_limits_of_the_process_leave_less(
+    groups: Path, monkeypatch: pytest.MonkeyPatch, limit: str, has: str
+) -> None:
+    """They are its own: no other rank shares them."""
+    assert groups
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    number = getattr(resource, limit)
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda of: (4 * GB if of == number else resource.RLIM_INFINITY, -1)
+    )
+    monkeypatch.setattr(
+        memory,
+        "_process",
+        lambda _: SimpleNamespace(memory_info=lambda: SimpleNamespace(**{has: 3 * GB})),
+    )
+    assert memory.free_mb() == 1_000
 
 
 def test_what_this_process_has() -> None:

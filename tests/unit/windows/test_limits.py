@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import re
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.windows import events_memory
+from dynprof.backends.base import Load
+from dynprof.windows import expected_cost, limits
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from dynprof.captures.manifest import Manifest
-    from dynprof.windows.this_process import ThisProcess
 
 
 def test_max_seconds_closes_early(job: Job) -> None:
@@ -29,8 +24,9 @@ def test_max_seconds_closes_early(job: Job) -> None:
     assert "limits.max_seconds is 0.035" in manifest.reason
 
 
-def test_max_memory_closes_early(tmp_path: Path) -> None:
+def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after its first step, and then every 50 ms, which are five steps here."""
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.05)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
     job.edit(active=100, limits={"max_memory_mb": 30})
     job.step(20)
@@ -40,120 +36,127 @@ def test_max_memory_closes_early(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a busy machine looks less often."""
-    monkeypatch.setattr(events_memory, "COST", 0.0)
+def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a step takes longer than the time between two looks."""
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(limits, "REST", 0.0)
 
 
-def job_of_many_events(
-    path: Path, free_mb: float, in_use_mb: list[float | None], **limits: float | None
-) -> Manifest:
-    """Return the manifest of 400 steps of 10 ms whose events take 71 times as much to save."""
-    resident = [1000 + 0.5 * look for look in range(90)]
-    job = Job(path, memory_mb=resident, free_mb=free_mb, in_use_mb=in_use_mb)
-    job.backend.takes = 71.0
-    job.edit(active=400, limits=limits)
-    job.step(410)
-    (manifest,) = job.manifests()
-    return manifest
-
-
-def growing(by_mb: float, batch: Callable[[int], float] = lambda _: 0.0) -> list[float | None]:
-    """Return what is allocated at each look, which is at every fifth step."""
-    return [500 + by_mb * look + batch(look) for look in range(90)]
-
-
-def test_what_could_not_be_saved_is_closed_early(tmp_path: Path) -> None:
-    """By what is allocated at ends of steps: 0.2 MB more at each of them, so 7.1 MB at the 36th."""
-    manifest = job_of_many_events(tmp_path, 4000, growing(1.0))
-    assert manifest.steps.recorded == pytest.approx(2000 / 70 / 0.2, abs=5)
-    assert re.fullmatch(
-        r"memory grows from step to step, by (28|29) MB so far, as events make it grow; to save so "
-        r"many may take [12],[09]\d\d MB, and 4,000 MB are free; limits.max_memory_mb null lets "
-        r"it go on",
-        manifest.reason,
+def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) -> Job:
+    """Return a job that was asked for 20 steps, of which each has 1,000 events of 1 kB."""
+    job = Job(path, free_mb=free_mb)
+    opens_at = job.session.inbox.step + 1
+    job.backend.loads = lambda: Load(
+        1_000 * (job.session.inbox.step - opens_at), job.session.inbox.step - opens_at
     )
-    manifest = job_of_many_events(tmp_path / "less", 1000, growing(1.0))
-    assert manifest.steps.recorded == pytest.approx(500 / 70 / 0.2, abs=6)
+    job.edit(active=20, limits=asked)
+    job.step(40)
+    return job
 
 
-@pytest.mark.parametrize("in_use_mb", [[None] * 90, [500] * 90, [500] * 20 + [None] * 70])
-def test_resident_memory_counts_where_the_allocator_tells_nothing(
-    tmp_path: Path, in_use_mb: list[float | None]
+def test_a_window_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
+    """It closes before the step that would exceed it; manifest, log and status say so."""
+    job = job_of_many_events(tmp_path, max_events=7_500)
+    (manifest,) = job.manifests()
+    assert (manifest.steps.recorded, manifest.complete) == (7, False)
+    assert manifest.reason == "about 7,000 events are recorded, limits.max_events is 7,500"
+    assert manifest.cost.events == 7_000
+    assert manifest.reason in job.log()
+    (answer,) = job.session.status().edits
+    assert answer.cut == manifest.reason
+
+
+def test_a_first_step_with_too_many_events_is_kept(tmp_path: Path) -> None:
+    """A window has one whole step at least."""
+    (manifest,) = job_of_many_events(tmp_path, max_events=10).manifests()
+    assert manifest.steps.recorded == 1
+
+
+@pytest.mark.parametrize("most", [0, 20_000])
+def test_fewer_events_or_no_limit_close_nothing(tmp_path: Path, most: int) -> None:
+    """The window has its 20 steps."""
+    (manifest,) = job_of_many_events(tmp_path, max_events=most).manifests()
+    assert (manifest.steps.recorded, manifest.reason) == (20, "")
+
+
+def test_the_first_step_tells_what_the_window_will_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where there is none of glibc's, another one has taken its place, or it is slow."""
-    manifest = job_of_many_events(tmp_path, 2000, in_use_mb)
-    assert manifest.steps.recorded == pytest.approx(1000 / 70 / 0.1, abs=5)
+    """In the log, and where ``arm --wait`` sees it; the next window of the kind knows it before."""
+    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    job = job_of_many_events(tmp_path, max_events=7_500)
+    (answer,) = job.session.status().edits
+    assert answer.expected == (
+        "a step records about 1,000 events; 7 steps take about 3.5 s to save on a free core, and "
+        "0.2 MB; limits.max_events (7,500) ends the window after them"
+    )
+    assert job.log().count(answer.expected) == 1
+    monkeypatch.setattr(expected_cost, "TOLD_S", 0.0)
+    job.edit(active=3)
+    job.step(1)
+    assert "; a step records about 1,000 events; 3 steps take about" in job.log()
 
 
-@pytest.mark.parametrize("free_mb", [12_000, 1e6])
-def test_what_can_be_saved_goes_on(tmp_path: Path, free_mb: float) -> None:
-    """All of it is recorded."""
-    manifest = job_of_many_events(tmp_path, free_mb, growing(1.0))
-    assert (manifest.steps.recorded, manifest.reason) == (400, "")
+def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Path) -> None:
+    """Before the step that would make it more."""
+    (manifest,) = job_of_many_events(tmp_path, 10.0).manifests()
+    assert (manifest.steps.recorded, bool(manifest.trace)) == (5, True)
+    assert manifest.reason == (
+        "to save the 5,000 events so far takes about 5 MB of memory, and 10 MB are free; "
+        "limits.max_memory_mb null lifts this limit"
+    )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_batches_that_differ_are_no_events(tmp_path: Path, seed: int) -> None:
-    """What the training has at the ends of steps goes up and down, whatever its sizes are."""
-    chance = random.Random(seed)  # noqa: S311
-    batches = growing(0.0, lambda _: chance.choice([chance.random(), chance.random() < 0.1]) * 300)
-    assert job_of_many_events(tmp_path, 4000, batches).steps.recorded == 400
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_batches_that_differ_hide_no_events(tmp_path: Path, seed: int) -> None:
-    """What is told is what they most likely are, not the least that they can be."""
-    chance = random.Random(seed)  # noqa: S311
-    batches = growing(0.5, lambda _: chance.uniform(0, 20))
-    recorded = job_of_many_events(tmp_path, 4000, batches).steps.recorded
-    assert recorded < 1.3 * 2000 / 70 / 0.1
-
-
-def test_fewer_than_eight_looks_tell_nothing(tmp_path: Path) -> None:
-    """Whatever they show: seven of them end with the 31st step."""
-    manifest = job_of_many_events(tmp_path, 300, growing(30.0))
-    assert manifest.steps.recorded == 36
-
-
-def test_a_buffer_that_begins_to_fill_later_is_told_no_larger_than_it_is() -> None:
-    """Its growth is not that of the steps before, of which there are a thousand."""
-    memory, told = events_memory.EventsMemory(), []
-    for at_ms in range(1, 2000):
-        in_use_mb = 500 + max(0, at_ms - 900) * 0.05
-        process = cast("ThisProcess", SimpleNamespace(in_use_mb=lambda mb=in_use_mb: mb))
-        told.append(memory.look(process, at_ms, at_ms / 1000, 1000.0))
-    assert 50 < max(told) <= 55
-
-
-@pytest.mark.parametrize("at", [1, 5, 20])
-def test_what_the_training_frees_hides_no_events(tmp_path: Path, at: int) -> None:
-    """They are seen again as they go on growing: before there are twice as many as may be."""
-    freed = growing(1.0, lambda look: 400 * (look < at))
-    manifest = job_of_many_events(tmp_path, 4000, freed)
-    assert manifest.steps.recorded < 2 * 2000 / 70 / 0.2
-
-
-@pytest.mark.parametrize("most", [8, 20, 256])
-@pytest.mark.parametrize("period", [7, 16, 40])
-def test_what_fills_and_is_emptied_is_told_no_larger_than_it_is(
-    monkeypatch: pytest.MonkeyPatch, most: int, period: int
-) -> None:
-    """However long the window is, and of however many looks it forgets some."""
-    monkeypatch.setattr(events_memory, "MOST", most)
-    told = []
-    memory = events_memory.EventsMemory()
-    for step in range(1, 2000):
-        in_use_mb = 500 + 100 * (step % period) / period
-        process = cast("ThisProcess", SimpleNamespace(in_use_mb=lambda mb=in_use_mb: mb))
-        told.append(memory.look(process, step, step + 1.0, 1000.0))
-    assert max(told) < 150
-    assert len(memory._looks) <= most + 1
+def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
+    """Nothing is collected: a manifest says why, and the next window opens."""
+    job = job_of_many_events(tmp_path, 1.2)
+    (manifest,) = job.manifests()
+    assert (manifest.trace, manifest.complete) == (None, False)
+    assert manifest.reason == (
+        "to save its 1,000 events would take about 1 MB of memory, and 1 MB are free; nothing is "
+        "kept; ask for fewer steps, or without stacks, shapes and memory"
+    )
+    (recording,) = job.backend.recordings
+    assert "discard" in recording.calls
+    assert not {"stop", "save"} & {*recording.calls}
+    job.free_mb = 1e6
+    job.edit(active=1)
+    job.step(2)
+    assert job.manifests()[-1].complete
 
 
 def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
     """It is theirs to decide."""
-    assert job_of_many_events(tmp_path, 10, growing(100.0), max_memory_mb=None).complete
+    (manifest,) = job_of_many_events(tmp_path, 0.1, max_memory_mb=None).manifests()
+    assert manifest.complete
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize(
+    ("events", "free_mb", "reason"),
+    [
+        (1_999, 1e6, ""),
+        (2_002, 1e6, "about 2,000 events are recorded, limits.max_events is 1,000"),
+        (10, 200_001.0, ""),
+        (10, 199_999.0, "199,999 MB of memory are left of 1,000,000 that were free as the window"),
+    ],
+)
+def test_a_step_that_records_too_much_is_not_waited_for(
+    tmp_path: Path, *, bound: bool, events: int, free_mb: float, reason: str
+) -> None:
+    """At twice the limit, or as memory runs short; its own thread closes one bound to that."""
+    job = Job(tmp_path)
+    job.edit(active=20, limits={"max_events": 1_000})
+    job.step(1)
+    job.backend.recordings[0].bound_to_thread = bound
+    job.backend.loads = lambda: Load(events, 1.0)
+    job.free_mb = free_mb
+    looking = threading.Thread(target=job.session._loop.look)
+    looking.start()
+    looking.join()
+    closed = [one.reason for one in job.manifests()] or [job.session.inbox.order]
+    assert job.state == ("recording" if bound or not reason else "idle")
+    assert closed[0].startswith(reason) if reason else closed == [""]
 
 
 def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:

@@ -256,14 +256,15 @@ class Breakdown:
     def _outliers(self, median: float) -> str:
         """Return how long the steps took that are left out, the longest by their numbers."""
         ordered = sorted(self._measured.left_out, key=lambda step: -step[2])
+        ratios = [number(step[2] / median) for step in ordered]
         said = [
-            f"step {step[0]} took {ms(step[2])}, {number(step[2] / median)} times the median"
+            f"step {step[0]} took {ms(step[2])}, {ratio} times the median"
             f"{self._of_the_profiler(step)}"
-            for step in ordered[:MOST_NAMED]
+            for step, ratio in zip(ordered[:MOST_NAMED], ratios, strict=False)
         ]
         if rest := ordered[MOST_NAMED:]:
             more = counted(len(rest), "more step took", "more steps took")
-            said.append(f"{more} {number(rest[-1][2] / median)} times the median or more")
+            said.append(f"{more} {ratios[-1]} times the median or more")
         return "; ".join(said)
 
     def _of_the_profiler(self, step: Marked) -> str:

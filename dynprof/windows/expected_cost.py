@@ -1,0 +1,67 @@
+"""What it is expected to cost to save a window, told while it is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.plural import about, counted
+
+if TYPE_CHECKING:
+    from dynprof.captures.manifest import Manifest
+    from dynprof.requests.request import Request
+
+EVENT_US, EVENT_BYTES = 10.0, 25.0
+"""What an event takes to save, in microseconds and in bytes of the compressed trace, where no
+window of the kind has been saved in this process: docs/benchmarks.md."""
+TOLD_S = 1.0
+"""What takes less time to save is not worth a line."""
+_KIND = ("with_stack", "record_shapes", "profile_memory")
+
+
+class ExpectedCost:
+    """Goes by the last window of a kind that this process has saved."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[object, ...], Manifest] = {}
+
+    def learn(self, manifest: Manifest) -> None:
+        """Note what a saved window took."""
+        if manifest.trace and manifest.cost.events and manifest.cost.save_ms:
+            config = manifest.request.config
+            kind = (manifest.backend, *(bool(config.get(name)) for name in _KIND))
+            self._last[kind] = manifest
+
+    def at_opening(self, request: Request) -> str:
+        """Return what a window will cost by the steps of the last of its kind; empty for none."""
+        last = self._last_of(request)
+        if last is None or not (last.cost.events and last.steps.recorded):
+            return ""
+        return self.after_steps(request, last.cost.events, last.steps.recorded)
+
+    def after_steps(self, request: Request, events: int, steps: int) -> str:
+        """Return what a window will cost by its own first steps; empty where that is little.
+
+        Args:
+            request: What it was opened for.
+            events: How many events they have recorded.
+            steps: How many they are.
+        """
+        each, asked, most = max(1, events // steps), request.config.active, request.config.limits
+        kept = asked if not most.max_events else min(asked, max(1, most.max_events // each))
+        last, us, size, where = self._last_of(request), EVENT_US, EVENT_BYTES, " on a free core"
+        if last and last.cost.events and last.cost.save_ms:
+            us, where = last.cost.save_ms * 1e3 / last.cost.events, ""
+            size = last.trace_bytes / last.cost.events
+        save_s = each * kept * us / 1e6
+        if save_s < TOLD_S:
+            return ""
+        text = f"a step records about {about(each)} events; {counted(kept, 'step')} take about "
+        text += f"{save_s:,.1f} s to save{where}, and "
+        text += f"{each * kept * size / 1e6:,.1f} MB"
+        if kept < asked:
+            text += f"; limits.max_events ({most.max_events:,}) ends the window after them"
+        return text
+
+    def _last_of(self, request: Request) -> Manifest | None:
+        kind = (request.plan.backend, *(bool(getattr(request.config, name)) for name in _KIND))
+        return self._last.get(kind)
