@@ -30,6 +30,8 @@ _BLOCKS = (
 _OPERATOR_BYTES = {False: 226.0, True: 516.0}
 """What an operator takes while recording, without and with the shapes of its inputs."""
 _CALL_BYTES = 24.6
+_ONCE_BYTES = 250_000.0
+"""What torch, Python and dynprof allocate once in the first steps of a window: 0.1 to 0.5 MB."""
 _CALLS_A_SECOND = 1e7
 """No interpreter records more: what has grown beyond them is the training's."""
 _OPERATOR_EVENTS = {False: 1.2, True: 1.6}
@@ -76,6 +78,7 @@ class RecordedEvents:
 
     def _told_calls(self, operators: int) -> float:
         rest = self._grown_mb(operators) * _MB - operators * _OPERATOR_BYTES[self._shapes]
+        rest -= _ONCE_BYTES
         most = _CALLS_A_SECOND * (time.perf_counter() - self._began_s)
         return min(most, max(0.0, rest / _CALL_BYTES))
 

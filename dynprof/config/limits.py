@@ -31,8 +31,8 @@ class Limits(Section):
             description="Close at the first step end at which this process has grown by this "
             "many MB (10^6 bytes) of resident memory since the window opened, or before which to "
             "save what it has would take more than half of the memory that is free: of the "
-            "machine, the container or the process's own limits. Asked every 50 ms, every 250 ms "
-            "where marks alone are recorded.",
+            "machine, the container or the process's own limits. Asked every 50 ms or more "
+            "often, every 250 ms where marks alone are recorded.",
         ),
         SAME,
     ] = 4096

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
     from dynprof.windows.open_window import OpenWindow
     from dynprof.windows.this_process import ThisProcess
 
-LOOK_EVERY_S = 0.05
-"""Between two looks at memory and events at least: one takes as long as a hundred marks."""
-REST = 5.0
-"""The next look comes after this many times what one took: the allocator looks at each free piece
-to tell what is in use."""
+LOOK_EVERY_S, REST = 0.05, 5.0
+"""The time between two looks at memory and events, or this many times what the last one took, if
+that is less: one takes 0.2 ms, and milliseconds in a control group or with many free pieces."""
 SHARE = 0.5
 """The share of the free memory that a capture may take while it is saved."""
 MOST = 0.8
@@ -84,7 +82,7 @@ def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
     try:
         return _why_memory(current, process) or _why_load(current, process)
     finally:
-        current.due_s = now_s + max(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
+        current.due_s = now_s + min(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
 
 
 def _why_memory(current: OpenWindow, process: ThisProcess) -> str:
@@ -100,7 +98,8 @@ def _why_load(current: OpenWindow, process: ThisProcess) -> str:
     before, load = current.load, current.look_at_load()
     if not load:
         return ""
-    ahead = Load(2 * load.events - before.events, 2 * load.saving_mb - before.saving_mb)
+    # Memory two looks ahead: what the first step is told to have may be half of what it has.
+    ahead = Load(2 * load.events - before.events, 3 * load.saving_mb - 2 * before.saving_mb)
     return _why_too_much(current, load, ahead, process)
 
 

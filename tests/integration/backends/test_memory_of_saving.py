@@ -128,7 +128,8 @@ assert grown_mb < 50, grown_mb
 free_mb[0] = 1e6
 del calls[100:]
 record(calling, 2, with_stack=True{settings})
-free_mb[0] = 0.1
+free_mb[0] = 10.0
+calls *= 1_000
 record(calling, 1, with_stack=True{settings})
 """,
         closing=closing,
