@@ -93,6 +93,11 @@ class RecordedEvents:
         return now_mb - self._in_use_mb
 
 
+def why_not_counted() -> str:
+    """Say why events cannot be counted here; empty where they can."""
+    return "" if _blocks() is not None else "this build of torch does not number its events"
+
+
 @functools.cache
 def _blocks() -> Any:
     try:

@@ -30,6 +30,7 @@ from dynprof.backends.kineto import KINETO, OCCUPIED
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.operator_arguments import OperatorArguments, ScriptsObserver
 from dynprof.backends.quiescence import tasks
+from dynprof.backends.recorded_events import why_not_counted
 from dynprof.backends.script_window_session import ScriptSession
 from dynprof.backends.torch_features import experimental_config, has, has_on, lacks, takes_trace_id
 from dynprof.backends.torch_recording import TorchRecording
@@ -39,7 +40,7 @@ from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import audited
 from dynprof.process.thread_arrivals import ARRIVALS
-from dynprof.requests.capabilities import Capabilities, inline_close, one_thread
+from dynprof.requests.capabilities import Capabilities, inline_close, no_limits, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,7 @@ class TorchBackend:
             inline=why_inline((HOST,)),
             inline_on_device=why_inline(used(sys.modules["torch"], capable.activities)),
             one_thread="" if awaited else _why_no_threads(),
+            uncounted=why_not_counted(),
             is_testing=SELF_TEST.is_running,
         )
 
@@ -280,6 +282,8 @@ def _fallbacks(plan: Plan, inline: str) -> Iterator[str]:
         yield inline_close(inline)
     if not (plan.script or plan.config.records_memory) and (reason := _why_one_thread()):
         yield one_thread(reason)
+    if not plan.script and (reason := why_not_counted()):
+        yield no_limits(reason)
 
 
 def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:

@@ -42,7 +42,9 @@ class Capabilities:
             the self-test that decides it is still running.
         inline_on_device: The same, for windows that watch a device.
         one_thread: Why a window records only the thread that opens it; empty as for ``inline``.
-        is_testing: Whether the self-test is running, whose answer changes the three before.
+        uncounted: Why the events of a window are not counted; empty where they are.
+        is_testing: Whether the self-test is running, whose answer changes ``inline``,
+            ``inline_on_device`` and ``one_thread``.
     """
 
     backend: str
@@ -52,13 +54,16 @@ class Capabilities:
     inline: str = ""
     inline_on_device: str = ""
     one_thread: str = ""
+    uncounted: str = ""
     is_testing: bool = False
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Slower or lesser ways in which windows of all that it can watch are recorded."""
         inline = [inline_close(self.inline_on_device)] if self.inline_on_device else []
-        return (*inline, *([one_thread(self.one_thread)] if self.one_thread else ()))
+        others = [one_thread(self.one_thread)] if self.one_thread else []
+        others += [no_limits(self.uncounted)] if self.uncounted else []
+        return (*inline, *others)
 
     def __str__(self) -> str:
         return f"{self.backend} ({self.missing or ', '.join(self.activities)})"
@@ -73,3 +78,8 @@ def inline_close(why: str) -> str:
 def one_thread(why: str) -> str:
     """Return the remark on windows that record one thread though all were meant."""
     return f"only the thread that opens the window is recorded: {why}"
+
+
+def no_limits(why: str) -> str:
+    """Return the remark on windows of which no limit of events or of memory holds."""
+    return f"limits.max_events and the memory that saving takes are not watched: {why}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
-from dynprof.requests.capabilities import MARKS, inline_close, one_thread
+from dynprof.requests.capabilities import MARKS, inline_close, no_limits, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -144,6 +144,8 @@ def _fallbacks(
         found.append(inline_close(inline))
     if capable.one_thread and not config.records_memory:
         found.append(one_thread(capable.one_thread))
+    if capable.uncounted:
+        found.append(no_limits(capable.uncounted))
     return tuple(found)
 
 

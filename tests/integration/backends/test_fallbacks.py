@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.backends import detached_close, forks
+from dynprof.backends import detached_close, forks, recorded_events
 from tests.integration.commands import dynprof as command
 from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in
 
@@ -22,12 +22,13 @@ SYMBOLS = (
     *(symbol for symbol, *_ in detached_close._STATE_OF_ALL),
     forks._INSTANCE,
     forks._STOP_THREAD,
+    recorded_events._BLOCKS,
 )
 """All that dynprof looks for in libtorch; see :func:`test_no_other_file_looks_into_libtorch`."""
 WITHOUT_SYMBOLS = f"""
 from pathlib import Path
-from dynprof.backends import detached_close, detached_close_selftest, forks
-for module in (detached_close, detached_close_selftest, forks):
+from dynprof.backends import detached_close, detached_close_selftest, forks, recorded_events
+for module in (detached_close, detached_close_selftest, forks, recorded_events):
     module.library = lambda: Path({str(EMPTY)!r})
 """
 SELF_TEST = f"""
@@ -60,14 +61,20 @@ MISSING = (
 INLINE = re.compile(
     rf"windows close inline: about 20 to 45 ms of training for each 10,000 events; {MISSING}"
 )
+UNCOUNTED = "limits.max_events and the memory that saving takes are not watched: this build of"
 ONE_THREAD = f"only the thread that opens the window is recorded: {MISSING}"
 
 
 def test_no_other_file_looks_into_libtorch() -> None:
-    """What those two look for is all that a job without it has to do without."""
+    """What these look for is all that a job without it has to do without."""
     files = Path(dynprof.__file__).parent.rglob("*.py")
     found = {path.name for path in files if re.search(r"DLL\(str\(", path.read_text())}
-    assert found == {"detached_close.py", "forks.py", "library.py"}  # the last loads our own
+    assert found == {
+        "detached_close.py",
+        "forks.py",
+        "recorded_events.py",
+        "library.py",
+    }  # the last: our own
 
 
 def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost(
@@ -79,12 +86,12 @@ def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost
         job.when("the self-test's answer", lambda status: MISSING in str(status.profilers))
         code, _, said = command("arm", job.root, "--active", 3, "--wait")
         assert code == 0, said
-        assert_both(said)
+        assert_all_told(said)
         _, shown, _ = command("status", job.root)
-        assert_both(shown)
+        assert_all_told(shown)
         assert "\nrank 0: windows close inline" in shown
         windows = [job.capture()]
-        assert_both("\n".join(windows[0][0].remarks))
+        assert_all_told("\n".join(windows[0][0].remarks))
         for number, asked in enumerate(({"with_stack": True}, {"profile_memory": True}), 2):
             job.edit(**{"with_stack": False, **asked})
             windows.append(job.capture(number))
@@ -94,11 +101,12 @@ def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost
             assert len(operators(trace, "aten::addmm")) == 6
             assert manifest.closing.startswith("inline: ")
         accepted = job.log().partition("request 1: accepted")[2].partition("request 1: ")[0]
-        assert_both(accepted)
+        assert_all_told(accepted)
 
 
-def assert_both(text: str) -> None:
-    """Fail unless a text says how windows close, and that they record one thread."""
+def assert_all_told(text: str) -> None:
+    """Fail unless a text says how windows close, of which thread, and that nothing limits them."""
     text = " ".join(text.split())
     assert INLINE.search(text), text
     assert ONE_THREAD in text
+    assert UNCOUNTED in text
