@@ -36,27 +36,26 @@ class ExpectedCost:
         last = self._last_of(request)
         if last is None or not (last.cost.events and last.steps.recorded):
             return ""
-        return self.after_steps(request, last.cost.events, last.steps.recorded)
+        return self.by_steps(request, last.cost.events // last.steps.recorded)
 
-    def after_steps(self, request: Request, events: int, steps: int) -> str:
-        """Return what a window will cost by its own first steps; empty where that is little.
+    def by_steps(self, request: Request, events: int) -> str:
+        """Return what a window will cost; empty where that is little.
 
         Args:
             request: What it was opened for.
-            events: How many events they have recorded.
-            steps: How many they are.
+            events: How many events a step has.
         """
-        each, asked, most = max(1, events // steps), request.config.active, request.config.limits
+        each, asked, most = max(1, events), request.config.active, request.config.limits
         kept = asked if not most.max_events else min(asked, max(1, most.max_events // each))
-        last, us, size, where = self._last_of(request), EVENT_US, EVENT_BYTES, " on a free core"
+        last, us, size, pace = self._last_of(request), EVENT_US, EVENT_BYTES, "on a free core"
         if last and last.cost.events and last.cost.save_ms:
-            us, where = last.cost.save_ms * 1e3 / last.cost.events, ""
+            us, pace = last.cost.save_ms * 1e3 / last.cost.events, "as fast as the last window"
             size = last.trace_bytes / last.cost.events
         save_s = each * kept * us / 1e6
         if save_s < TOLD_S:
             return ""
         text = f"a step records about {about(each)} events; {counted(kept, 'step')} take about "
-        text += f"{save_s:,.1f} s to save{where}, and "
+        text += f"{save_s:,.1f} s to save {pace}, and "
         text += f"{each * kept * size / 1e6:,.1f} MB"
         if kept < asked:
             text += f"; limits.max_events ({most.max_events:,}) ends the window after them"

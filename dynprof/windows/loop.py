@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dynprof.windows.handover import OnSaved
     from dynprof.windows.this_process import ThisProcess
 
+TOLD_AFTER = 3
+"""Steps after which it is told what a window will cost: the first alone may mislead."""
 _RIVAL = "the script started a profiler of its own"
 
 
@@ -297,12 +299,12 @@ class Loop:
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
         self._journal.tell(current.request.number, "open", text, expected=expected)
 
-    def _expect_cost(self, current: OpenWindow) -> bool:
+    def _expect_cost(self, current: OpenWindow, *, after: int = TOLD_AFTER) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
-        events, steps = current.load.events, current.window.recorded
-        if current.expected is not None or not (events and steps):
+        if current.expected is not None or not current.looks or current.looks[-1][0] < after:
             return False
-        current.expected = self._costs.expected.after_steps(current.request, events, steps)
+        each = current.events_of_a_step
+        current.expected = self._costs.expected.by_steps(current.request, each)
         return bool(current.expected)
 
     def _close(self, current: OpenWindow, reason: str, *, inside_step: bool = False) -> None:
@@ -311,7 +313,7 @@ class Loop:
         if late := why_too_late(current, self._process):
             self._give_up(LostWindowError(late))
             return
-        self._expect_cost(current)
+        self._expect_cost(current, after=1)
         began_s = self._clock.now_s()
         recording = current.window.close()
         close_ms = (self._clock.now_s() - began_s) * 1e3

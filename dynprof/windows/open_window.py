@@ -46,6 +46,7 @@ class OpenWindow:
         export: What the exporter has of it, once it is handed over.
         load: What it held at the last look.
         free_mb: How many MB (10^6 bytes) the process might still get before opening.
+        looks: The first and the last look at what whole steps hold: how many, and their events.
         expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
@@ -69,6 +70,7 @@ class OpenWindow:
     export: Export | None = None
     load: Load = field(default_factory=Load)
     free_mb: float = 0.0
+    looks: tuple[tuple[int, int], ...] = ()
     expected: str | None = None
 
     def __post_init__(self) -> None:
@@ -78,7 +80,19 @@ class OpenWindow:
         """Note what its recording holds, and return it; None where nothing has to be bounded."""
         load = self.window.load(inside_step=inside_step)
         self.load = load or self.load
+        if load and self.window.recorded and not inside_step:
+            self.looks = (*self.looks[:1], (self.window.recorded, load.events))
         return load
+
+    @property
+    def events_of_a_step(self) -> int:
+        """How many events a step has, by the steps after the first where there are some.
+
+        As recording begins, the training and torch allocate what is counted as calls.
+        """
+        steps, events = self.looks[-1]
+        before, of_those = self.looks[0] if steps > self.looks[0][0] else (0, 0)
+        return (events - of_those) // (steps - before)
 
     @property
     def activities(self) -> tuple[str, ...]:

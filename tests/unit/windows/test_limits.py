@@ -43,12 +43,21 @@ def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REST", 0.0)
 
 
-def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) -> Job:
-    """Return a job that was asked for 20 steps, of which each has 1,000 events of 1 kB."""
+def job_of_many_events(
+    path: Path, free_mb: float = 1e6, first: int = 0, **asked: float | None
+) -> Job:
+    """Return a job that was asked for 20 steps, of which each has 1,000 events of 1 kB.
+
+    Args:
+        path: Where its directory is.
+        free_mb: Its free memory.
+        first: Events that the first step has in addition.
+        asked: The limits.
+    """
     job = Job(path, free_mb=free_mb)
     opens_at = job.session.inbox.step + 1
     job.backend.loads = lambda: Load(
-        1_000 * (job.session.inbox.step - opens_at), job.session.inbox.step - opens_at
+        1_000 * (job.session.inbox.step - opens_at) + first, job.session.inbox.step - opens_at
     )
     job.edit(active=20, limits=asked)
     job.step(40)
@@ -80,7 +89,7 @@ def test_fewer_events_or_no_limit_close_nothing(tmp_path: Path, most: int) -> No
     assert (manifest.steps.recorded, manifest.reason) == (20, "")
 
 
-def test_the_first_step_tells_what_the_window_will_cost(
+def test_the_first_steps_tell_what_the_window_will_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the log, and where ``arm --wait`` sees it; the next window of the kind knows it before."""
@@ -96,6 +105,16 @@ def test_the_first_step_tells_what_the_window_will_cost(
     job.edit(active=3)
     job.step(1)
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
+
+
+def test_what_only_the_first_step_records_is_not_expected_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What training and torch allocate as recording begins counts as calls there."""
+    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    job = job_of_many_events(tmp_path, first=30_000, max_events=1_000_000)
+    (answer,) = job.session.status().edits
+    assert answer.expected.startswith("a step records about 1,000 events; 20 steps take about 10.0")
 
 
 def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Path) -> None:
