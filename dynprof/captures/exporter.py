@@ -286,6 +286,9 @@ def _save_trace(export: Export, recording: Recording, workplace: PrivateFolder) 
             compress=export.compress,
         )
     saved = replace(saved, lost=(*saved.lost, *done.remarks()))
+    if (cost := export.manifest.cost).events is not None and done.events:
+        counted = cost.model_copy(update={"events": done.events})
+        export.manifest = export.manifest.model_copy(update={"cost": counted})
     if faults := tuple(done.faults()):
         export.manifest = export.manifest.saved_less(faults, lost_steps=0, first_whole=0)
     raw_bytes = raw.stat().st_size

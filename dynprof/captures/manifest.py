@@ -86,7 +86,8 @@ class Cost(Record):
             steps at their usual pace, which is the one before, or after where none is known.
             Filled in later; None also where the steps scatter more than that, so that less than
             nothing would come out.
-        events: About how many events were recorded, estimated before they were saved.
+        events: How many events the trace has; of a window that was not saved about how many it had;
+            None where they were not limited.
     """
 
     open_ms: float

@@ -24,6 +24,8 @@ ISAL_LEVEL, GZIP_LEVEL = 2, 1
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[\s*(?=\S)')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
+_PHASE = b'"ph":'
+"""Once in each event; in a text its quotes are escaped."""
 _LONGEST = 64 * CHUNK
 """Bytes before the first event, or without the end of one, that are held in memory."""
 _BETWEEN = (b"},\n  {", b"},{", b"}, {")
@@ -36,11 +38,13 @@ class Packed:
     """What was noticed of a trace while it was packed.
 
     Attributes:
+        events: How many events the trace has.
         repaired: How many names the profiler had not escaped; they are what the script gave now.
         nameless: How many events torch calls ``unknown``.
         broken_at: The first byte of the packed trace, uncompressed, that is no JSON all the same.
     """
 
+    events: int = 0
     repaired: int = 0
     nameless: int = 0
     broken_at: int | None = None
@@ -108,7 +112,7 @@ def pack(
         for piece in _pieces(raw, rest):
             on_chunk()
             check.written += sink.write(check.checked(*piece))
-    return Packed(check.repaired, check.nameless, check.broken_at)
+    return Packed(check.events, check.repaired, check.nameless, check.broken_at)
 
 
 class _Check:
@@ -119,7 +123,7 @@ class _Check:
     """
 
     def __init__(self) -> None:
-        self.repaired = self.nameless = self.written = 0
+        self.events = self.repaired = self.nameless = self.written = 0
         self.broken_at: int | None = None
 
     def checked(self, text: bytes, begin: int, end: int) -> bytes | memoryview:
@@ -141,6 +145,7 @@ class _Check:
             elif (broken := fault(text)) is not None and self.broken_at is None:
                 self.broken_at = self.written + broken - begin
         self.nameless += unknown_names(text)
+        self.events += text.count(_PHASE)
         return piece
 
 

@@ -33,10 +33,15 @@ class ExpectedCost:
 
     def at_opening(self, request: Request) -> str:
         """Return what a window will cost by the steps of the last of its kind; empty for none."""
+        events = self.events_of_a_step(request)
+        return self.by_steps(request, events) if events else ""
+
+    def events_of_a_step(self, request: Request) -> int:
+        """Return how many events a step of the last window of the kind had; 0 for unknown."""
         last = self._last_of(request)
         if last is None or not (last.cost.events and last.steps.recorded):
-            return ""
-        return self.by_steps(request, last.cost.events // last.steps.recorded)
+            return 0
+        return last.cost.events // last.steps.recorded
 
     def by_steps(self, request: Request, events: int) -> str:
         """Return what a window will cost; empty where that is little.

@@ -288,6 +288,7 @@ class Loop:
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
+        current.usual_events = self._costs.expected.events_of_a_step(request)
         current.expected = self._costs.expected.at_opening(request) or None
         self._tell_cost(current, f"{text}recording {current.window.asked}", news)
         if fallbacks != foretold:
@@ -301,9 +302,9 @@ class Loop:
 
     def _expect_cost(self, current: OpenWindow, *, after: int = TOLD_AFTER) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
-        if current.expected is not None or not current.looks or current.looks[-1][0] < after:
+        if current.expected is not None or current.load_steps < after:
             return False
-        each = current.events_of_a_step
+        each = current.load.events // current.load_steps
         current.expected = self._costs.expected.by_steps(current.request, each)
         return bool(current.expected)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
 _ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
 _BINDING = ("profile_memory", "memory_snapshot")
+
+UNUSUAL = 3
+"""A step is not believed to have more than this many times the events of the last window's steps:
+the number of calls is an estimate, the last trace's events were counted."""
 
 
 @dataclass
@@ -46,7 +50,8 @@ class OpenWindow:
         export: What the exporter has of it, once it is handed over.
         load: What it held at the last look.
         free_mb: How many MB (10^6 bytes) the process might still get before opening.
-        looks: The first and the last look at what whole steps hold: how many, and their events.
+        load_steps: Of how many whole steps that was.
+        usual_events: How many events a step of the last window of the kind had; 0 for unknown.
         expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
@@ -70,7 +75,8 @@ class OpenWindow:
     export: Export | None = None
     load: Load = field(default_factory=Load)
     free_mb: float = 0.0
-    looks: tuple[tuple[int, int], ...] = ()
+    load_steps: int = 0
+    usual_events: int = 0
     expected: str | None = None
 
     def __post_init__(self) -> None:
@@ -79,20 +85,13 @@ class OpenWindow:
     def look_at_load(self, *, inside_step: bool = False) -> Load | None:
         """Note what its recording holds, and return it; None where nothing has to be bounded."""
         load = self.window.load(inside_step=inside_step)
+        if load and self.usual_events:
+            most = UNUSUAL * self.usual_events * (self.window.recorded + 1)
+            load = replace(load, events=min(load.events, most))
         self.load = load or self.load
-        if load and self.window.recorded and not inside_step:
-            self.looks = (*self.looks[:1], (self.window.recorded, load.events))
+        if load and not inside_step:
+            self.load_steps = self.window.recorded
         return load
-
-    @property
-    def events_of_a_step(self) -> int:
-        """How many events a step has, by the steps after the first where there are some.
-
-        As recording begins, the training and torch allocate what is counted as calls.
-        """
-        steps, events = self.looks[-1]
-        before, of_those = self.looks[0] if steps > self.looks[0][0] else (0, 0)
-        return (events - of_those) // (steps - before)
 
     @property
     def activities(self) -> tuple[str, ...]:

@@ -79,7 +79,8 @@ def assert_kept(labels: list[str], event: str, chunk: int) -> None:
     assert [one["name"] for one in events] == labels
     assert [one["ts"] for one in events] == list(range(len(labels)))
     assert all(one["args"]["External id"] == 1 for one in events)
-    assert noticed == Packed(unescaped(labels), labels.count("unknown"))
+    counted = len(trace["traceEvents"])
+    assert noticed == Packed(counted, unescaped(labels), labels.count("unknown"))
 
 
 @on_each
@@ -110,5 +111,5 @@ def test_what_cannot_be_repaired_is_named() -> None:
 def test_names_that_torch_replaced_are_counted() -> None:
     """It writes ``unknown`` for all in which a byte is no printable ASCII."""
     noticed, _ = packed(written(["unknown", "known", "unknown"]))
-    assert noticed == Packed(nameless=2)
+    assert noticed == Packed(events=4, nameless=2)
     assert next(noticed.remarks()).startswith('2 names in the trace read "unknown"; ')
