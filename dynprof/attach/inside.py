@@ -18,6 +18,7 @@ from dynprof.process.thread_place import place_of
 
 BY = "dynprof attach"
 _STOPPED_WAIT_S = 2.0
+_IMPORT_WAIT_S = 20.0
 
 
 def act(asked: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +39,8 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
         return {"failed": "DYNPROF_DISABLE is set in its environment"}
     if reason := why_no_threads() or _why_no_rank():
         return {"failed": reason}
+    if reason := _why_importing():
+        return {"failed": reason}
     dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
     place = place_of(threading.main_thread().ident or 0)
     stood_ms = _stood_ms(Path(asked["folder"]))
@@ -45,6 +48,24 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
         text = f"attached from outside by process {asked['by']}: its main thread stood still"
         _note(f"{text} for {stood_ms:.2f} ms")
     return {"begun": dynamic_profile.watched()[0], "place": place}
+
+
+def _why_importing() -> str:
+    """Wait while torch is being imported; say so where that takes long.
+
+    Where two threads import parts of it at once, Python gives the script modules that are half made.
+    """
+    deadline_s = time.monotonic() + _IMPORT_WAIT_S
+    while _torch_is_being_imported():
+        if time.monotonic() > deadline_s:
+            return f"it has been importing torch for {_IMPORT_WAIT_S:g} s; try again after that"
+        time.sleep(0.05)
+    return ""
+
+
+def _torch_is_being_imported() -> bool:
+    loaded = [module for name, module in [*sys.modules.items()] if name.split(".")[0] == "torch"]
+    return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in loaded)
 
 
 def _why_no_rank() -> str:

@@ -119,6 +119,17 @@ def tried() -> DetachedClose:
     return find()
 
 
+def not_refuted() -> DetachedClose:
+    """Return the functions also while the self-test runs: for what crashes without them, as forks.
+
+    Raises:
+        BackendError: The self-test has failed, or they cannot be had.
+    """
+    if reason := SELF_TEST.answer:
+        raise BackendError(reason)
+    return find()
+
+
 def records_everywhere() -> bool | None:
     """Return whether a profiler of all threads is on; None where that cannot be asked."""
     with contextlib.suppress(BackendError):

@@ -255,7 +255,8 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
-    if status.stands_in or health(status) == "stuck":
+    found = health(status)
+    if found == "stuck" or (status.stands_in and found in LIVE):
         notes.append((_where_stuck(status), "yellow"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
