@@ -53,7 +53,7 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
 def _why_importing() -> str:
     """Wait while torch is being imported; say so where that takes long.
 
-    Where two threads import parts of it at once, Python gives the script modules that are half made.
+    Where two threads import parts of it at once, Python may give the script half-made modules.
     """
     deadline_s = time.monotonic() + _IMPORT_WAIT_S
     while _torch_is_being_imported():

@@ -35,6 +35,7 @@ from dynprof.files.regular import open_regular
 from dynprof.process.child_environment import environment
 from dynprof.process.file_size_limit import limit_file_size
 from dynprof.process.fresh_interpreter import command
+from dynprof.process.memory import free_mb
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ UNFINISHED = "has not ended"
 PATIENCE_S = 180.0
 RETRY_S = 600.0
 """After so long a request has the test made again that came to no end."""
+NEEDS_MB = 200
+"""MB (10^6 bytes) of memory that must be free for it: to load torch takes 155 of a container."""
 MAX_BYTES = 1 << 16
 
 
@@ -128,6 +131,9 @@ def ask_fresh_interpreter() -> Verdict:
     Raises:
         OSError: No process can be started.
     """
+    if (free := free_mb()) < NEEDS_MB:
+        text = f"{free:,.0f} MB of memory are free, and its self-test needs {NEEDS_MB}"
+        return Verdict(f"the detached close was not tried: {text}")
     try:
         done = subprocess.run(
             command(

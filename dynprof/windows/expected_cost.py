@@ -33,8 +33,9 @@ class ExpectedCost:
 
     def at_opening(self, request: Request) -> str:
         """Return what a window will cost by the steps of the last of its kind; empty for none."""
-        events = self.events_of_a_step(request)
-        return self.by_steps(request, events) if events else ""
+        events, last = self.events_of_a_step(request), self._last_of(request)
+        step_ms = last.cost.step_during_ms if last else None
+        return self.by_steps(request, events, (step_ms or 0.0) / 1e3) if events else ""
 
     def events_of_a_step(self, request: Request) -> int:
         """Return how many events a step of the last window of the kind had; 0 for unknown."""
@@ -43,15 +44,22 @@ class ExpectedCost:
             return 0
         return last.cost.events // last.steps.recorded
 
-    def by_steps(self, request: Request, events: int) -> str:
+    def by_steps(self, request: Request, events: int, step_s: float) -> str:
         """Return what a window will cost; empty where that is little.
 
         Args:
             request: What it was opened for.
             events: How many events a step has.
+            step_s: How long a step takes, in seconds.
         """
         each, asked, most = max(1, events), request.config.active, request.config.limits
-        kept = asked if not most.max_events else min(asked, max(1, most.max_events // each))
+        steps = {"": asked}
+        if most.max_events:
+            steps[f"limits.max_events ({most.max_events:,})"] = most.max_events // each
+        if most.max_seconds is not None and step_s:
+            steps[f"limits.max_seconds ({most.max_seconds:g})"] = int(most.max_seconds / step_s) + 1
+        limit = min(steps, key=lambda name: steps[name])
+        kept = max(1, steps[limit])
         last, us, size, pace = self._last_of(request), EVENT_US, EVENT_BYTES, "on a free core"
         if last and last.cost.events and last.cost.save_ms:
             us, pace = last.cost.save_ms * 1e3 / last.cost.events, "as fast as the last window"
@@ -62,9 +70,7 @@ class ExpectedCost:
         text = f"a step records about {about(each)} events; {counted(kept, 'step')} take about "
         text += f"{save_s:,.1f} s to save {pace}, and "
         text += f"{each * kept * size / 1e6:,.1f} MB"
-        if kept < asked:
-            text += f"; limits.max_events ({most.max_events:,}) ends the window after them"
-        return text
+        return f"{text}; {limit} ends the window after them" if limit else text
 
     def _last_of(self, request: Request) -> Manifest | None:
         kind = (request.plan.backend, *(bool(getattr(request.config, name)) for name in _KIND))

@@ -139,7 +139,8 @@ def why_too_late(current: OpenWindow, process: ThisProcess) -> str:
     if load.saving_mb <= MOST * free_mb:
         return ""
     text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
-    return f"{text} of memory, and {free_mb:,.0f} MB are free; nothing is kept{_FEWER}"
+    free = f"{free_mb:,.0f} MB are free, of which a capture may take {MOST:.0%}"
+    return f"{text} of memory, and {free}; nothing is kept{_FEWER}"
 
 
 def _why_too_much(current: OpenWindow, load: Load, ahead: Load, process: ThisProcess) -> str:
@@ -161,4 +162,5 @@ def _why_too_much(current: OpenWindow, load: Load, ahead: Load, process: ThisPro
     if ahead.saving_mb <= SHARE * free_mb:
         return ""
     text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"
-    return f"{text} of memory, and {free_mb:,.0f} MB are free{_LIFTED}"
+    free = f"{free_mb:,.0f} MB are free, of which a window may take half with its next steps"
+    return f"{text} of memory, and {free}{_LIFTED}"

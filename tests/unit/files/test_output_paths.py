@@ -30,6 +30,7 @@ ALLOWED = {
     "demo/idle_cost.py": "a private temporary folder",
     "journal/journal.py": "cuts the log that is open",
     "process/acting_user.py": "its own standard streams",
+    "process/fresh_interpreter.py": "a setting of its own in /proc",
     "process/side_process.py": "a file in memory",
     "process/standard_descriptors.py": "/dev/null",
     "process/shared_looks.py": "a folder of /dev/shm that it makes and checks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,20 @@ def test_the_first_steps_tell_what_the_window_will_cost(
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
 
 
+def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes 10 ms."""
+    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    job = job_of_many_events(tmp_path, max_seconds=0.1)
+    (answer,) = job.session.status().edits
+    assert re.match(
+        r"a step records about 1,000 events; (9|10|11) steps take .*; "
+        r"limits\.max_seconds \(0\.1\) ends the window after them",
+        answer.expected,
+    )
+
+
 def test_a_window_is_not_cut_for_events_that_the_last_of_its_kind_had_not(tmp_path: Path) -> None:
     """The number of calls is told by memory, which a training may take as well."""
     job = job_of_many_events(tmp_path, max_events=100_000)
@@ -113,8 +128,8 @@ def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Pa
     (manifest,) = job_of_many_events(tmp_path, 10.0).manifests()
     assert (manifest.steps.recorded, bool(manifest.trace)) == (4, True)
     assert manifest.reason == (
-        "to save the 4,000 events so far takes about 4 MB of memory, and 10 MB are free; "
-        "limits.max_memory_mb null lifts this limit"
+        "to save the 4,000 events so far takes about 4 MB of memory, and 10 MB are free, of which "
+        "a window may take half with its next steps; limits.max_memory_mb null lifts this limit"
     )
 
 
@@ -124,8 +139,8 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     (manifest,) = job.manifests()
     assert (manifest.trace, manifest.complete) == (None, False)
     assert manifest.reason == (
-        "to save its 1,000 events would take about 1 MB of memory, and 1 MB are free; nothing is "
-        "kept; ask for fewer steps, or without stacks, shapes and memory"
+        "to save its 1,000 events would take about 1 MB of memory, and 1 MB are free, of which "
+        "a capture may take 80%; nothing is kept; ask for fewer steps, or without stacks, shapes and memory"
     )
     (recording,) = job.backend.recordings
     assert "discard" in recording.calls
