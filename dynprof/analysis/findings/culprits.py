@@ -266,10 +266,12 @@ def lines_named(found: list[Culprit], time: float) -> str:
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
 
 
-def functions_named(found: list[Culprit]) -> str:
+def functions_named(found: list[Culprit], time: float) -> str:
     """Return the worst likewise by functions: ``, 41 ms in sleep, called by main (train.py)``."""
     known = [one for one in _worst(found) if one.place]
-    said = (f"{one.what}, called by {one.place}" if one.what else one.place for one in known)
+    said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
+    if len(known) == 1 and ms(known[0].time) == ms(time):
+        return f", all in {said[0]}"
     times = "; ".join(f"{ms(one.time)} in {who}" for one, who in zip(known, said, strict=True))
     return f", {times}" if times else ""
 

@@ -220,7 +220,7 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] - steps.idle_in(causes)
     who = between(measured, steps, united(steps.busy, causes))
-    lines = functions_named(who)
+    lines = functions_named(who, time)
     return Finding(
         "Python between the operators",
         steps.share(time),

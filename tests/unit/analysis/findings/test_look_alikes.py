@@ -296,7 +296,7 @@ def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
         ("aten::mm", "cpu_op", 80, 15),
     ]
     assert found(measured(tmp_path, spans))[BETWEEN].detail == (
-        "No operator and no collective runs for 75 ms of a step, 75 ms in train.py (<module>)."
+        "No operator and no collective runs for 75 ms of a step, all in train.py (<module>)."
     )
 
 
