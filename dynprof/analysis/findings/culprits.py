@@ -131,8 +131,15 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
     return _opened(measured, steps, place, length - recording)
 
 
-def own_openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
-    """Return the same of operators and calls of Python, by their own time alone."""
+def own_openers(
+    measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen
+) -> list[Culprit]:
+    """Return the same of operators and calls of Python of one name, by their own time alone.
+
+    Empty of a function of the user's, whose name is the place.
+    """
+    if is_users(name):
+        return []
     found = measured.operators
     mine = (chosen & measured.in_steps)[found.span]
     return _opened(measured, steps, found.span[mine], found.own[mine])
@@ -237,27 +244,34 @@ def times_named(found: list[Culprit], outside: str) -> str:
     return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
 
-def lines_named(found: list[Culprit]) -> str:
+def main_place(found: list[Culprit]) -> str:
+    """Return what is named first, with its place; empty where nothing is."""
+    worst = _worst(found)
+    known = [one for one in worst if one.place] or worst
+    return known[0].called if known else ""
+
+
+def lines_named(found: list[Culprit], time: float) -> str:
     """Return the worst for the end of a sentence: ``, 41 ms at train.py:22 (main)``.
 
     Empty where the trace does not tell the place.
+
+    Args:
+        found: Who is to be named.
+        time: What the sentence has said already, in ns; it is not repeated.
     """
     known = [one for one in _worst(found) if one.place]
+    if len(known) == 1 and ms(known[0].time) == ms(time):
+        return f", all at {known[0].place}"
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
 
 
-def own_lines_named(measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen) -> str:
-    """Return likewise where spans of one name take their own time.
-
-    Empty of a function of the user's, whose name is the place.
-    """
-    return "" if is_users(name) else lines_named(own_openers(measured, steps, chosen))
-
-
-def functions_named(found: list[Culprit]) -> str:
+def functions_named(found: list[Culprit], time: float) -> str:
     """Return the worst likewise by functions: ``, 41 ms in sleep, called by main (train.py)``."""
     known = [one for one in _worst(found) if one.place]
-    said = (f"{one.what}, called by {one.place}" if one.what else one.place for one in known)
+    said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
+    if len(known) == 1 and ms(known[0].time) == ms(time):
+        return f", all in {said[0]}"
     times = "; ".join(f"{ms(one.time)} in {who}" for one, who in zip(known, said, strict=True))
     return f", {times}" if times else ""
 

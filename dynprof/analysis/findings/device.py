@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.findings.culprits import starters, starters_named
+from dynprof.analysis.findings.culprits import main_place, starters, starters_named
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import ALL_COMMUNICATION, ALL_COPIES
@@ -26,16 +26,18 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for collectives that run while nothing computes."""
     trace = measured.trace
     chosen = trace.category(KERNELS) & trace.named(is_collective)
-    who = "" if steps.on_host else starters_named(starters(measured, steps, chosen))
+    who = [] if steps.on_host else starters(measured, steps, chosen)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
     alone = "all of it" if time > 0.995 * whole else ms(time)
     return Finding(
         "Communication is exposed",
         steps.share(time),
-        f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes.{who}",
+        f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes."
+        f"{starters_named(who)}",
         f"{RANKS_FIRST}gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or "
         "sharding that overlaps with the backward pass.",
         on_path=ALL_COMMUNICATION,
+        place=main_place(who),
     )
 
 
@@ -50,15 +52,17 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
     whole = steps.time_in(trace.when(chosen))
     count = counted(how_many(measured, steps, chosen), "copy runs", "copies run")
+    who = starters(measured, steps, chosen)
     return Finding(
         "Copies are exposed",
         steps.share(time),
         f"{count} in {steps.a_step} for {ms(whole)}, {ms(time)} while the device does nothing "
         "else."
-        f"{starters_named(starters(measured, steps, chosen))}",
+        f"{starters_named(who)}",
         "Copy the next batch in a stream of its own while this one is computed; within the device "
         "look for .contiguous(), .clone() and .to() of what is there already.",
         on_path=ALL_COPIES,
+        place=main_place(who),
     )
 
 

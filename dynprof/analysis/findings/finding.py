@@ -49,6 +49,8 @@ class Finding:
         most: What a step would save at most, in ns; negative where that is its share.
         saves: What a step would save at most, in a sentence; empty where it is not of a step.
         by_line: Whether stacks would have it name a line of the user's code.
+        place: The function, line or operator that it names first; empty where it names none,
+            or where the cause is the same in any place.
     """
 
     title: str
@@ -62,6 +64,7 @@ class Finding:
     most: float = -1
     saves: str = ""
     by_line: bool = True
+    place: str = ""
 
     @property
     def badness(self) -> float:
@@ -73,7 +76,7 @@ class Finding:
 
 
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
-    """Return how many spans begin in a step, in the mean."""
+    """Return how many spans begin in a step on average."""
     start, count = measured.trace.spans["start"][chosen], 0
     for _, begin, length in measured.marked:
         count += int(((start >= begin) & (start < begin + length)).sum())

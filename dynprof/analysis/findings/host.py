@@ -15,8 +15,9 @@ from dynprof.analysis.findings.culprits import (
     between,
     functions_named,
     lines_named,
+    main_place,
     openers,
-    own_lines_named,
+    own_openers,
     places,
     starters,
     starters_named,
@@ -63,6 +64,7 @@ from dynprof.plural import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dynprof.analysis.findings.culprits import Culprit
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -87,12 +89,14 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
     return mean(steps, pieces) if pieces else 0.0
 
 
-def _lines(measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]) -> str:
+def _places(
+    measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]
+) -> list[Culprit]:
     """Return where in the user's code a thing the host does costs time; may be empty."""
     if measured.idle is None:
-        return lines_named(openers(measured, steps, chosen))
+        return openers(measured, steps, chosen)
     pieces = of_cause(measured, cause)
-    return lines_named(places(measured, steps, pieces)) if pieces else ""
+    return places(measured, steps, pieces) if pieces else []
 
 
 def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
@@ -126,6 +130,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"The data loader keeps {steps.a_step} waiting for {ms(time)}{said}.",
         advice,
         by_line=not by_workers,
+        place=place_of(slowest) if slowest and not by_workers else "",
     )
 
 
@@ -181,7 +186,7 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     time = cost(measured, steps, COLLECTING, steps.causes[COLLECTING])
     collections = measured.trace.category(COLLECTIONS)
     count = how_many(measured, steps, collections)
-    lines = _lines(measured, steps, COLLECTING, collections)
+    lines = lines_named(_places(measured, steps, COLLECTING, collections), time)
     return Finding(
         "Garbage collection",
         steps.share(time),
@@ -196,14 +201,15 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for compilations by torch.compile inside the recorded steps."""
     time = cost(measured, steps, COMPILING, steps.causes[COMPILING])
     compiles = measured.trace.named(lambda name: COMPILERS in name)
-    lines = _lines(measured, steps, COMPILING, compiles)
+    who = _places(measured, steps, COMPILING, compiles)
     return Finding(
         "Recompilation",
         steps.share(time),
         f"torch.compile compiles inside the recorded steps, for {ms(time)} of "
-        f"{steps.a_step}{lines}.",
+        f"{steps.a_step}{lines_named(who, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled in.",
+        place=main_place(who),
     )
 
 
@@ -213,12 +219,14 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         return None
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] - steps.idle_in(causes)
-    lines = functions_named(between(measured, steps, united(steps.busy, causes)))
+    who = between(measured, steps, united(steps.busy, causes))
+    lines = functions_named(who, time)
     return Finding(
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
         _about_functions(measured.trace, named=bool(lines)),
+        place=main_place(who),
     )
 
 
@@ -267,7 +275,8 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     most = -1.0
     if steps.on_host:  # with all that is called there
         most = steps.time_in(measured.trace.when(chosen))
-        who = f"{own_lines_named(measured, steps, kind.name, chosen)}."
+        lines = own_openers(measured, steps, kind.name, chosen)
+        who = f"{lines_named(lines, kind.total / count)}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     if steps.on_host and of_python:
@@ -305,7 +314,7 @@ def _next_ones(
         each = kind.total / max(1, steps.count)
         if steps.share(each) >= LARGE:
             chosen = mine & measured.trace.named(kind.name.__eq__)
-            lines = own_lines_named(measured, steps, kind.name, chosen)
+            lines = lines_named(own_openers(measured, steps, kind.name, chosen), each)
             said.append(f"{kind.name}, {ms(each)}{lines}")
     return f" Next comes {'; then '.join(said)}." if said else ""
 
@@ -337,22 +346,25 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host and steps.share(time) < LARGE:
         return None
     idle = "" if steps.on_host else "leaves the device idle for "
-    lines = _lines(measured, steps, OPTIMIZER, phase_spans(measured.trace, OPTIMIZER))
+    who = _places(measured, steps, OPTIMIZER, phase_spans(measured.trace, OPTIMIZER))
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines}.",
+        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(who, time)}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
+        place=main_place(who),
     )
 
 
 def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Look for checkpoints that are written inside the step."""
     time = cost(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT])
-    lines = _lines(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
+    who = _places(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
+    average = " on average" if steps.count > 1 else ""
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),
-        f"Saving takes {ms(time)} of {steps.a_step} in the mean{lines}.",
+        f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(who, time)}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
+        place=main_place(who),
     )

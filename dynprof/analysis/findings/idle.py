@@ -9,6 +9,7 @@ import numpy as np
 from dynprof.analysis.findings.culprits import (
     callers,
     calls_named,
+    main_place,
     phases,
     places,
     times_named,
@@ -66,6 +67,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         f"Keep values on the device and read them every so many steps; {_usual(who)}copy with "
         "non_blocking=True.",
+        place=main_place(who),
     )
 
 
@@ -90,11 +92,11 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     if not alone + waiting:
         return None
     copies = counted(how_many(measured, steps, chosen), "copy", "copies")
-    idle = ""
+    idle, who = "", callers(measured, steps, pieces) if pieces else []
     if pieces:
         idle = (
             f" The device is idle for {ms(waiting)} more, for the call holds the host up: "
-            f"{calls_named(callers(measured, steps, pieces))}."
+            f"{calls_named(who)}."
         )
     return Finding(
         "Copies from memory that is not pinned",
@@ -102,6 +104,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+        place=main_place(who),
     )
 
 
@@ -109,21 +112,22 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for device memory that is taken and given back in the loop."""
     if not (pieces := of_cause(measured, ALLOCATING)):
         return None
-    time = mean(steps, pieces)
+    time, who = mean(steps, pieces), places(measured, steps, pieces)
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
         f"Calls to allocate or free device or pinned memory leave the device idle for {ms(time)} "
-        f"of {steps.a_step}{_lines(measured, steps, pieces)}.",
+        f"of {steps.a_step}{_lines(measured, who)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        place=main_place(who),
     )
 
 
-def _lines(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
+def _lines(measured: MeasuredTrace, who: list[Culprit]) -> str:
     stacks = measured.trace.category(FRAMES).any()
     outside = "outside of your own code" if stacks else "outside of operators"
-    said = times_named(places(measured, steps, pieces), outside)
+    said = times_named(who, outside)
     return f": {said}" if said else ""
 
 
@@ -131,7 +135,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for launches, one straight after the other, that come after the device has run dry."""
     if not (pieces := of_cause(measured, LAUNCHING)):
         return None
-    found, time = measured.gaps, mean(steps, pieces)
+    found, time, who = measured.gaps, mean(steps, pieces), places(measured, steps, pieces)
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
@@ -146,11 +150,12 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "The host cannot launch fast enough",
         steps.share(time),
         f"{launches} idle for {ms(time)} of "
-        f"{steps.a_step}{_lines(measured, steps, pieces)}. From launch to launch the host takes "
+        f"{steps.a_step}{_lines(measured, who)}. From launch to launch the host takes "
         f"{pace:.1f} us{work} (medians).",
         "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
         "optimizer, or a larger batch.",
         on_path=ALL_HOST,
+        place=main_place(who),
     )
 
 
@@ -171,12 +176,13 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "The device waits for the host",
         steps.share(time),
         f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
-        f"{_lines(measured, steps, pieces)}.{within}",
+        f"{_lines(measured, who)}.{within}",
         OUT_OF_THE_LOOP
         if any(one.place for one in who)
         else "Loops over tensors, logging and work on the host between operators are the usual "
         "ones.",
         on_path=ALL_HOST,
+        place=main_place(who),
     )
 
 

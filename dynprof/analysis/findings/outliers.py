@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings import device, host
-from dynprof.analysis.findings.culprits import own_lines_named, starters, starters_named
+from dynprof.analysis.findings.culprits import (
+    lines_named,
+    main_place,
+    own_openers,
+    starters,
+    starters_named,
+)
 from dynprof.analysis.findings.finding import Finding, has_stacks
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.measures.critical_path.critical_path import step_threads
@@ -47,7 +53,7 @@ class _Cause:
     Attributes:
         finding: What is found in the step alone.
         time: What that takes, in ns.
-        others: What it takes of each other step, in the mean, in ns.
+        others: What it takes of each other step on average, in ns.
     """
 
     finding: Finding
@@ -61,20 +67,23 @@ class _Cause:
 
 
 def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
-    """Return what makes the outliers long, the longest first; those of one cause together.
+    """Return what makes the outliers long, the longest first.
 
-    Nothing of one that the profiler itself made long: the verdict says that.
+    Those with one cause in one place are together. One that the profiler itself made long is left
+    out: the verdict says so.
     """
     usual = measured.usual
-    found: dict[str, tuple[Finding, list[Marked]]] = {}
+    found: dict[tuple[str, str], tuple[Finding, list[Marked]]] = {}
     for step in measured.outliers[:MOST_NAMED]:
         extra = step[2] - usual.breakdown.length
         if measured.recording_ns(step) > extra / 2:
             continue
         causes = _causes(measured.only([step]), usual, extra)
-        title = causes[0].finding.title if causes else ""
-        found.setdefault(title, (_told(step, extra, causes), []))[1].append(step)
-    return [_together(measured, *one) for one in list(found.values())[:_MOST]]
+        cause = (causes[0].finding.title, causes[0].finding.place) if causes else ("", "")
+        found.setdefault(cause, (_told(step, extra, causes), []))[1].append(step)
+    return [
+        _together(measured, *one, told=any(cause)) for cause, one in list(found.items())[:_MOST]
+    ]
 
 
 def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
@@ -82,7 +91,7 @@ def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
     said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
     for cause in causes:
         said.append(f"{cause.finding.title}: {cause.finding.detail}")
-        said.append(f"For the others that is {ms(cause.others)} in the mean.")
+        said.append(f"For the others that is {ms(cause.others)} on average.")
     if not causes:
         said.append("The trace does not tell why.")
     return Finding(
@@ -97,12 +106,22 @@ def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
     )
 
 
-def _together(measured: MeasuredTrace, first: Finding, steps: list[Marked]) -> Finding:
-    """Return the finding on the first of some outliers with what all of them cost."""
+def _together(
+    measured: MeasuredTrace, first: Finding, steps: list[Marked], *, told: bool
+) -> Finding:
+    """Return the finding on the first of some outliers with what all of them cost.
+
+    Args:
+        measured: The trace.
+        first: The finding on the first of them.
+        steps: All of them.
+        told: Whether the trace tells why they are long.
+    """
     extra = sum(step[2] - measured.usual.breakdown.length for step in steps)
     share = extra / sum(length for *_, length in measured.marked)
     numbers = [number for number, *_ in steps[1:]]
-    also = f" The same holds for {listed('step', numbers)}." if numbers else ""
+    same = "The main cause is the same in" if told else "Nor does it for"
+    also = f" {same} {listed('step', numbers)}." if numbers else ""
     return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
 
 
@@ -150,14 +169,17 @@ def _longest_growth(
     name = max(times, key=lambda one: times[one] - others.get(one, 0.0))
     chosen = host.work_of(alone, steps) & alone.trace.named(name.__eq__)
     if steps.on_host:
-        who = f"{own_lines_named(alone, steps, name, chosen)}{_other_thread(alone, chosen)}."
+        found = own_openers(alone, steps, name, chosen)
+        who = f"{lines_named(found, times[name])}{_other_thread(alone, chosen)}."
     else:
-        who = f".{starters_named(starters(alone, steps, chosen))}"
+        found = starters(alone, steps, chosen)
+        who = f".{starters_named(found)}"
     here = Finding(
         f"{name} takes longer",
         steps.share(times[name]),
         f"It takes {ms(times[name])} of {steps.a_step}{who}",
         "Search for it in the flame graph: is each call needed, and is its input larger?",
+        place=main_place(found),
     )
     share = usual.breakdown.share(others.get(name, 0.0))
     return here, replace(here, share=share)

@@ -49,7 +49,7 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     if measured.tear.hides:
         return []
     usual = measured.usual
-    found = _advised_once([*outlier_findings(measured), *findings(usual, usual.breakdown)])
+    found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
     place = next((place for place, one in enumerate(found) if one.by_line), None)
     if place is not None and not has_stacks(measured):
         named = f"To have lines named, record with stacks: {stacks_command(measured)}."
@@ -57,12 +57,12 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     return found
 
 
-def _advised_once(found: list[Finding]) -> list[Finding]:
-    """Return findings that do not repeat what to try."""
-    given = [one.advice for one in found]
+def advised_once(found: list[Finding]) -> list[Finding]:
+    """Return findings, in their final order, that do not repeat the advice right above them."""
+    above = ["", *(one.advice for one in found)]
     return [
-        replace(one, advice="As above.") if one.advice in given[:place] else one
-        for place, one in enumerate(found)
+        replace(one, advice="As above.") if advice.startswith(one.advice) else one
+        for advice, one in zip(above, found, strict=False)
     ]
 
 

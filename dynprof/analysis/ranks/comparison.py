@@ -69,7 +69,9 @@ SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM st
 _STRAGGLERS = """
 WITH taken AS (SELECT rank, count(*) AS of FROM shared GROUP BY rank)
 SELECT rank, count(*) AS times, any_value(of), quantile_disc(behind_ns, 0.5),
-    any_value(own_ns), (SELECT quantile_disc(own_ns, 0.5) FROM own)
+    any_value(own_ns),
+    (SELECT quantile_disc(own_ns, 0.5) FROM own AS others WHERE others.rank <> last.rank),
+    (SELECT count(*) FROM own)
 FROM last JOIN own USING (rank) JOIN taken USING (rank)
 GROUP BY rank HAVING times >= $often * any_value(of)
 ORDER BY times DESC, sum(behind_ns) DESC, rank
@@ -201,8 +203,10 @@ class Ranks:
         return self._places[rank]
 
     def median(self) -> int:
-        """Return the rank in the middle by its own work."""
-        ranked = [row[0] for row in self._rows("SELECT rank FROM own ORDER BY own_ns, rank")]
+        """Return the rank in the middle of all but :meth:`slowest`, by its own work."""
+        slowest = self.slowest()
+        query = "SELECT rank FROM own WHERE rank <> $slowest ORDER BY own_ns, rank"
+        ranked = [row[0] for row in self._rows(query, {"slowest": slowest})] or [slowest]
         return int(ranked[(len(ranked) - 1) // 2])
 
     def beside(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.ranking import advised_once, all_findings
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.overhead import whose
 from dynprof.plural import counted, number
@@ -32,12 +32,12 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     steps = measured.breakdown
     found = all_findings(measured)
     if measured.tear.hides or ranks is None or not ranks.stragglers():
-        return found
+        return advised_once(found)
     known = [replace(one, advice=_without_question(one.advice)) for one in found]
     more = works_longer(steps, ranks)
     if more and more.badness >= LEAST:
         known.append(more)
-    return sorted(known, key=lambda one: -one.badness)
+    return advised_once(sorted(known, key=lambda one: -one.badness))
 
 
 def _without_question(advice: str) -> str:
@@ -59,7 +59,7 @@ def works_longer(steps: Breakdown, ranks: Ranks) -> Finding | None:
     return Finding(
         f"Rank {late.rank} keeps the others waiting",
         steps.share(longer),
-        f"Its own work takes {ms(late.own_ns)} of {steps.a_step}, the median rank's "
+        f"Its own work takes {ms(late.own_ns)} a step on average, {late.others} "
         f"{ms(late.others_ns)}.{f' It takes longer by {of_it}.' if of_it else ''}",
         "Where it does more than the others, look for more or longer data on this rank, and for "
         "what only one rank does; where it does as much and takes longer, for a device or a "

@@ -22,7 +22,8 @@ class Straggler:
         of: How many it took part in, of those that can be compared.
         behind_ns: By how much it came after the median rank, in the middle of those, in ns.
         own_ns: Its mean step time without communication that nothing hides.
-        others_ns: The same of the median rank.
+        others_ns: The same of the median of the other ranks.
+        ranks: How many ranks are compared, with this one.
     """
 
     rank: int
@@ -31,12 +32,19 @@ class Straggler:
     behind_ns: int
     own_ns: int
     others_ns: int
+    ranks: int
+
+    @property
+    def others(self) -> str:
+        """Whose :attr:`others_ns` is."""
+        return "the other rank's" if self.ranks == 2 else "the median of the others"
 
     def __str__(self) -> str:
         return (
             f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
-            f"{self.behind_ns / 1e6:.1f} ms after the median rank; its own work takes "
-            f"{self.own_ns / 1e6:.1f} ms a step, the median rank's {self.others_ns / 1e6:.1f} ms"
+            f"{self.behind_ns / 1e6:.1f} ms after the {'other' if self.ranks == 2 else 'median'} "
+            f"rank; its own work takes {self.own_ns / 1e6:.1f} ms a step on average, {self.others} "
+            f"{self.others_ns / 1e6:.1f} ms"
         )
 
 

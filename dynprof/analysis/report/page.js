@@ -50,7 +50,7 @@ function drawRanks() {
   if (!data.ranks) return;
   const { rows, count, verdicts, slowest, chosen, median, beside } = data.ranks;
   section("ranks").hidden = false;
-  const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median one.` : `${counted(count, "rank")}.`;
+  const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median of the others.` : `${counted(count, "rank")}.`;
   part("ranks", ".hint").textContent = `The mean step of each. ${shown} The rest of the page is about ${chosen}.`;
   part("ranks", ".verdicts").append(...verdicts.map((one) => element("li", "", one)));
   const drawn = rows.map((row) => ({
@@ -62,7 +62,7 @@ function drawRanks() {
     [`rank ${median}`, whole], [`Own ms, rank ${slowest}`, time], [`rank ${median}`, time],
     ["Difference", time]];
   const target = part("ranks", ".beside");
-  target.append(element("h3", "", `A step of rank ${slowest} beside one of rank ${median}, the median`));
+  target.append(element("h3", "", `A step of rank ${slowest} beside one of rank ${median}${count > 2 ? ", the median of the others" : ""}`));
   new SortedTable(target, columns, beside.map((row) => [...row, row[4] - row[5]]), 6, "the comparison");
 }
 

@@ -91,7 +91,7 @@ def texts(page: Page, selector: str) -> list[str]:
 def test_the_verdict_comes_first(made: str, opened: Any) -> None:
     """In words, then at most three findings with what to try, then a bar for each step."""
     page = opened(made)
-    assert "Operators of the host run for" in page.inner_text("#verdict")
+    assert "CPU operators run for" in page.inner_text("#verdict")
     assert 1 <= page.locator("#findings li").count() <= 3
     assert all(texts(page, "#findings .advice"))
     assert texts(page, "#steps .name") == ["step 1", "step 2", "step 3"]
@@ -352,7 +352,7 @@ def test_real_devices_give_reports(tmp_path: Path, path: Path) -> None:
     done = report(str(path), "--output", str(out))
     assert done.returncode == 0, done.stderr
     assert out.stat().st_size < 1_000_000
-    assert any(words in done.stderr for words in ("The device computes", "Operators of the host"))
+    assert any(words in done.stderr for words in ("The device computes", "CPU operators"))
 
 
 @needs_browser

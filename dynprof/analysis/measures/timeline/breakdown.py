@@ -275,7 +275,7 @@ class Breakdown:
 
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
-        who = "Operators of the host run" if self.on_host else f"{device} computes"
+        who = "CPU operators run" if self.on_host else f"{device} computes"
         if self.on_host and self._of_python:
             who = "Python functions run or wait"
         others = len(self._measured.left_out)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.runs.window_report import report_on
-from tests.rank_traces import write
+from tests.rank_traces import MS, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +25,8 @@ def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
     words = said(tmp_path)
-    assert "Rank 2 keeps the others waiting: Its own work takes " in words
+    (said_of_it,) = re.findall(r"Rank 2 keeps the others waiting: Its own work takes .*?\.", words)
+    assert re.search(r"ms a step on average, the median of the others \d+", said_of_it)
     assert "It takes longer by 30 ms in aten::mm (1 time on both)." in words
     assert FIRST not in words
     assert "What follows is of rank 2, which others wait for.\n" in words
@@ -37,6 +40,22 @@ def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
     words = said(tmp_path)
     assert "Rank 2 comes last to 5 of 5 collectives" in words
     assert "aten::mm, " not in words
+
+
+def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
+    """Also where the late one has less work of its own, and so is the lower median of both."""
+    write(tmp_path, 0, late_ms=30.0)
+    write(tmp_path, 1)
+    path = tmp_path / "rank1.pt.trace.json"
+    trace = json.loads(path.read_text())
+    alone = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "name": "ProfilerStep#5"}
+    trace["traceEvents"].append({**alone, "ts": 500 * MS, "dur": 300 * MS})
+    path.write_text(json.dumps(trace))
+    late, other = 90 - 35, (5 * (90 - 65) + 300) / 6  # a step without its collective
+    assert (
+        "Rank 0 comes last to 5 of 5 collectives, 30.0 ms after the other rank; its own work takes "
+        f"{late:.1f} ms a step on average, the other rank's {other:.1f} ms." in said(tmp_path)
+    )
 
 
 def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
         "98% of it, and it is idle for 2%."
     )
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
-    assert "Operators of the host run for 98% of it, and 2% is Python or waiting." in host
+    assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: data loading 1%; 99% lies outside these.")
     python = measured(
         tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)]

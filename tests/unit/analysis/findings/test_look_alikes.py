@@ -100,7 +100,7 @@ def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
     )
     item: list[Span] = [("aten::mm", "cpu_op", 0, 60)]
     assert found(measured(tmp_path, item, stood))[IN_OPERATOR].detail.endswith(
-        "60 ms at train.py (main)."
+        "60 ms, all at train.py (main)."
     )
 
 
@@ -182,7 +182,7 @@ def test_lines_of_plain_python(tmp_path: Path) -> None:
     recursive = "encode (/usr/lib/python3.12/json/encoder.py:3)"
     spans = [(recursive, "FEE", since, took) for since, took in ((0, 90), (1, 30), (40, 40))]
     assert found(measured(tmp_path, spans, early))[f"{recursive} takes the most"].detail == (
-        "3 of them in a step take 90 ms, 90 ms at job.py:20 (main)."
+        "3 of them in a step take 90 ms, all at job.py:20 (main)."
     )
     spans = [("dataloader", "user_annotation", 0, 90), ("read (/home/me/job.py:9)", "FEE", 5, 80),
              ("time.sleep", "FEE", 6, 78)]  # fmt: skip
@@ -265,8 +265,8 @@ def test_what_takes_a_large_part_as_well_is_named_next(tmp_path: Path) -> None:
         ("flush (/home/me/job.py:2)", "FEE", 90, 8),
     ]  # fmt: skip
     assert found(measured(tmp_path, spans))["time.sleep takes the most"].detail == (
-        "1 of them in a step takes 40 ms, 40 ms at job.py:9 (write). Next comes "
-        "_thread.lock.acquire, 30 ms, 30 ms at job.py:5 (collect)."
+        "1 of them in a step takes 40 ms, all at job.py:9 (write). Next comes "
+        "_thread.lock.acquire, 30 ms, all at job.py:5 (collect)."
     )
 
 
@@ -296,7 +296,7 @@ def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
         ("aten::mm", "cpu_op", 80, 15),
     ]
     assert found(measured(tmp_path, spans))[BETWEEN].detail == (
-        "No operator and no collective runs for 75 ms of a step, 75 ms in train.py (<module>)."
+        "No operator and no collective runs for 75 ms of a step, all in train.py (<module>)."
     )
 
 
@@ -413,13 +413,13 @@ def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, 
     job.on_host("train.py(31): update", "python_function", FREE - 0.1, BUSY - 0.02)
     job.on_host("torch/optim/adam.py(7): step", "python_function", FREE - 0.05, BUSY - 0.021)
     job.on_host(name, "user_annotation", FREE - 0.04, BUSY - 0.022)
-    assert "20 ms at train.py:31 (update)" in only(job, tmp_path, title)
+    assert ", all at train.py:31 (update)." in only(job, tmp_path, title)
     spans: list[Span] = [
         ("train.py(31): update", "python_function", 40, 50),
         ("torch/optim/adam.py(7): step", "python_function", 40.1, 49.8),
         (name, "user_annotation", 41, 40),
     ]
-    assert "40 ms at train.py:31 (update)" in found(measured(tmp_path, spans))[title].detail
+    assert ", all at train.py:31 (update)." in found(measured(tmp_path, spans))[title].detail
 
 
 def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.finding import Finding
+from dynprof.analysis.findings.ranking import advised_once, all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables
@@ -104,12 +105,48 @@ def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
     save: list[Span] = [("checkpoint", "user_annotation", 9, 100)]
     found = all_findings(job(tmp_path, {1: sort, 4: sort}))
     assert found[0].title == "Step 1 takes longer than the others"
-    assert found[0].detail.endswith("The same holds for step 4.")
+    assert found[0].detail.endswith("The main cause is the same in step 4.")
     assert not any("Step 4" in one.title for one in found)
     both = all_findings(job(tmp_path, {1: sort, 4: save}))
     assert {one.title for one in both[:2]} == {
         "Step 1 takes longer than the others", "Step 4 takes longer than the others",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "together"), [("job.py(9): read", True), ("a.py(3): check", False)]
+)
+def test_slow_steps_are_told_together_only_where_one_function_is_slow(
+    tmp_path: Path, other: str, together: bool
+) -> None:
+    """Python between operators is one kind of cause, but each function is its own."""
+    slow: dict[int, list[Span]] = {
+        step: [
+            ("job.py(4): main", "python_function", 0, 110), (name, "python_function", 9, 100),
+            ("<built-in function sleep>", "python_function", 9, 99),
+        ]
+        for step, name in ((1, "job.py(9): read"), (4, other))
+    }  # fmt: skip
+    found = all_findings(job(tmp_path, slow))
+    assert found[0].detail.endswith("The main cause is the same in step 4.") is together
+    of_the_fourth = [one.detail for one in found if one.title.startswith("Step 4")]
+    assert ["called by check (a.py:3)" in one for one in of_the_fourth] == [True] * (not together)
+
+
+def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> None:
+    """No cause is said to be the same."""
+    many: list[Span] = [(f"aten::{n}", "cpu_op", 10 + 10 * n, 10) for n in range(10)]
+    first, *others = all_findings(job(tmp_path, {1: many, 4: many}))
+    assert first.detail.endswith("The trace does not tell why. Nor does it for step 4.")
+    assert not any("Step 4" in one.title for one in others)
+
+
+def test_advice_is_left_out_only_right_below_the_same() -> None:
+    """With another finding between, "As above." would mean that one."""
+    one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
+    named = Finding("", 0, "", "Do this. To have lines named, record with stacks: dynprof arm.")
+    said = [found.advice for found in advised_once([named, one, one, two, one, three])]
+    assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
 
 def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> None:

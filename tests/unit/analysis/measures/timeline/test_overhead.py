@@ -106,7 +106,7 @@ def test_findings_leave_it_out(tmp_path: Path, device: bool) -> None:
 def test_the_verdict_names_it(tmp_path: Path) -> None:
     """Beside Python or waiting; together they are what no operator covers."""
     assert (
-        "Operators of the host run for 30% of it, and 20% is Python or waiting; "
+        "CPU operators run for 30% of it, and 20% is Python or waiting; "
         "50% is the profiler itself." in str(measured(tmp_path, OWN[0][0], device=False).breakdown)
     )
     said = str(measured(tmp_path, JOBS[0], device=False).breakdown)
