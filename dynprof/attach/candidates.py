@@ -22,18 +22,25 @@ class Candidate:
         process: The process.
         command: Its command line.
         folder: Where it works.
+        runs: The script or module that it runs, or the first word of its title.
         why_not: What speaks against reaching into it; empty for nothing.
     """
 
     process: psutil.Process
     command: str
     folder: Path
+    runs: str
     why_not: str
 
     @property
     def pid(self) -> int:
         """Its id."""
         return self.process.pid
+
+    @property
+    def path(self) -> str:
+        """What it runs, from the root on: the path that means it."""
+        return _placed(self.folder, self.runs)
 
 
 def candidates(name: str = "") -> list[Candidate]:
@@ -43,7 +50,9 @@ def candidates(name: str = "") -> list[Candidate]:
 
     Args:
         name: Which script or module they have to run, or the title that they gave themselves, as
-            by setproctitle; ``*`` stands for any text. Empty for all.
+            by setproctitle; ``*`` stands for any text. One with a slash is a path: its folder,
+            from where the caller works, is the one of the script, from where the process works.
+            Empty for all.
     """
     found: dict[int, tuple[psutil.Process, str]] = {}
     for process in psutil.process_iter():
@@ -56,8 +65,9 @@ def candidates(name: str = "") -> list[Candidate]:
         with contextlib.suppress(psutil.Error, OSError):
             if any(found[a.pid][1] == rank for a in process.parents() if a.pid in found):
                 continue
-            folder, command = Path(process.cwd()), " ".join(process.cmdline()).strip()
-            kept.append(Candidate(process, command, folder, why_not_reached(pid)))
+            folder, called = Path(process.cwd()), process.cmdline()
+            runs, command = _runs(called), " ".join(called).strip()
+            kept.append(Candidate(process, command, folder, runs, why_not_reached(pid)))
     return kept
 
 
@@ -79,12 +89,27 @@ def _rank_of(process: psutil.Process, name: str) -> str | None:
         return None
     title = _title(called)
     program = Program("script", title) if title else _program(called)
-    names = (program.name, title.partition(" ")[0] or Path(program.name).name)
+    if "/" in name:
+        names = {_placed(process.cwd(), _runs(called))}
+        name = _placed(os.getcwd(), name)  # noqa: PTH109
+    else:
+        names = {program.name, title.partition(" ")[0] or Path(program.name).name}
     if name and not any(one == name or fnmatch.fnmatchcase(one, name) for one in names):
         return None
     if why_left_alone(program, {}, process.pid):
         return None
     return f"{rank_text(process.environ())}{title}"
+
+
+def _runs(called: list[str]) -> str:
+    """Return what a process runs, by its command line, or the first word of its title."""
+    return _title(called).partition(" ")[0] or _program(called).name
+
+
+def _placed(folder: str | Path, path: str) -> str:
+    """Return a path from the root on; links are followed in its folder only."""
+    whole = Path(os.path.abspath(Path(folder, path)))  # noqa: PTH100 - of ".." as a shell has it
+    return str(Path(os.path.realpath(whole.parent), whole.name))
 
 
 def _title(called: list[str]) -> str:

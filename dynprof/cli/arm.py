@@ -21,7 +21,7 @@ from dynprof.errors import ConfigError
 from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.journal.status import LEADS, NOBODY_YET
-from dynprof.plural import counted, listed
+from dynprof.plural import counted, listed, listed_ranks
 
 if TYPE_CHECKING:
     from dynprof.config import Parsed, ProfilerConfig
@@ -49,6 +49,8 @@ STAYS = (
     ' or put {"cancel": true} in its place'
 )
 """What a cancel leaves that does not come about."""
+MEND = "; correct the line, or remove the file and run dynprof init {directory}"
+"""What to do about a file that is broken itself."""
 
 
 @with_settings
@@ -92,14 +94,17 @@ def _save(
     if timeout is not None and not wait:
         raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
-    saved = "a request that was saved"
+    stays = "if the request was saved, it stays"
+    undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} takes it back"
     try:
         raw, before = _changed(path, asked, resets)
-        saved = "the request"
-        _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
+        stays = "the request stays"
+        code, why = _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
     except KeyboardInterrupt:
-        more = "" if ("cancel",) in asked else "; dynprof cancel ends it until it is being saved"
-        fail(f"not waiting any more; {saved} stays{more}", 130)
+        code, why = 130, "Ctrl-C"
+    if why:
+        say(f"not waiting any more ({why}); {stays}{undo}", err=True)
+    raise typer.Exit(code)
 
 
 def _after_saving(
@@ -110,8 +115,12 @@ def _after_saving(
     *,
     wait: bool,
     timeout: float | None,
-) -> None:
-    """Say what comes of it, and follow it where that is asked for."""
+) -> tuple[int, str]:
+    """Say what comes of it, and follow it where that is asked for.
+
+    Returns:
+        The exit code, and why the request is followed no more though it is not over.
+    """
     if text := mounted_alone(path):
         say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
@@ -129,7 +138,7 @@ def _after_saving(
     leading = [] if watching else _leads_for_others(before, config)
     if not (watching or leading):
         there = listed("rank", [status.rank for status in before])
-        text = f"{path} is saved, but asks for none that is there ({there})"
+        text = f"{path} is saved, but asks for no rank that is running (running: {there})"
         fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
     said = f"{asked_of} asked" if watching else "the rank here leads those that are asked"
@@ -138,12 +147,13 @@ def _after_saving(
         _tell_what_is_asked(watching, inherited(config, asked))
         _tell_what_is_recorded(config)
         _tell_what_has_no_effect(parsed, path)
-    if wait:
-        from dynprof.cli.request_follower import Follower
+    if not wait:
+        return 0, ""
+    from dynprof.cli.request_follower import Follower
 
-        follower = Follower(path, digest, before)
-        code = follower.follow(watching or leading, timeout)
-        raise typer.Exit(max(code, LOST) if missing else code)
+    follower = Follower(path, digest, before)
+    code = follower.follow(watching or leading, timeout)
+    return max(code, LOST) if missing else code, follower.gave_up
 
 
 def _nobody_asked(directory: Path) -> str:
@@ -160,7 +170,7 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
         if status.steps_from.startswith(NOBODY_YET):
             say(f"rank {status.rank}: its steps come from {status.steps_from}", err=True)
     if rest:
-        say(f"as the file says besides: {', '.join(rest)}", err=True)
+        say(f"kept from the file: {', '.join(rest)}", err=True)
 
 
 def _tell_what_is_recorded(config: ProfilerConfig) -> None:
@@ -230,7 +240,10 @@ def _changed(
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}", err=True)
-        fail(f"{path}: nothing was changed{STAYS if ('cancel',) in asked else ''}", INVALID)
+        in_file = any(problem.line for problem in error.problems)
+        mend = MEND.format(directory=path.parent) if in_file else ""
+        more = STAYS if ("cancel",) in asked else mend
+        fail(f"{path}: nothing was changed{more}", INVALID)
     except OSError as error:
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 
@@ -240,9 +253,9 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     size = _world_size(before)
     beyond = config.asked_ranks.beyond(size)
     if beyond.intervals:
-        text = f"this job has {counted(size, 'rank')}, from 0 on"
+        has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
         noun = "rank" if str(beyond).isdecimal() else "ranks"
-        say(f"{text}, and no {noun} {beyond}", err=True)
+        say(f"this job has {has}, no {noun} {beyond}", err=True)
     patience_s = config.agreement.patience_s
     asked = [status for status in before if config.asked_ranks.may_ask(status.rank)]
     waiting = {

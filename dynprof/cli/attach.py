@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import psutil
 import typer
 
 from dynprof.attach.attaching import Answer, reach
-from dynprof.attach.candidates import candidates, starts_ranks
+from dynprof.attach.candidates import Candidate, candidates, starts_ranks
 from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
 from dynprof.cli.numbers import at_least
@@ -33,8 +33,8 @@ _All = Annotated[
     typer.Option(
         "--all",
         metavar="NAME",
-        help="All ranks of a job, by the script or module that they run, or by their title; "
-        "* stands for any text.",
+        help="All ranks of a job, by the script or module that they run, or by their title; * "
+        "stands for any text. A path tells jobs in different directories apart.",
         show_default=False,
     ),
 ]
@@ -111,13 +111,25 @@ def _meant(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Pat
         with contextlib.suppress(OSError):  # what speaks against it is said when it is tried
             folder = Path(f"/proc/{pid}/cwd").resolve(strict=True)
         return [(process, folder)]
-    found = [(one.process, one.folder) for one in candidates(str(every))]
+    found = candidates(str(every))
     if not found:
         fail(
             f"no process of this user runs {every} in Python; dynprof status --all lists them",
             NOBODY,
         )
-    return found
+    if len({one.folder for one in found}) > 1 and "/" not in str(every):
+        _refuse_several(str(every), found)
+    return [(one.process, one.folder) for one in found]
+
+
+def _refuse_several(name: str, found: list[Candidate]) -> NoReturn:
+    """Name the processes of several jobs, and say how to tell them apart."""
+    for one in found:
+        say(f"process {one.pid} works in {one.folder}", err=True)
+    paths = {one.path for one in found}
+    path = f"the path, as --all {found[0].path}, or " if len(paths) > 1 else ""
+    text = f"{name} means processes in different directories; nothing was changed"
+    fail(f"{text}. Give {path}one PID at a time", UNSERVED)
 
 
 def _tell(process: psutil.Process, asked: dict[str, Any], timeout_s: float) -> int:
@@ -138,14 +150,14 @@ def _tell(process: psutil.Process, asked: dict[str, Any], timeout_s: float) -> i
 
 
 def _said(pid: int, answer: Answer) -> int:
-    stood = (
-        "" if answer.stood_ms is None else f" Its main thread stood for {answer.stood_ms:.1f} ms;"
-    )
-    took = f"{stood} after {answer.took_s:.2f} s it was done."
+    took = f" Done after {answer.took_s:.2f} s."
+    if answer.stood_ms is not None:
+        stood = f"Its main thread stood for {answer.stood_ms:.1f} ms"
+        took = f" {stood}; done after {answer.took_s:.2f} s."
     if directory := answer.said.get("begun"):
         say(f"process {pid} watches {directory}.{took}")
         say(_steps_of(pid, answer.said.get("place", "")))
-        say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} takes it out", err=True)
+        say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} ends watching", err=True)
         return 0
     if directory := answer.said.get("ended"):
         say(f"process {pid} watches {directory} no more.{took} Left in it: {answer.said['left']}")

@@ -86,7 +86,9 @@ def directory_of(path: Path) -> Path:
     path = captures_of(path)
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():
-        fail(f"there is no directory {directory}", UNREADABLE)
+        where = "" if directory.is_absolute() else f" in {Path.cwd()}"
+        text = f"there is no directory {directory}{where}"
+        fail(f'{text}; a job makes it by dp.init("{directory}") or dynprof run', UNREADABLE)
     return directory
 
 
@@ -102,7 +104,7 @@ def _watched_by(pid: int) -> Path:
     except psutil.AccessDenied:
         fail(f"process {pid} is another user's; give the directory that it watches", UNREADABLE)
     if watched is None:
-        fail(f"process {pid} watches no config", NOBODY)
+        fail(f"process {pid} watches no config; dynprof attach {pid} has it watch one", NOBODY)
     return watched.directory
 
 

@@ -55,6 +55,9 @@ class Follower:
         config: The config.
         sha256: Digest of what was saved.
         before: The status of the ranks before it was saved.
+
+    Attributes:
+        gave_up: Why it is followed no more though a rank has not served it; empty where all have.
     """
 
     def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
@@ -73,6 +76,7 @@ class Follower:
         self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
         self._began_s = time.monotonic()
         self._told_expected = False
+        self.gave_up = ""
 
     def follow(self, asked: list[Status], timeout_s: float | None) -> int:
         """Show how it goes on in these processes until all is over; return the exit code."""
@@ -101,6 +105,7 @@ class Follower:
                 if over or late:
                     break
                 time.sleep(POLL_S)
+        self.gave_up = "" if over else "the time is up"
         ranks = [status.rank for status in asked]
         codes = [
             self._tell(rank, status, answer, led)
@@ -209,6 +214,7 @@ class Follower:
             return LOST
         if not answer and _is_lost(led, status):
             return LOST  # of which the rank that leads knows more
+        self.gave_up = self.gave_up or "a rank does not go on"
         state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
         say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
         return LOST

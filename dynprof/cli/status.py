@@ -210,8 +210,9 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found == "dead":
         how = f"dead for {time.time() - status.heartbeat:,.0f} s"
-    state = status.state
-    if status.progress:
+    is_dead = found == "dead"
+    state = "" if is_dead else status.state
+    if state and status.progress:
         state += " {}/{}".format(*stage_progress(status))
     return [
         str(status.rank),
@@ -219,7 +220,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how,
         state,
         f"{step_of(status, moment):,}",
-        "" if status.step_ms is None else f"{status.step_ms:.1f}",
+        "" if is_dead or status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     ]
 

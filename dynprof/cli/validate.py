@@ -45,7 +45,8 @@ def validate(
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}")
-        say(f"{path}: {counted(len(error.problems), 'problem')}; a job would change nothing")
+        count = counted(len(error.problems), "problem")
+        say(f"{path}: {count}; a running job would ignore this file")
         raise typer.Exit(INVALID) from None
     refused = False
     for text, is_refusal in foretold(parsed, path):
@@ -65,7 +66,7 @@ def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
     if not there:
         say(nobody(directory))
     elif not config.cancel and not any(map(config.asked_ranks.may_ask, ranks)):
-        say(f"none that is there is asked ({listed('rank', ranks)})")
+        say(f"no rank that is running is asked (running: {listed('rank', ranks)})")
 
 
 def _meaning(config: ProfilerConfig) -> Iterator[str]:

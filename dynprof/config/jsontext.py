@@ -232,7 +232,7 @@ class _Reader:
             comment = _COMMENT.match(self.text, self.at)
             if not comment:
                 return
-            self._note("JSON knows no comments; remove it.")
+            self._note("JSON has no comments; remove it.")
             self.at = comment.end()
 
     def _peek(self) -> str:

@@ -158,7 +158,8 @@ class Session:
         if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
             self._journal.warning(f"the config that is there now: {self._at_start}")
         else:
-            self._journal.info("what the config says now asks for nothing; its next save does")
+            text = "no window is requested yet; the next save of the config requests one"
+            self._journal.info(text)
         self._wall.attempt("where steps come from", self._steps.begin)
 
     def end(self, reason: str) -> None:

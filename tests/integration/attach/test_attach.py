@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -274,6 +275,33 @@ def test_all_ranks_of_a_job(tmp_path: Path) -> None:
         ready = lambda now: [s.step > 2 for s in now.values()] == [True, True]  # noqa: E731
         assert set(when(tmp_path, "two ranks", ready)) == {"rank_0.json", "rank_1.json"}
         ended(tmp_path, process)
+
+
+def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path) -> None:
+    """A bare name attaches none of them; a path, of the caller's folder, those of one job."""
+    name = f"same_{os.getpid()}.py"
+    script = LOOP.replace("while", "from pathlib import Path\nPath('begun').touch()\nwhile", 1)
+    jobs = {}
+    with contextlib.ExitStack() as running:
+        for one in ("a", "b"):
+            (tmp_path / one).mkdir()
+            (tmp_path / one / name).write_text(script)
+            jobs[one] = running.enter_context(
+                processes.start([sys.executable, name], cwd=tmp_path / one)
+            )
+        there = lambda: len(list(tmp_path.glob("*/begun"))) == 2 or None  # noqa: E731
+        wait_for("both jobs", there)
+        code, output, errors = dynprof("attach", "--all", name, "--step-on", ":work")
+        assert (code, output) == (4, ""), errors
+        for one, process in jobs.items():
+            assert f"process {process.pid} works in {tmp_path / one}\n" in errors
+        assert f"Give the path, as --all {tmp_path}/a/{name}, or one PID at a time\n" in errors
+        assert dynprof("attach", "--all", f"./{name}")[0] == 3
+        path = os.path.relpath(tmp_path / "a" / name)
+        code, output, errors = dynprof("attach", "--all", path, "--step-on", ":work")
+        assert (code, output.count(" watches ")) == (0, 1), errors
+        assert f"process {jobs['a'].pid} watches {tmp_path}/a/prof_config" in output
+        assert dynprof("detach", "--all", tmp_path / "a" / name)[0] == 0
 
 
 TITLED = """

@@ -6,16 +6,13 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof, start
 from tests.integration.running import LOOP, RunningJob
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
@@ -215,7 +212,7 @@ def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
     code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--start-step", step, "--wait")
     assert code == 0, errors
     besides = 'active 2, max_seconds 7, prof_dir "captures", metadata {"a": "b"}'
-    assert f"as the file says besides: {besides}" in errors
+    assert f"kept from the file: {besides}" in errors
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
     assert manifest.steps.first == step + 1
@@ -230,18 +227,43 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate()
     assert waiting.returncode == 130
-    assert "stays; dynprof cancel ends it" in errors  # it may come as it is being saved
+    stays = f"the request stays; dynprof cancel {job.root} takes it back"
+    assert f"not waiting any more (Ctrl-C); {stays}\n" in errors
     assert (status := job.status())
     assert status.state == "waiting"
+
+
+def test_a_timeout_says_that_the_request_stays(job: RunningJob) -> None:
+    """With the words of Ctrl-C, in the last line; a cancel is not taken back."""
+    far = ("--start-step", 10**6, "--wait", "--timeout", 0.3)
+    code, _, errors = dynprof("arm", job.root, *far)
+    stays = f"the request stays; dynprof cancel {job.root} takes it back"
+    assert (code, errors.splitlines()[-1]) == (5, f"not waiting any more (the time is up); {stays}")
+    assert dynprof("cancel", job.root, "--wait")[0] == 0
+
+
+def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
+    """Once its lines are named; of a value on the command line no file is to be removed."""
+    job.config.write_text('{"active": 3 "warmup": 1}')
+    code, _, errors = dynprof("arm", job.root, "--active", 2)
+    mend = f"correct the line, or remove the file and run dynprof init {job.root}"
+    last = f"{job.config}: nothing was changed; {mend}"
+    assert (code, errors.splitlines()[-1]) == (1, last)
+    job.config.unlink()
+    dynprof("init", job.root)
+    assert "correct the line" not in dynprof("arm", job.root, "--backend", "torhc")[2]
 
 
 def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path) -> None:
     """A typo is not taken for a job that has not begun; the config may stand for its directory."""
     for command in ("status", "log", "arm", "cancel"):
         code, _, errors = dynprof(command, tmp_path / "prof_conf")
-        assert (code, errors) == (2, f"there is no directory {tmp_path / 'prof_conf'}\n")
+        made = f'a job makes it by dp.init("{tmp_path}/prof_conf") or dynprof run'
+        assert (code, errors) == (2, f"there is no directory {tmp_path}/prof_conf; {made}\n")
         code, _, errors = dynprof(command, job.config)
         assert code == 0, errors
+    place = f"there is no directory no_such_folder in {Path.cwd()}; a job makes it by "
+    assert place in dynprof("status", "no_such_folder")[2]
 
 
 def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
@@ -278,16 +300,16 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
     assert (code, errors.splitlines()) == (
         6,
         [
-            "this job has 1 rank, from 0 on, and no rank 7",
-            f"{job.config} is saved, but asks for none that is there (rank 0); "
+            "this job has rank 0 only, no rank 7",
+            f"{job.config} is saved, but asks for no rank that is running (running: rank 0); "
             "--ranks all asks for all",
         ],
     )
     for ranks, missing in ("0,5-6", "5-6"), ("0-3", "1-3"), ("0,0-2", "1-2"):
         code, output, errors = dynprof("arm", job.root, "--ranks", ranks, "--wait")
-        assert (code, f"and no ranks {missing}\n" in errors) == (0, True), errors
+        assert (code, f"rank 0 only, no ranks {missing}\n" in errors) == (0, True), errors
         assert load_manifest(type(job.root)(output.strip())).complete
-    assert "and no rank 1\n" in dynprof("arm", job.root, "--ranks", "0-1")[2]
+    assert "only, no rank 1\n" in dynprof("arm", job.root, "--ranks", "0-1")[2]
     assert "this job has" not in dynprof("arm", job.root, "--ranks", "all")[2]
 
 

@@ -57,7 +57,7 @@ def test_an_invalid_config(config: Path) -> None:
         'did you mean "activities"?',
         f"{config}: line 3, column 3, /active: 0 is not allowed; "
         "write a whole number of at least 1.",
-        f"{config}: 2 problems; a job would change nothing",
+        f"{config}: 2 problems; a running job would ignore this file",
     ]
 
 
@@ -76,7 +76,8 @@ def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     assert "(rank 0 on node7)" in done.stdout
     config.write_text('{"ranks": "7"}')
     done = dynprof("validate", str(config))
-    assert (done.returncode, "none that is there is asked (rank 0)" in done.stdout) == (0, True)
+    said = "no rank that is running is asked (running: rank 0)"
+    assert (done.returncode, said in done.stdout) == (0, True)
     config.write_text('{"activities": ["CPU", "CUDA"]}')
     done = dynprof("validate", str(config))
     assert (done.returncode, "is asked" in done.stdout) == (0, False)

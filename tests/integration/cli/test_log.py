@@ -40,7 +40,7 @@ def test_the_log_is_followed(job: RunningJob) -> None:
     follower = start("log", job.root, "--follow")
     assert follower.stdout
     assert "watches" in follower.stdout.readline()
-    assert "asks for nothing; its next save does" in follower.stdout.readline()
+    assert "no window is requested yet; the next save" in follower.stdout.readline()
     job.edit(active=2)
     assert "request 1: accepted" in follower.stdout.readline()
     follower.send_signal(signal.SIGINT)

@@ -96,6 +96,7 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
     assert code == 5
     assert "rank 0: has not answered; its step counter has stood still for " in errors
+    assert errors.splitlines()[-1].startswith("not waiting any more (a rank does not go on); ")
     job.process.send_signal(signal.SIGCONT)
     assert job.capture()[0].complete
     job.process.kill()

@@ -345,6 +345,11 @@ def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> No
         ended(tmp_path, process)
 
 
+def unwatched(pid: int) -> str:
+    """Return what commands say of a process that watches nothing."""
+    return f"process {pid} watches no config; dynprof attach {pid} has it watch one\n"
+
+
 def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
     """Without a directory ``status`` names the processes that watch one, for people and scripts."""
     with begun(tmp_path, LOOP, "--step-on", ":work") as process:
@@ -367,7 +372,7 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
         f"there is no directory {process.pid}, and no process {process.pid}\n",
     )
     code, _, errors = dynprof("arm", os.getpid())
-    assert (code, errors) == (3, f"process {os.getpid()} watches no config\n")
+    assert (code, errors) == (3, unwatched(os.getpid()))
 
 
 def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:
@@ -384,7 +389,7 @@ def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:
         listed = {each["pid"] for each in json.loads(output)["processes"]}
         assert listed & {process.pid, child.pid} == {process.pid}
         code, _, errors = dynprof("arm", child.pid)
-        assert (code, errors) == (3, f"process {child.pid} watches no config\n")
+        assert (code, errors) == (3, unwatched(child.pid))
 
 
 def test_another_users_process_names_no_directory() -> None:

@@ -34,3 +34,10 @@ def test_ranks_that_close_inline_share_a_line() -> None:
     (line,) = [line for line in found.splitlines() if "inline" in line]
     assert line.startswith("ranks 0 to 1: windows close inline: about ")
     assert line.rstrip().endswith("; it crashed")
+
+
+def test_a_dead_rank_shows_neither_state_nor_pace() -> None:
+    """Both are from before its death."""
+    old = Status("idle", rank=3, host="n", pid=7, step=5, step_ms=12.5, heartbeat=time.time() - 99)
+    (line,) = [line for line in shown(old).splitlines() if "dead for" in line]
+    assert line.split() == ["3", "n:7", "dead", "for", "99", "s", "5"]

@@ -49,7 +49,7 @@ def test_all_problems_are_reported_at_once() -> None:
     assert problems == [
         'line 2, column 1, /activties: there is no setting "activties"; did you mean "activities"?',
         "line 3, column 1, /active: 0 is not allowed; write a whole number of at least 1.",
-        "line 3, column 14: JSON knows no comments; remove it.",
+        "line 3, column 14: JSON has no comments; remove it.",
         'line 4, column 1, /warmup: "2" is not allowed; write a whole number of at least 0.',
         'line 5, column 25, /experimental_config/profiler_level: "level1" is not allowed; write '
         'one of "Level_none", "Level0", "Level1", "Level2". Did you mean "Level1"?',
