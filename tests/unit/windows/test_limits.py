@@ -140,7 +140,8 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     assert (manifest.trace, manifest.complete) == (None, False)
     assert manifest.reason == (
         "to save its 1,000 events would take about 1 MB of memory, and 1 MB are free, of which "
-        "a capture may take 80%; nothing is kept; ask for fewer steps, or without stacks, shapes and memory"
+        "a capture may take 80%; nothing is kept; ask for fewer steps, or without stacks, shapes "
+        "and memory"
     )
     (recording,) = job.backend.recordings
     assert "discard" in recording.calls
