@@ -16,7 +16,7 @@ from dynprof.backends.closing import (
     ask_for_nothing,
     choose_writer,
     ended_on,
-    tried,
+    usable,
 )
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
@@ -206,7 +206,7 @@ class TorchRecording:
         leave_calls_untraced()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
-                (self._functions or tried()).take_off()
+                (self._functions or usable()).take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
