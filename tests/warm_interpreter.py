@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -40,6 +41,9 @@ what torchrun is; its workers are interpreters of their own.
 """
 OF_THE_ALLOCATOR = "GLIBC_TUNABLES", "MALLOC_", "PYTHONMALLOC"
 """The beginnings of variables that an interpreter is started with, where a script has them."""
+
+_OF_TRITON = re.compile(r"nanobind: leaked .*?/refleaks\.html", re.DOTALL)
+"""What Triton, which the compiler loads, says as an interpreter ends: with torch 2.15, say."""
 
 
 class ForkedScript(processes.Process):
@@ -130,7 +134,8 @@ def run(
             raise
         output.seek(0)
         errors.seek(0)
-        return subprocess.CompletedProcess([text], code, output.read(), errors.read())
+        said = _OF_TRITON.sub("", errors.read())
+        return subprocess.CompletedProcess([text], code, output.read(), said)
 
 
 def start(

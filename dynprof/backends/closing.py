@@ -108,32 +108,23 @@ def _limit_of_memory() -> str:
     return ""
 
 
-def tried() -> DetachedClose:
-    """Return the functions of libtorch, which the self-test has tried with this build.
+def usable() -> DetachedClose:
+    """Return the functions of libtorch, unless the self-test has something against them.
+
+    While it runs they may be used: a forked child has to take a profiler off its thread.
 
     Raises:
-        BackendError: It has not, or they do not work: to call them may crash the job.
+        BackendError: It has, and to call them may crash the job; or they are missing.
     """
-    if reason := why_detached_is_unsafe():
-        raise BackendError(reason)
-    return find()
-
-
-def not_refuted() -> DetachedClose:
-    """Return the functions also while the self-test runs: for what crashes without them, as forks.
-
-    Raises:
-        BackendError: The self-test has failed, or they cannot be had.
-    """
-    if reason := SELF_TEST.answer:
-        raise BackendError(reason)
+    if SELF_TEST.answer:
+        raise BackendError(SELF_TEST.answer)
     return find()
 
 
 def records_everywhere() -> bool | None:
     """Return whether a profiler of all threads is on; None where that cannot be asked."""
     with contextlib.suppress(BackendError):
-        return tried().records_everywhere()
+        return usable().records_everywhere()
     return None
 
 
@@ -148,10 +139,10 @@ def choose_close(
     """
     if in_place:
         return None, in_place
-    if reason := _why_inline(activities):
+    if reason := _why_inline(activities) or why_detached_is_unsafe():
         return None, reason
     try:
-        return tried(), ""
+        return find(), ""
     except BackendError as error:
         return None, str(error)
 

@@ -336,7 +336,7 @@ def library() -> Path:
 
 @functools.cache
 def find() -> DetachedClose:
-    """Return the functions, tried or not: a job asks :func:`dynprof.backends.closing.tried`.
+    """Return the functions, tried or not; a job asks :mod:`dynprof.backends.closing`.
 
     Raises:
         BackendError: They cannot be had here.

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from dynprof.backends.call_tracing_end import stop_tracing_calls
-from dynprof.backends.closing import not_refuted
+from dynprof.backends.closing import usable
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.errors import BackendError
 
@@ -23,7 +23,7 @@ def end_in_place(profiler: Any, *, all_threads: bool, traces_calls: bool) -> Non
         stop_tracing_calls()
     if all_threads:
         with contextlib.suppress(BackendError):  # as torch does it, where it must
-            not_refuted().settle_all()
+            usable().settle_all()
     elif traces_calls:
         let_others_leave()
     profiler.stop_trace()

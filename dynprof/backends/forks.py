@@ -24,7 +24,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.backends.closing import COLLECTOR, not_refuted
+from dynprof.backends.closing import COLLECTOR, usable
 from dynprof.backends.code_objects import CODE
 from dynprof.backends.detached_close import library
 from dynprof.backends.kineto import KINETO
@@ -149,7 +149,7 @@ def _begin_anew() -> None:
     ANNOTATIONS.forget()
     CODE.forget()
     with contextlib.suppress(BackendError):
-        not_refuted().forget_all()
+        usable().forget_all()
     _gate.begin_anew()
 
 

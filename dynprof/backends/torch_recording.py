@@ -16,8 +16,7 @@ from dynprof.backends.closing import (
     ask_for_nothing,
     choose_writer,
     ended_on,
-    not_refuted,
-    tried,
+    usable,
 )
 from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
@@ -215,7 +214,7 @@ class TorchRecording:
         leave_calls_untraced()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
-                (self._functions or not_refuted()).take_off()
+                (self._functions or usable()).take_off()
 
     def discard(self) -> None:
         """Stop torch's profiler, also one that was only prepared, and forget what it has."""
@@ -239,7 +238,7 @@ class TorchRecording:
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
             self._leave(profiler, running=state == "running")
-        elif state == "running" and (functions := self._functions or _tried_on(profiler)):
+        elif state == "running" and (functions := self._functions or _usable_on(profiler)):
             self._take_off(functions, keep=False)
         else:
             if state == "prepared":  # torch can only disable what was enabled
@@ -325,10 +324,10 @@ class TorchRecording:
             raise BackendError("the script started a torch.profiler of its own in the window")
 
 
-def _tried_on(profiler: Any) -> DetachedClose | None:
+def _usable_on(profiler: Any) -> DetachedClose | None:
     """Return the functions also where a recording is not closed by them; None on a device."""
     with contextlib.suppress(BackendError):
-        return None if profiler.use_device else tried()
+        return None if profiler.use_device else usable()
     return None
 
 
