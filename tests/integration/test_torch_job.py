@@ -152,7 +152,7 @@ def test_after_a_crash_nothing_is_recorded_until_it_is_asked_for(tmp_path: Path)
     with RunningJob(tmp_path, ENDLESS) as job:
         job.when("training", lambda status: status.state == "idle")
         time.sleep(1)
-        assert "request" not in job.log()
+        assert "request 1" not in job.log()
         job.edit(active=2)
         manifest, _ = job.capture()
         assert manifest.complete

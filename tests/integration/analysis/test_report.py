@@ -321,7 +321,7 @@ class Slow(torch.utils.data.Dataset):
         return torch.randn(10 + index, 8)
 
 shaped = torch.compile(lambda x: torch.relu(x) + x.sum(), backend="eager", dynamic=False)
-garbage = [[] for _ in range(400_000)]
+garbage = [[] for _ in range(100_000)]
 with profile(
     schedule=schedule(wait=0, warmup=1, active=3, repeat=1),
     experimental_config=_ExperimentalConfig(gc_detect_threshold=0),
