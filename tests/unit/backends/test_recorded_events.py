@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from dynprof.backends import recorded_events
+from dynprof.backends.base import Load
 from dynprof.backends.recorded_events import RecordedEvents
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def test_what_is_allocated_as_recording_begins_is_not_told_as_calls(
     monkeypatch.setattr(recorded_events, "_CALLS_A_SECOND", 1e12)
     profiler = SimpleNamespace(record_shapes=False, profile_memory=False, with_stack=True)
     recorded = RecordedEvents(profiler)
+    assert recorded.load(inside_step=False) == Load(0, 0.0)  # as the window begins
     in_use_mb += 10.0
     told = []
     for _ in range(10):
