@@ -41,12 +41,12 @@ SETTINGS: dict[str, dict[str, bool]] = {
 }
 
 
-def training(kind: str) -> Callable[[], None]:
-    """Return a training step of a small model."""
+def training(kind: str, layers: int = 6) -> Callable[[], None]:
+    """Return a training step of a small model, of an encoder with this number of layers."""
     torch.manual_seed(0)
     if kind == "encoder":
         layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
-        model: Any = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        model: Any = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         batch = torch.randn(8, 16, 64)
     elif kind == "mlp":
         model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])

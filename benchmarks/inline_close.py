@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 import dynprof as dp
+from benchmarks.closing import SETTINGS, training
 from benchmarks.tables import print_table
 from dynprof.backends.detached_close_selftest import SELF_TEST
 
@@ -29,27 +30,6 @@ if TYPE_CHECKING:
 
 WINDOWS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 STEPS, AFTER = 20, 5
-KINDS: dict[str, dict[str, bool]] = {
-    "plain": {},
-    "shapes, memory": {"record_shapes": True, "profile_memory": True},
-    "stacks": {"with_stack": True},
-}
-
-
-def training() -> Callable[[], None]:
-    """Return a training step of a 4-layer transformer encoder."""
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
-    model: Any = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    batch = torch.randn(8, 16, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-
-    return step
 
 
 def window(
@@ -90,12 +70,12 @@ def window(
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
-    step, rows = training(), []
+    step, rows = training("encoder", layers=4), []
     with tempfile.TemporaryDirectory() as folder:
         dp.init(folder)
         while SELF_TEST.answer is None:
             step()
-        for kind, settings in KINDS.items():
+        for kind, settings in SETTINGS.items():
             for how in ("detached", "inline"):
                 os.environ["DYNPROF_CLOSE"] = how
                 window(step, Path(folder), settings)

@@ -40,7 +40,7 @@ from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import audited
 from dynprof.process.thread_arrivals import ARRIVALS
-from dynprof.requests.capabilities import Capabilities, inline_close, no_limits, one_thread
+from dynprof.requests.capabilities import Capabilities, fallbacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ class TorchBackend:
             companions, all_threads=all_threads,
         )  # fmt: skip
         recording.without = unused
-        recording.fallbacks = tuple(_fallbacks(plan, "" if in_place else inline))
+        recording.fallbacks = _fallbacks(plan, "" if in_place else inline)
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
             self._made = None if plan.script else recording
@@ -276,14 +276,10 @@ def _why_one_thread() -> str:
     return f"{UNFINISHED.why} on thread {numbers}" if threads else ""
 
 
-def _fallbacks(plan: Plan, inline: str) -> Iterator[str]:
-    """Yield how a window is recorded or closed in a lesser way than it was meant."""
-    if inline:
-        yield inline_close(inline)
-    if not (plan.script or plan.config.records_memory) and (reason := _why_one_thread()):
-        yield one_thread(reason)
-    if not plan.script and (reason := why_not_counted()):
-        yield no_limits(reason)
+def _fallbacks(plan: Plan, inline: str) -> tuple[str, ...]:
+    """Return how a window is recorded or closed in a lesser way than it was meant."""
+    one_thread = "" if plan.script or plan.config.records_memory else _why_one_thread()
+    return fallbacks(inline, one_thread, "" if plan.script else why_not_counted())
 
 
 def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Companion]:

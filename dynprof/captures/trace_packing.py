@@ -135,9 +135,7 @@ class _Check:
             end: How much is behind it.
         """
         place = slice(begin, len(text) - end)
-        piece: bytes | memoryview = memoryview(text)[
-            place
-        ]  # a copy would take as long as the check
+        piece: bytes | memoryview = memoryview(text)[place]  # to copy takes as long as to check
         if not is_json(text) or has_odd_name(text):
             if mended := mend(text[place], text[:begin], text[place.stop :]):
                 piece = text = mended.text

@@ -60,10 +60,7 @@ class Capabilities:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Slower or lesser ways in which windows of all that it can watch are recorded."""
-        inline = [inline_close(self.inline_on_device)] if self.inline_on_device else []
-        others = [one_thread(self.one_thread)] if self.one_thread else []
-        others += [no_limits(self.uncounted)] if self.uncounted else []
-        return (*inline, *others)
+        return fallbacks(self.inline_on_device, self.one_thread, self.uncounted)
 
     def __str__(self) -> str:
         return f"{self.backend} ({self.missing or ', '.join(self.activities)})"
@@ -75,11 +72,18 @@ def inline_close(why: str) -> str:
     return f"windows close inline: {cost}; {why}"
 
 
-def one_thread(why: str) -> str:
-    """Return the remark on windows that record one thread though all were meant."""
-    return f"only the thread that opens the window is recorded: {why}"
+def fallbacks(inline: str, one_thread: str, uncounted: str) -> tuple[str, ...]:
+    """Return the remarks on slower or lesser ways in which a window is recorded.
 
-
-def no_limits(why: str) -> str:
-    """Return the remark on windows of which no limit of events or of memory holds."""
-    return f"limits.max_events and the memory that saving takes are not watched: {why}"
+    Args:
+        inline: Why it closes inline; this and the others are empty where there is no reason.
+        one_thread: Why it records one thread though all were meant.
+        uncounted: Why its events are not counted, so that no limit of them or of memory holds.
+    """
+    found = [inline_close(inline)] if inline else []
+    if one_thread:
+        found.append(f"only the thread that opens the window is recorded: {one_thread}")
+    if uncounted:
+        text = "limits.max_events and the memory that saving takes are not watched"
+        found.append(f"{text}: {uncounted}")
+    return tuple(found)

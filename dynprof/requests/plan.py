@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.config.effects import Effect
 from dynprof.errors import Problem
-from dynprof.requests.capabilities import MARKS, inline_close, no_limits, one_thread
+from dynprof.requests.capabilities import MARKS, fallbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -139,14 +139,9 @@ def _fallbacks(
     config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
 ) -> tuple[str, ...]:
     """Return the slower or lesser ways in which a window will be recorded, as remarks."""
-    found = []
-    if inline := capable.inline if activities == ("CPU",) else capable.inline_on_device:
-        found.append(inline_close(inline))
-    if capable.one_thread and not config.records_memory:
-        found.append(one_thread(capable.one_thread))
-    if capable.uncounted:
-        found.append(no_limits(capable.uncounted))
-    return tuple(found)
+    inline = capable.inline if activities == ("CPU",) else capable.inline_on_device
+    one_thread = "" if config.records_memory else capable.one_thread
+    return fallbacks(inline, one_thread, capable.uncounted)
 
 
 def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:

@@ -146,14 +146,13 @@ def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_C
 
 def _candidates(alone: MeasuredTrace, usual: MeasuredTrace) -> Iterator[_Cause]:
     """Yield what a step may spend its time on; with stacks, functions before operators."""
-    stacks = has_stacks(alone)
-    rules = [*_RULES, host.between_operators] if stacks else [*_RULES]
-    pairs = [(rule(alone, alone.breakdown), rule(usual, usual.breakdown)) for rule in rules]
-    pairs.append(_longest_growth(alone, usual))
-    if not stacks:
-        one, other = (host.between_operators(of, of.breakdown) for of in (alone, usual))
-        pairs.append((one, other))
-    for here, there in pairs:
+    *pairs, between = [
+        (rule(alone, alone.breakdown), rule(usual, usual.breakdown))
+        for rule in (*_RULES, host.between_operators)
+    ]
+    growth = _longest_growth(alone, usual)
+    last = (between, growth) if has_stacks(alone) else (growth, between)
+    for here, there in (*pairs, *last):
         if here:
             others = there.share * usual.breakdown.length if there else 0.0
             yield _Cause(here, here.share * alone.breakdown.length, others)
