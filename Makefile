@@ -62,8 +62,8 @@ bench-analysis: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -m benchmarks.analysis
 	$(VENV)-hta/bin/python -m benchmarks.ranks
 
-# Closing a window beside torch.profiler, ten of each, and inline; memory over 300 windows, and of
-# an event.
+# Closing a window next to torch.profiler, ten of each, and inline; the memory of 300 windows and of
+# one event.
 bench-closing: $(VENV)/ready
 	$(BIN)/python -m benchmarks.closing
 	$(BIN)/python -m benchmarks.inline_close

@@ -72,7 +72,7 @@ _STATE_OF_ALL: tuple[tuple[str, Any, tuple[Any, ...], Callable[[Any], int | None
     (f"{_STATE}3getEb", ctypes.c_void_p, (ctypes.c_bool,), lambda get: get(True)),
     (f"{_STATE}9getGlobalEv", _Returned, (), _shared_address),
 )
-"""Symbol, result, arguments and how it is asked for the address of the state of all threads.
+"""Symbol, result, arguments, and how to call it for the address of the state of all threads.
 
 What differs between builds of torch is here and nowhere else: up to 2.13 they have the first, from
 2.14 on the second. The first that is found is taken, and the self-test tries it.

@@ -116,7 +116,7 @@ def _after_saving(
     wait: bool,
     timeout: float | None,
 ) -> tuple[int, str]:
-    """Say what comes of it, and follow it where that is asked for.
+    """Report the answer to the request, and follow it with ``--wait``.
 
     Returns:
         The exit code, and why the request is followed no more though it is not over.

@@ -91,7 +91,7 @@ def has_stacks(measured: MeasuredTrace) -> bool:
 def stacks_command(measured: MeasuredTrace) -> str:
     """Return the command that records the job with stacks; of another profiler's trace the setting.
 
-    The directory is written as the trace was found; ``DIR`` stands for one that is not here.
+    The directory is the one that the trace is in, or ``DIR`` where it has no config.
     """
     if (manifest := measured.manifest) is None:
         return "with_stack=True"

@@ -80,7 +80,7 @@ _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> float:
     """Return what a thing the host does costs: its time, but on a device only what it kept idle.
 
-    Without what the profiler itself does meanwhile.
+    The profiler's own time in it does not count.
     """
     if measured.idle is None:
         own = steps.causes[RECORDING]
