@@ -160,8 +160,8 @@ class KinetoSession:
     def forget_uncollected(self, taken: Taken) -> None:
         """Have torch destroy what it has recorded, which takes no memory as collecting it does.
 
-        torch holds a reference of its own, and releases it when it prepares to record again. Without
-        that the process crashes at its end: calls are destroyed under the GIL.
+        torch holds a reference of its own, and releases it when it prepares to record again.
+        Without that the process crashes at its end: calls are destroyed under the GIL.
         """
         from torch.autograd.profiler import profile
 
