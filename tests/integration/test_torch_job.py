@@ -81,7 +81,7 @@ for n in range(400):
     print(float(train_one_step()).hex())
     if sys.argv[1:] != ["bare"]:
         dp.step()
-        time.sleep(0.005)
+        time.sleep(0.015)  # 400 steps outlast the self-test and two windows
 """
 )
 
