@@ -128,7 +128,7 @@ def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
     A file that has a second name elsewhere, which may be a file of the job's user, is replaced.
 
     Args:
-        path: The file.
+        path: The file. Its folder is no link.
         follow_symlinks: Open whatever file a link in its place leads to: the job's owner allows it.
 
     Raises:
@@ -138,7 +138,10 @@ def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     if follow_symlinks:
         return descriptor_of(path, flags, FILE_MODE, follow_symlinks=True)[0]
-    with open_folder(path.parent) as folder, naming(path):
+    with contextlib.ExitStack() as opened_folders, naming(path):
+        above = opened_folders.enter_context(open_folder(path.parent.parent))
+        folder = opened(path.parent.name, _FOLDER | os.O_PATH, folder=above)
+        opened_folders.callback(os.close, folder)
         descriptor, facts = descriptor_of(path.name, flags, FILE_MODE, folder=folder)
         if facts.st_nlink > 1:
             os.close(descriptor)

@@ -257,6 +257,15 @@ def test_file_with_a_second_name_is_not_appended_to(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "line"
 
 
+def test_a_log_is_not_opened_in_a_folder_that_became_a_link(tmp_path: Path) -> None:
+    """Also where the link is of this user, who may have it made between a check and this."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "log").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="log"):
+        open_to_append(tmp_path / "log" / "dp.log")
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
 def test_modes_are_as_asked_for_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
