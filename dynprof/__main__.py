@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import sys
 
-from dynprof.process.garbage_collector import no_collection
 from dynprof.process.interruptions import ended_by_interrupt
 
 
 def main() -> None:
     """Run the command; Ctrl-C before it has been loaded ends the process without a traceback."""
-    with ended_by_interrupt(), no_collection():
+    with ended_by_interrupt():
         from dynprof.cli import app
 
     try:

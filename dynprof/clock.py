@@ -1,24 +1,9 @@
-"""The clocks that dynprof reads, whatever the script makes of them; two differ in tests."""
+"""The clocks that windows go by, of which tests have their own, and times in words."""
 
 from __future__ import annotations
 
-import time as module
+import time
 from typing import Protocol
-
-
-class time:  # noqa: N801
-    """What the module of this name had at first: freezegun, say, or a mock replaces that later."""
-
-    sleep = staticmethod(module.sleep)
-    time = staticmethod(module.time)
-    time_ns = staticmethod(module.time_ns)
-    monotonic = staticmethod(module.monotonic)
-    perf_counter = staticmethod(module.perf_counter)
-    perf_counter_ns = staticmethod(module.perf_counter_ns)
-    thread_time = staticmethod(module.thread_time)
-    strftime = staticmethod(module.strftime)
-    gmtime = staticmethod(module.gmtime)
-    localtime = staticmethod(module.localtime)
 
 
 class Clock(Protocol):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dynprof.process.interruptions import FULL, came_from_a_signal
-from dynprof.process.one_at_a_time import OneAtATime
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
 from dynprof.process.threads import is_own_thread
@@ -45,7 +44,7 @@ _inbox: Inbox | NoInbox = NoInbox(silent=False)
 _session: Session | None = None
 _from_outside: _Outside | None = None
 """Set where a session was begun for the script, not by it."""
-_beginning = OneAtATime()
+_beginning = threading.RLock()
 
 
 def step() -> None:
@@ -58,16 +57,7 @@ def step() -> None:
     inbox = _inbox
     inbox.step += 1
     if inbox.due:
-        try:
-            inbox.on_due()
-        except FULL as error:  # the script's stack is full, or its memory
-            try:
-                is_the_scripts = came_from_a_signal(error)
-            except FULL:
-                is_the_scripts = False
-            if is_the_scripts:
-                raise
-            inbox.passed_over += 1
+        inbox.on_due()
 
 
 step._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -129,10 +119,10 @@ def init(
     if disabled():
         _inbox = NoInbox(silent=True)
         return
-    with _beginning.take() as mine:
-        if mine and _session is not None and _from_outside is not None:
+    with _beginning:
+        if _session is not None and _from_outside is not None:
             path, steps = _take_over(path, steps)
-        if said := _why_nothing_changes(mine=mine):
+        if said := _why_nothing_changes():
             warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
         from dynprof.process.process_end import call_at_end
@@ -151,9 +141,7 @@ def init(
     mark_as_wished(plugin=plugin, nvtx=nvtx)
 
 
-def _why_nothing_changes(*, mine: bool) -> str:
-    if not mine:
-        return " amid another call of it"
+def _why_nothing_changes() -> str:
     text = "since the first call; call dynprof.shutdown() in between to watch another directory"
     return f": {_session.directory} is watched {text}" if _session else ""
 
@@ -300,7 +288,7 @@ def _end_at_exit() -> None:
 def _forget_in_child() -> None:
     """Leave a forked child without profiling: its parent's threads and files are not its own."""
     global _beginning, _inbox, _session, _from_outside
-    _beginning = OneAtATime()
+    _beginning = threading.RLock()
     session, _inbox, _session, _from_outside = _session, NoInbox(silent=True), None, None
     leave_to_parent()
     if session is not None:

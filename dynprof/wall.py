@@ -62,14 +62,9 @@ class Wall:
             # The broad except of the package: whatever fails behind this wall costs a
             # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
             # a training loop's own exceptions are none of our business and pass.
-            try:
-                is_the_scripts = came_from_a_signal(error)
-                if not is_the_scripts:
-                    self._note(doing, error)
-            except MemoryError:  # there is not even enough to look at it
-                is_the_scripts = False
-            if is_the_scripts:
+            if came_from_a_signal(error):
                 raise
+            self._note(doing, error)
             return error
         self._last.pop(doing, None)
         return None

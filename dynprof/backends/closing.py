@@ -8,15 +8,14 @@ import queue
 import resource
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import cupti
 from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
-from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class Outcome:
     """
 
     def __init__(self) -> None:
-        self._is_known = Flag()
+        self._is_known = threading.Event()
         self._error: BackendError | OSError | None = None
         self.is_foreseen = False
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
-
-from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

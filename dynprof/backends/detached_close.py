@@ -24,11 +24,11 @@ import ctypes
 import functools
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.quiescence import let_operators_end, let_others_leave
-from dynprof.clock import time
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:

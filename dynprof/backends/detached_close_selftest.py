@@ -20,6 +20,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,6 @@ from typing import TYPE_CHECKING
 from dynprof.backends.detached_close import find, library
 from dynprof.backends.torch_features import experimental_config, has
 from dynprof.backends.trace_writing import writer_of
-from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.folders import make_dir
 from dynprof.files.output import write_atomic

@@ -22,6 +22,7 @@ import ctypes
 import functools
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import COLLECTOR, usable
@@ -30,7 +31,6 @@ from dynprof.backends.detached_close import library
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
-from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.profile_functions import is_noting_a_call

@@ -15,13 +15,12 @@ import atexit
 import functools
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.closing import COLLECTOR, records_everywhere
 from dynprof.backends.collecting import Collecting
-from dynprof.clock import time
 from dynprof.errors import BackendError
-from dynprof.process.flags import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +67,8 @@ class KinetoSession:
         self._going_on.clear()
         self._owner: object = None
         self._open = self._started = False
-        self._closed, self._collecting = Flag(is_set=True), Collecting()
+        self._closed, self._collecting = threading.Event(), Collecting()
+        self._closed.set()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""

@@ -6,10 +6,10 @@ import json
 import os
 import platform
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.clock import time
 from dynprof.companions import Companions, companions_for
 from dynprof.requests.capabilities import MARKS, Capabilities
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-
-from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,12 @@ of their own time, which on a busy machine may come late.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
+import time
 from pathlib import Path
-
-from dynprof.clock import time
-from dynprof.process.interruptions import but_for_signals
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05)
 """Between looks, the last again and again: mostly everybody sleeps, and a step is kept waiting."""
@@ -88,7 +87,7 @@ def let_fall_asleep(threads: set[int]) -> None:
 
 def tasks() -> set[int]:
     """Return the numbers that the system gave to the threads of this process, C++ ones too."""
-    with but_for_signals(OSError):  # systems without it
+    with contextlib.suppress(OSError):  # systems without it
         return {int(path.name) for path in _TASKS.iterdir()}
     return set()
 
@@ -102,7 +101,7 @@ def _others() -> dict[int, _Thread]:
 def _look_at(task: int) -> _Thread | None:
     """Return where a thread is; None where it has ended."""
     facts = ""
-    with but_for_signals(OSError):
+    with contextlib.suppress(OSError):
         facts = (_TASKS / str(task) / "stat").read_text()
     if not facts:
         return None

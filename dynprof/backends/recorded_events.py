@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from typing import Any
 
 from dynprof.backends.base import Load
 from dynprof.backends.detached_close import library
-from dynprof.clock import time
 from dynprof.process.memory import in_use_mb, resident_mb
 
 _MB = 1e6

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, DynprofError
 from dynprof.files.layout import free_disk_mb
-from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class DiskGuard:
             CaptureError: That happened, or the body failed and the disk is full.
         """
         self.check()
-        done = Flag()
+        done = threading.Event()
         thread = own_thread(self._poll, "dynprof-disk", done)
         with contextlib.suppress(RuntimeError):  # the interpreter is ending: nothing to watch with
             thread.start()
@@ -66,7 +66,7 @@ class DiskGuard:
         if self._cut:
             raise CaptureError(self._sentence())
 
-    def _poll(self, done: Flag) -> None:
+    def _poll(self, done: threading.Event) -> None:
         while not done.wait(POLL_S):
             if self._too_little():
                 self._cut = True

@@ -8,6 +8,7 @@ import json
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -15,10 +16,8 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import discard
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
-from dynprof.clock import time
 from dynprof.errors import describe
 from dynprof.files.output import PrivateFolder, write_atomic, write_if_absent
-from dynprof.process.flags import Flag
 from dynprof.process.memory import give_back, grown_mb
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
@@ -94,8 +93,9 @@ class Exporter:
         self._attempt = attempt
         self._exports: queue.SimpleQueue[Export | None] = queue.SimpleQueue()
         self._newest: Export | None = None
-        self._idle = Flag(is_set=True)
-        self._hurry = Flag()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._hurry = threading.Event()
         self._publishing = threading.Lock()
         self._given_up = False
         self._thread = own_thread(self._run, "dynprof-export")

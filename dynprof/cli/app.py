@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dynprof.process.garbage_collector import no_collection
 from dynprof.process.interruptions import ended_by_interrupt
 from dynprof.version import __version__
 
@@ -94,7 +93,7 @@ class _Listed(TyperCommand):
 
 def _loaded(name: str) -> Any:
     """Import a command, and return it with its options."""
-    with ended_by_interrupt(), no_collection():  # Nothing of what is imported is garbage.
+    with ended_by_interrupt():
         module = importlib.import_module(f"dynprof.cli.{_HOMES.get(name, name)}")
     command = getattr(module, name)
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")

@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +25,6 @@ from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
-from dynprof.clock import time
 from dynprof.errors import CaptureError, reason
 from dynprof.files.regular import NotRegularError, open_inside
 

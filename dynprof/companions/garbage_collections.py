@@ -6,9 +6,9 @@ import contextlib
 import gc
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.companions.base import Companion, named_track
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.clock import time
 from dynprof.companions.base import Companion
-from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HostSampler(Companion):
         self._lost: set[str] = set()
         self._found: list[Event] = []
         self._totals: dict[str, tuple[int, Gauge]] = {}
-        self._ended = Flag()
+        self._ended = threading.Event()
         self._thread = own_thread(self._run, "dynprof-host")
 
     def start(self) -> None:

@@ -10,9 +10,9 @@ import functools
 import json
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.clock import time
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import NotRegularError, descriptor_of, read_at_most
 from dynprof.files.who_may_change import is_trusted, may_be_emptied, trusts_everybody
-from dynprof.process.interruptions import came_from_a_signal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +62,6 @@ def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = Fal
     except FileNotFoundError:
         raise
     except OSError as error:
-        if came_from_a_signal(error):
-            raise
         raise ConfigError([Problem(_why_not_read(path, error))]) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])

@@ -6,11 +6,11 @@ import contextlib
 import functools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.coordination.follower import Follower
 from dynprof.coordination.leader import Leader
 from dynprof.coordination.listener import LOOKS_A_SECOND, Listener
@@ -20,8 +20,6 @@ from dynprof.coordination.roll import JOIN_S, LOOK_AGAIN_S, SOON_S
 from dynprof.coordination.speaker import Speaker
 from dynprof.coordination.terms import LEADER, Agreement, NoWindowError
 from dynprof.coordination.timed_store import TimedStore
-from dynprof.process.flags import Flag
-from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ class Coordinator:
         self._asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._not_begun: set[int] = set()  # of what is proposed
         self._instead: NoWindowError | None = None  # why what the ranks agree on is not wanted
-        self._stopped, self._ended = Flag(), Flag()
+        self._stopped, self._ended = threading.Event(), threading.Event()
         self._hears_the_last = False
         self._began_s = self._called_s = time.monotonic()
         self._follower: Follower | None = None
@@ -227,7 +225,7 @@ class Coordinator:
         left_s = self._due_s()
         with contextlib.suppress(queue.Empty):
             if left_s > 0:
-                return next_of(self._asks, left_s)
+                return self._asks.get(timeout=left_s)
         return self._call_the_roll
 
     def _due_s(self) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.coordination.choice import chosen_ranks, common_profiler, unable, why_not
 from dynprof.coordination.messages import Opening, Withdrawal
 from dynprof.coordination.pace import Pace

@@ -9,9 +9,9 @@ sure that a reply of his was passed on gives it again. One that comes twice coun
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dynprof.clock import time
 from dynprof.coordination.job_store import KEPT, count_at, next_place, replies_at, said_at, value_of
 from dynprof.coordination.pace import FIRST_PAUSE_S, SLOW_GROWTH, Pace
 from dynprof.coordination.wire import MOST_BYTES

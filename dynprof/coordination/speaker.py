@@ -7,9 +7,9 @@ anew; these are the only old ones that are kept.
 from __future__ import annotations
 
 import secrets
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.coordination.job_store import (
     DIRECT_RANKS,
     JOINED,

@@ -8,9 +8,9 @@ is made then.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.clock import time
 from dynprof.coordination.job_store import beneath
 from dynprof.process.connections import Connection, connections
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter
 
-from dynprof.clock import time
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.coordination.messages import (
     Joined,

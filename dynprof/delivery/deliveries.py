@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.errors import RemovedError
 from dynprof.files.destination import OUTGOING
 from dynprof.files.leftovers import occupied
-from dynprof.process.flags import Flag
 from dynprof.process.side_process import SideProcess
 from dynprof.process.threads import own_thread
 
@@ -64,7 +63,8 @@ class Deliveries:
         self._left: list[Order] = []  # the first is being sent
         self._workshops: set[Path] = set()
         self._held: dict[Path, contextlib.ExitStack] = {}
-        self._idle, self._ending = Flag(is_set=True), Flag()
+        self._idle, self._ending = threading.Event(), threading.Event()
+        self._idle.set()
         self._thread: threading.Thread | None = None
 
     @property

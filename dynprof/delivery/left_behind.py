@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed, why_no_destination
 from dynprof.files.leftovers import OLD_S, is_free

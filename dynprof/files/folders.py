@@ -8,7 +8,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from dynprof.files.far_descriptors import opened
 from dynprof.files.who_may_change import ROOT, has_no_number, is_private_group, is_trusted
 
 if TYPE_CHECKING:
@@ -21,6 +20,15 @@ _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 """How a folder on the way is opened: it need not be readable, and a link is not followed."""
 _MAX_LINKS = 40  # As Linux counts on one path.
 _MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
+
+
+def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = None) -> int:
+    """Open something as :func:`os.open` does, but never wait for a pipe's other end.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode, dir_fd=folder)
 
 
 @contextlib.contextmanager

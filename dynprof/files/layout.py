@@ -9,11 +9,11 @@ import re
 import secrets
 import shutil
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynprof.clock import time
 from dynprof.files.folders import make_dir
 from dynprof.files.output import PrivateFolder
 from dynprof.files.who_may_change import why_only_listed

@@ -6,10 +6,10 @@ import contextlib
 import fcntl
 import glob
 import os
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
-from dynprof.files.far_descriptors import opened
+from dynprof.files.folders import opened
 from dynprof.files.output import MARK, remove_private
 
 if TYPE_CHECKING:

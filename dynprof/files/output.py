@@ -20,8 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from dynprof.files.far_descriptors import opened
-from dynprof.files.folders import naming, open_folder
+from dynprof.files.folders import naming, open_folder, opened
 from dynprof.files.regular import descriptor_of
 from dynprof.files.who_may_change import ROOT, trusts_everybody
 

@@ -12,8 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from dynprof.files.far_descriptors import opened
-from dynprof.files.folders import naming, open_folder
+from dynprof.files.folders import naming, open_folder, opened
 from dynprof.files.who_may_change import ROOT
 
 if TYPE_CHECKING:

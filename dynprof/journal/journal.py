@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import logging
 import os
 import queue
 import threading
+import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.clock import time
 from dynprof.files.layout import Layout
 from dynprof.files.output import open_to_append, rename
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
-from dynprof.process.queues import next_of
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ class Journal:
     def _write_lines(self, patience_s: float) -> bool:
         """Write lines until there are none for ``patience_s``; False once the journal stops."""
         with contextlib.suppress(queue.Empty):
-            record = next_of(self._lines, patience_s)
+            record = self._lines.get(timeout=patience_s)
             while record is not None:
                 if isinstance(record, Layout):
                     self._move(record)
@@ -216,8 +214,7 @@ class _LogFile(RotatingFileHandler):
         super().__init__(layout.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
 
     def _open(self) -> Any:
-        self._raw = _Raw(self.baseFilename, self._opener)
-        return io.TextIOWrapper(io.BufferedWriter(self._raw), encoding="utf-8")
+        return open(self.baseFilename, "a", encoding="utf-8", opener=self._opener)
 
     def _opener(self, path: str, flags: int) -> int:  # noqa: ARG002 - those of appending
         if self._layout.root.exists():  # else somebody has removed it
@@ -246,10 +243,7 @@ class _LogFile(RotatingFileHandler):
         """Write a line, first opening the file anew if that was removed or moved away."""
         path = Path(self.baseFilename)
         try:
-            if self.stream and not self._raw.has_its_descriptor:
-                self.stream.detach().detach()  # type: ignore[attr-defined]  # they would close it
-                self.stream = None
-            elif self.stream and not self._raw.lies_at(path):
+            if self.stream and not _is_at(self.stream, path):
                 self.stream.close()
                 self.stream = None
         except OSError:
@@ -261,37 +255,11 @@ class _LogFile(RotatingFileHandler):
         """Drop the line: there is no better place to say so, and training goes on."""
 
 
-class _Raw(io.FileIO):
-    """A file to append to, never closed once its descriptor is the script's."""
-
-    def __init__(self, path: str, opener: Callable[[str, int], int]) -> None:
-        super().__init__(path, "a", opener=opener)
-        self._facts = os.fstat(self.fileno())
-        self._was_lost = False
-
-    @property
-    def has_its_descriptor(self) -> bool:
-        """False once the script has closed it: the number may be a file's of its own.
-
-        Or the log's, opened anew.
-        """
-        try:
-            there = os.fstat(self.fileno())
-            self._was_lost = self._was_lost or not os.path.samestat(there, self._facts)
-        except OSError:
-            self._was_lost = True
-        return not self._was_lost
-
-    def lies_at(self, path: Path) -> bool:
-        """Return whether it is this file that stands there, not another of its name."""
-        with contextlib.suppress(OSError):
-            return os.path.samestat(path.stat(), self._facts)
-        return False
-
-    def close(self) -> None:
-        """Close it, unless it is the script's."""
-        if not self.closed and self.has_its_descriptor:
-            super().close()
+def _is_at(file: Any, path: Path) -> bool:
+    """Return whether it is this file that has the path, not another one."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
 
 
 class _Line(logging.LogRecord):

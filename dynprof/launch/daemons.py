@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.clock import time
 from dynprof.launch.which_process import leave_to_children
 from dynprof.process.threads import own_thread
 from dynprof.wall import StderrNotes, Wall

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
 from dynprof.wall import StderrNotes, Wall
 

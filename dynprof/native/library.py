@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Listener:
     def __init__(self, take: Take, dropped_before: int) -> None:
         self.take, self.leaves = take, False
         self.dropped, self._before = 0, dropped_before
-        self._left = Flag()
+        self._left = threading.Event()
 
     def leave(self, dropped: int) -> None:
         """Note that it has got all; dropped were so many in all."""
@@ -108,7 +107,7 @@ class NativeMarks:
     def forget(self) -> None:
         """Let nobody listen, as in a child that was just forked."""
         self._lock = threading.RLock()  # a signal handler may come while it is held
-        self._due = Flag()
+        self._due = threading.Event()
         self._listeners: list[Listener] = []
         self._buffer = (_Mark * _AT_ONCE)()
         self._dropped = 0

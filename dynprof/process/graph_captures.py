@@ -12,11 +12,11 @@ import contextlib
 import functools
 import os
 import threading
+import time
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynprof.clock import time
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:

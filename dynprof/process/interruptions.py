@@ -12,23 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, TracebackType
 
-FULL = (RecursionError, MemoryError)
-"""What anything raises where the script's stack is full, or its memory; so does looking at that."""
 _TAKES_ANY_NUMBER = 0x04
 """A flag of code, as in :mod:`inspect`, which takes as long to import as all the rest."""
-
-
-@contextlib.contextmanager
-def but_for_signals(*kinds: type[Exception]) -> Iterator[None]:
-    """Suppress exceptions, as :func:`contextlib.suppress` does, but those of signal handlers.
-
-    ``TimeoutError``, which many of those raise, is an ``OSError``.
-    """
-    try:
-        yield
-    except kinds as error:
-        if came_from_a_signal(error):
-            raise
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ import ctypes
 import functools
 import os
 import resource
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.clock import time
 from dynprof.process.rank import ranks_here
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import itertools
 import operator
 import sys
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from dynprof.clock import time
 from dynprof.process.garbage_collector import no_collection
 
 if TYPE_CHECKING:

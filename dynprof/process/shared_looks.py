@@ -15,10 +15,10 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-from dynprof.clock import time
 from dynprof.files.output import write_atomic
 from dynprof.files.regular import read_regular
 

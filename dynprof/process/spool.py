@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.files.regular import descriptor_of
 
 if TYPE_CHECKING:

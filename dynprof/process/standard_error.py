@@ -8,20 +8,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from dynprof.process.interruptions import came_from_a_signal
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def say(text: str) -> None:
     """Print a line for whoever watches the job; where nobody can be told, do nothing."""
-    try:
-        with _broken_pipes_are_errors():
-            _write(f"dynprof: {text}\n")
-    except Exception as error:  # the script may have put any object in its place
-        if came_from_a_signal(error):
-            raise
+    with contextlib.suppress(Exception), _broken_pipes_are_errors():  # the script may have put any
+        _write(f"dynprof: {text}\n")  # object in its place
 
 
 def _write(text: str) -> None:

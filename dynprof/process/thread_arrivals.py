@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import operator
 import sys
+import time
 from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.clock import time
 from dynprof.process.profile_functions import WORD, audited, c_function
 
 if TYPE_CHECKING:

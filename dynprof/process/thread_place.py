@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from dynprof.process.garbage_collector import no_collection
-from dynprof.process.one_at_a_time import undisturbed
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -27,17 +23,16 @@ def place_of(thread: int) -> str:
         ``wait (threading.py:324), called at /data/train.py:12 in load``, or
         ``/data/train.py:12 in load``; empty where the thread runs no Python.
     """
-    with no_collection():
-        frame = innermost = undisturbed(sys._current_frames).get(thread)
-        while frame is not None and _is_of_a_library(frame):
-            frame = undisturbed(functools.partial(getattr, frame, "f_back"))
-        if innermost is None:
-            return ""
-        if frame is innermost:
-            return _line(frame)
-        code = innermost.f_code
-        name = f"{code.co_name} ({Path(code.co_filename).name}:{innermost.f_lineno})"
-        return f"{name}, called at {_line(frame)}" if frame else name
+    frame = innermost = sys._current_frames().get(thread)
+    while frame is not None and _is_of_a_library(frame):
+        frame = frame.f_back
+    if innermost is None:
+        return ""
+    if frame is innermost:
+        return _line(frame)
+    code = innermost.f_code
+    name = f"{code.co_name} ({Path(code.co_filename).name}:{innermost.f_lineno})"
+    return f"{name}, called at {_line(frame)}" if frame else name
 
 
 def _is_of_a_library(frame: FrameType) -> bool:

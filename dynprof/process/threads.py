@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from dynprof.clock import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
-from dynprof.clock import time
 from dynprof.errors import CaptureError
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import Layout

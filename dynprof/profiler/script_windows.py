@@ -7,12 +7,12 @@ import contextlib
 import functools
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
-from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
 from dynprof.process.graph_captures import GRAPH_CAPTURES

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import threading
+import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -19,9 +21,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import is_being_tested
 from dynprof.captures.exporter import Exporter
-from dynprof.clock import time
 from dynprof.config import Limits
-from dynprof.process.flags import Flag
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread
 from dynprof.profiler.handlers import save_now, trace_name, usual_folder, worker_here
@@ -30,7 +30,6 @@ from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
-    import threading
     from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
@@ -117,7 +116,7 @@ class _Saver:
         self._waiting = deque[_Held](maxlen=MOST)
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._served = Flag()
+        self._served = threading.Event()
         self._exporter = Exporter(Wall(StderrNotes()).attempt)
         self._last: _Held | None = None
         self._ending, self._count, self._said = False, 0, set[str]()

@@ -29,8 +29,6 @@ class Inbox:
             that leads the job has renumbered it; 0 once the script goes on from another number.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
-        passed_over: How many steps have ended since the last turn that found no room on the stack
-            for one.
         renumber_by: By how many the number of the step is to change at the next turn.
         wish: What that turn is to do besides, on a thread of the script's.
     """
@@ -46,7 +44,6 @@ class Inbox:
         "numbering",
         "on_due",
         "order",
-        "passed_over",
         "renumber_by",
         "step",
         "turn",
@@ -65,7 +62,7 @@ class Inbox:
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False
-        self.apart = self.renumber_by = self.numbering = self.passed_over = 0
+        self.apart = self.renumber_by = self.numbering = 0
 
     @property
     def steps_from(self) -> str:
@@ -183,7 +180,7 @@ class NoInbox:
     """
 
     def __init__(self, *, silent: bool) -> None:
-        self.step, self.passed_over, self.due = 0, 0, not silent
+        self.step, self.due = 0, not silent
 
     def on_due(self) -> None:
         """Warn, once."""

@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Literal
 
-from dynprof.clock import time
 from dynprof.files.file_system import is_mount_point, is_remote, kind_of
 from dynprof.files.layout import CONFIG_NAME
-from dynprof.process.flags import Flag
 from dynprof.process.shared_looks import SharedLooks
-from dynprof.process.thread_arrivals import ARRIVALS
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
 from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
@@ -92,8 +90,8 @@ class Watcher:
         self._mode: WatchMode = mode
         self._events: FileEvents | None = None
         self._observed: tuple[int, int] | None = None
-        self._wake, self._stopping = Flag(), Flag()
-        self._begun = Flag()
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._begun = threading.Event()
         self._thread = own_thread(self._run, "dynprof-watch")
 
     @property
@@ -129,7 +127,6 @@ class Watcher:
             self._wake.wait(self._patience_s())
             self._wake.clear()
             if not self._stopping.is_set():
-                self._attempt("watching the threads", ARRIVALS.look)
                 self._attempt("watching the config", self._look)
 
     def _patience_s(self) -> float:
@@ -152,9 +149,6 @@ class Watcher:
 
     def _tend_events(self) -> None:
         """Watch the directory that stands there now; it may have been removed or replaced."""
-        if self._events and self._events.are_cut_off:
-            self._end_events()
-            self._poll("the script has closed the descriptor that they come through")
         if self._mode == "poll":
             return
         directory = _identity(self._path.parent)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.coordination.coordinator import Coordinator
 from dynprof.coordination.job_group import group_to_agree_in
 from dynprof.coordination.messages import Cancellation, Proposal, Withdrawal

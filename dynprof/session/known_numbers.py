@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.journal.edit_outcomes import MOST
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.config import parse_config
 from dynprof.coordination.messages import Profiler, Reply
 from dynprof.coordination.wire import in_utf_8

@@ -15,6 +15,7 @@ the journal's thread calls ``Upkeep`` once a second.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
-from dynprof.process.flags import Flag
-from dynprof.process.stack_room import NO_ROOM, has_room
 from dynprof.requests.edits import GONE, Edit
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
@@ -80,7 +79,7 @@ class Session:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
         self._stopped = self.is_over = False
-        self._ended = Flag()
+        self._ended = threading.Event()
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
@@ -248,9 +247,6 @@ class Session:
         self._agreements.take(edit)
 
     def _turn(self) -> None:
-        if not has_room():
-            self.inbox.passed_over += 1
-            return
         if self.inbox.answer():
             self._wall.attempt("what other threads asked of this step", self._answer_knock)
         if not self.is_over:
@@ -271,9 +267,6 @@ class Session:
     def _start(self, config_path: str | os.PathLike[str] | None) -> None:
         if self._loop.open_window:
             self._journal.warning("start(): a window is open already; nothing changes")
-            return
-        if not has_room():
-            self._journal.warning(f"start(): nothing opens; {NO_ROOM}")
             return
         file = None if config_path is None else Path(config_path).resolve()
         self._edit_handler.take_now(file)

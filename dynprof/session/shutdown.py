@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.process.standard_error import say
 
 if TYPE_CHECKING:

@@ -25,9 +25,7 @@ from dynprof.files.destination import is_url, parted, why_no_destination
 from dynprof.files.folders import make_dir, why_not_used
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.files.who_may_change import why_not_watched
-from dynprof.process.interruptions import came_from_a_signal
 from dynprof.process.rank import SCRIPT, Rank, find_rank
-from dynprof.process.standard_descriptors import standard_descriptors_avoided
 from dynprof.requests.watcher import choose_mode
 from dynprof.session.first_use import use_readers
 from dynprof.session.session import Session
@@ -96,11 +94,8 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         watching = choose_mode(wishes.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
         use_readers()
-        with standard_descriptors_avoided():
-            _begin(session)
+        _begin(session)
     except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start
-        if came_from_a_signal(error):
-            raise
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
 
@@ -200,8 +195,6 @@ def _usable(path: Path) -> Path:
         make_dir(root)
         _check_owners(root)  # another user may have made it in the meantime
     except (OSError, RuntimeError, ValueError) as error:
-        if came_from_a_signal(error):
-            raise
         raise UnusablePathError(f"{path} cannot be used: {error}") from error
     if why := why_not_used(root):
         raise UnusablePathError(why)

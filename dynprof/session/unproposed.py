@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dynprof.clock import time
 from dynprof.coordination.terms import LEADER
 from dynprof.coordination.wire import in_utf_8
 from dynprof.errors import CaptureError

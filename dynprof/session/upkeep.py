@@ -15,11 +15,11 @@ from dynprof.process.threads import own_thread
 from dynprof.session.standstill import Standstill
 
 if TYPE_CHECKING:
+    import threading
     from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
-    from dynprof.process.flags import Flag
     from dynprof.requests.inbox import Inbox
     from dynprof.steps.step_sources import StepSources
     from dynprof.wall import Wall
@@ -77,7 +77,7 @@ class Upkeep:
             ).workshop
             self._inbox.free_disk_mb = free_disk_mb(place)
 
-    def clear_up(self, ended: Flag) -> None:
+    def clear_up(self, ended: threading.Event) -> None:
         """Remove what killed processes left, now and once more when their captures are old.
 
         Args:

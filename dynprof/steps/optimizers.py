@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from dynprof.clock import time
 from dynprof.steps.iteration_ends import MOST_FIRES, IterationEnds
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
-from dynprof.process.flags import Flag
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class PeriodSteps:
 
     def __init__(self, seconds: float, steps: EndedSteps, clock: Clock) -> None:
         self._seconds, self._end_step, self._clock = seconds, steps.end_step, clock
-        self._ended = Flag()
+        self._ended = threading.Event()
         self.name = f"a period of {seconds:g} s"
         own_thread(self._run, "dynprof-steps").start()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from dynprof.process.interruptions import FULL, came_from_a_signal
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -65,16 +63,7 @@ class EndedSteps:
         self.given += 1
         inbox.step = self.next = self.next + 1
         if inbox.due:
-            try:
-                inbox.on_due()
-            except FULL as error:  # as in dynprof.step()
-                try:
-                    is_the_scripts = came_from_a_signal(error)
-                except FULL:
-                    is_the_scripts = False
-                if is_the_scripts:
-                    raise
-                inbox.passed_over += 1
+            inbox.on_due()
 
     def renumber(self, step: int) -> None:
         """Go on from another number, at once: other threads may be ending steps."""

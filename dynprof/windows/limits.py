@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
-from dynprof.clock import time
 from dynprof.plural import about
 
 if TYPE_CHECKING:

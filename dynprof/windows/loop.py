@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
-from dynprof.process.stack_room import NO_ROOM, has_room
 from dynprof.windows.admission import Admission
 from dynprof.windows.handover import Handover
 from dynprof.windows.limits import (
@@ -110,9 +109,7 @@ class Loop:
 
     def look(self) -> None:
         """Close a window whose step records too much or never ends; on a thread of dynprof's."""
-        current, waiting = self._open, self._inbox.waiting
-        if waiting and not current and self._inbox.passed_over:
-            self._journal.wait_for(waiting.number, NO_ROOM)
+        current = self._open
         if current and (reason := self._why_inside(current)):
             if current.movable:
                 self._close_where(self._why_inside)  # a step may have ended meanwhile
@@ -154,7 +151,7 @@ class Loop:
 
     def _cut(self, current: OpenWindow, reason: str) -> None:
         """Close the window in the middle of its step, or at the end of that if need be."""
-        if not has_room() or current.window.obstacle():
+        if current.window.obstacle():
             self._inbox.order_close(reason)
         else:
             current.note_cut()
@@ -168,9 +165,6 @@ class Loop:
     def _begin(self) -> None:
         if self._noted:
             self._wall.attempt_or("a step", self._count_noted, self._give_up)
-        passed_over, self._inbox.passed_over = self._inbox.passed_over, 0
-        if passed_over and self._open:
-            self._open.join(passed_over, NO_ROOM)
         self._unended.look()
 
     def _count_noted(self) -> None:
@@ -180,11 +174,6 @@ class Loop:
 
     def _note_no_more(self) -> None:
         self._noted, self._inbox.on_due = None, self._inbox.turn
-
-    def _interrupted(self) -> None:
-        with self.turns.take() as mine:
-            if mine:
-                self._give_up(LostWindowError("a step was interrupted"))
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
@@ -206,7 +195,7 @@ class Loop:
                 self._open.look_at_load()
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
-                self._noted = NotedSteps(self._open, self._inbox, self._clock, self._interrupted)
+                self._noted = NotedSteps(self._open, self._inbox, self._clock)
                 self._inbox.on_due = self._noted.note
 
     def _end_step(self, current: OpenWindow) -> None:

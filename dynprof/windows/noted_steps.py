@@ -7,11 +7,7 @@ from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from dynprof.process.interruptions import FULL, came_from_a_signal
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dynprof.clock import Clock
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.open_window import OpenWindow
@@ -44,16 +40,13 @@ class NotedSteps:
         inbox: Has the number of the step that is running; the window has its own, where the script
             has set another meanwhile.
         clock: Of this process.
-        interrupted: Is called where a signal handler raises before a step is noted.
     """
 
-    def __init__(
-        self, current: OpenWindow, inbox: Inbox, clock: Clock, interrupted: Callable[[], None]
-    ) -> None:
+    def __init__(self, current: OpenWindow, inbox: Inbox, clock: Clock) -> None:
         done, asked = current.window.progress
         step = inbox.step  # once: another thread may be ending one
         self._current, self._inbox = current, inbox
-        self._now_s, self._interrupted = clock.now_s, interrupted
+        self._now_s = clock.now_s
         self._behind = step - current.step
         self._next, self._last = step + 1, step + asked - done
         self._until_s = clock.now_s() + TURN_EVERY_S
@@ -67,30 +60,16 @@ class NotedSteps:
         One function, with all in it, and what ``step()`` itself calls: where the job has the
         caches, each call costs microseconds.
         """
-        inbox, found = self._inbox, None
-        try:
-            step, now_s = inbox.step, self._now_s()
-            disturbed = inbox.order or inbox.knocked or _HERE.noting is not self._token
-            if disturbed or step != self._next or step >= self._last or now_s >= self._until_s:
-                found = False
-            else:
-                noted = (step - self._behind, now_s, time_ns())
-                self._steps.append(noted)
-                self._next = step + 1  # after it: a handler that steps in between finds a gap
-                found = not self._counted or not self._took_back(noted)
-        except RecursionError as error:
-            try:
-                is_the_scripts = came_from_a_signal(error)
-            except FULL:
-                is_the_scripts = False
-            if is_the_scripts:
-                raise
-            found = False
-        finally:
-            if found is None:
-                self._interrupted()
-        if not found:
-            inbox.turn()
+        inbox = self._inbox
+        step, now_s = inbox.step, self._now_s()
+        disturbed = inbox.order or inbox.knocked or _HERE.noting is not self._token
+        if not (disturbed or step != self._next or step >= self._last or now_s >= self._until_s):
+            noted = (step - self._behind, now_s, time_ns())
+            self._steps.append(noted)
+            self._next = step + 1  # after it: a handler that steps in between finds a gap
+            if not self._counted or not self._took_back(noted):
+                return
+        inbox.turn()
 
     def _took_back(self, noted: tuple[int, float, int]) -> bool:
         """Remove what was noted after all had been counted; False where it was counted yet."""

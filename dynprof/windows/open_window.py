@@ -120,12 +120,6 @@ class OpenWindow:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    def join(self, count: int, why: str) -> None:
-        """Go on by so many steps, which the recording takes for one with the step before."""
-        first, self.step = self.step + 1, self.step + count
-        which = f"step {first} is" if count == 1 else f"steps {first}-{self.step} are"
-        self.remark(f"{which} part of the one before: {why}")
-
     def note_thread(self) -> None:
         """Remark that the calling thread ends a step of it, where another one opened it."""
         if self.thread is not threading.current_thread():

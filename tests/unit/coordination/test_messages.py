@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dynprof import clock
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.coordination import wire
 from dynprof.coordination.messages import (
@@ -95,6 +94,6 @@ def test_other_threads_go_on_while_what_many_say_is_read(monkeypatch: pytest.Mon
     """Its thread hands the interpreter on by itself: asked for it, it would do so 5 ms later."""
     breaths: list[float] = []
     monkeypatch.setattr(wire, "AT_A_TIME_S", 0.0)
-    monkeypatch.setattr(clock.time, "sleep", breaths.append)
+    monkeypatch.setattr("time.sleep", breaths.append)
     lines_of(Reply, f"{to_text(Reply(0))}\n".encode() * 5)
     assert breaths == [wire.BREATH_S] * 5

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dynprof.files import output
-from dynprof.files.far_descriptors import opened
-from dynprof.files.folders import make_dir
+from dynprof.files.folders import make_dir, opened
 from dynprof.files.output import (
     PrivateFolder,
     by_library,

@@ -32,7 +32,6 @@ ALLOWED = {
     "process/acting_user.py": "its own standard streams",
     "process/fresh_interpreter.py": "a setting of its own in /proc",
     "process/side_process.py": "a file in memory",
-    "process/standard_descriptors.py": "/dev/null",
     "process/shared_looks.py": "a folder of /dev/shm that it makes and checks",
     "profiler/closed_window.py": "copies into a private folder",
     "backends/npu.py": "moves from one private folder into another",

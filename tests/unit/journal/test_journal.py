@@ -193,51 +193,6 @@ def test_a_directory_in_the_place_of_an_old_log(
     assert office.layout.log.stat().st_size <= 300
 
 
-def descriptor_of_log(office: Office) -> int:
-    """Return that by which the journal writes its log, once it does."""
-    while not office.layout.log.exists() or "one" not in office.layout.log.read_text():
-        office.ticked.wait(0.01)
-    log = office.layout.log.stat()
-    (number,) = [
-        int(path.name)
-        for path in Path("/proc/self/fd").iterdir()
-        if path.exists() and path.stat().st_ino == log.st_ino and path.stat().st_dev == log.st_dev
-    ]
-    return number
-
-
-def test_a_descriptor_that_the_script_has_closed_and_the_log_gets_again(tmp_path: Path) -> None:
-    """Opened anew it may have the same number, and no line is lost."""
-    office = Office(tmp_path)
-    office.journal.start()
-    office.journal.info("one")
-    number = descriptor_of_log(office)
-    os.close(number)
-    for line in ("two", "three", "four"):
-        office.journal.info(line)
-    office.journal.stop()
-    text = office.layout.log.read_text()
-    assert [line in text for line in ("one", "two", "three", "four")] == [True] * 4
-
-
-def test_a_descriptor_that_the_script_has_closed(tmp_path: Path) -> None:
-    """As daemons close all that they find: nothing goes into the file that has its number now."""
-    office, mine = Office(tmp_path), tmp_path / "of the script"
-    office.journal.start()
-    office.journal.info("one")
-    number = descriptor_of_log(office)
-    with mine.open("wb") as file:
-        os.dup2(file.fileno(), number)  # closes the journal's
-    office.journal.info("two")
-    office.journal.stop()
-    assert "two" in office.layout.log.read_text()
-    assert mine.read_bytes() == b""
-    del office
-    gc.collect()
-    os.fstat(number)  # it is the script's, who closes it
-    os.close(number)
-
-
 def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: Path) -> None:
     """Lines that cannot be written are dropped; the status goes on."""
     office = Office(tmp_path)
@@ -290,20 +245,6 @@ class _NewQueue(queue.SimpleQueue[Any]):
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self.was_waited_at_first |= not self.was_seen_empty
         return super().get(block, timeout)
-
-
-def test_the_first_look_at_the_queue_does_not_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CPython 3.10 may wait for ever there, whatever the timeout: no status, no heartbeat."""
-    monkeypatch.setattr("dynprof.journal.journal.queue.SimpleQueue", _NewQueue)
-    office = Office(tmp_path)
-    office.journal.start()
-    assert office.ticked.wait(patience_s())
-    office.journal.stop()
-    lines: Any = office.journal._lines
-    assert lines.was_seen_empty
-    assert not lines.was_waited_at_first
 
 
 def test_a_log_that_cannot_be_closed_ends_no_thread(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from dynprof.clock import time
 from dynprof.process import memory
 
 if TYPE_CHECKING:

@@ -203,29 +203,6 @@ MOMENTS = pytest.mark.parametrize(
 
 
 @MOMENTS
-@pytest.mark.parametrize("kind", [InterruptedError, RecursionError, MemoryError])
-def test_what_a_signal_handler_raises_ends_the_window(
-    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str], kind: type[Exception]
-) -> None:
-    """As in a turn: no window goes on that does not know its steps; the next is whole."""
-
-    def preempt() -> None:
-        raise kind
-
-    interrupts(*moment, preempt)
-    with pytest.raises(kind):
-        job.step(29)
-    job.step()
-    assert job.state == "idle"
-    job.edit(active=9)
-    job.step(10)
-    given_up, whole = job.manifests()
-    assert given_up.reason == "a step was interrupted"
-    assert whole.complete
-    assert job.backend.recordings[-1].steps == list(range(whole.steps.first, whole.steps.last + 1))
-
-
-@MOMENTS
 def test_a_signal_handler_that_steps(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
