@@ -225,16 +225,12 @@ class Taken:
     Args:
         functions: Those of libtorch.
         state: The profiler's state; None where it still lies on all threads.
-
-    Attributes:
-        needs: What has to live until it is collected.
     """
 
     def __init__(self, functions: DetachedClose, state: _Returned | None) -> None:
         self._functions = functions
         self._state, self._lies_on_all = state, state is None
         self._result: _Returned | None = None
-        self.needs: object = None
 
     def let_go(self) -> None:
         """Leave a state that is shared to whoever else has it."""
@@ -269,7 +265,6 @@ class Taken:
         state = self.off()
         if state is not None:
             self._result = self._functions.collect(state)
-        self.needs = None
 
     def forget(self) -> None:
         """Leave what was recorded to torch, uncollected.
@@ -279,7 +274,6 @@ class Taken:
         """
         self._state = self.off()
         self.let_go()
-        self.needs = None
 
     def write(self, path: Path) -> None:
         """Write the trace, and let go of the events.

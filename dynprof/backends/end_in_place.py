@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from dynprof.backends.call_tracing_end import stop_tracing_calls
+from dynprof.backends.call_tracing import stop_tracing_calls
 from dynprof.backends.closing import usable
 from dynprof.backends.quiescence import let_others_leave
 from dynprof.errors import BackendError

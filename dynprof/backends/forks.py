@@ -26,14 +26,12 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import COLLECTOR, usable
-from dynprof.backends.code_objects import CODE
 from dynprof.backends.detached_close import library
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
 from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.profile_functions import is_noting_a_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,13 +80,10 @@ class _Gate:
             self._first_s = 0.0
 
     def begin_fork(self) -> None:
-        """Wait for such a change, but where it waits for this thread, as it ends a profiler."""
+        """Wait for such a change."""
         while time.monotonic() < self._first_s:
             time.sleep(_PAUSE_S)
-        if not self._lock.acquire(blocking=False):
-            if is_noting_a_call():
-                return
-            self._lock.acquire()
+        self._lock.acquire()
         self._forking.append(threading.current_thread())
         while (wait_s := self._calm_s - time.monotonic()) > 0:
             time.sleep(wait_s)
@@ -147,7 +142,6 @@ def _begin_anew() -> None:
     KINETO.forget()
     COLLECTOR.forget()
     ANNOTATIONS.forget()
-    CODE.forget()
     with contextlib.suppress(BackendError):
         usable().forget_all()
     _gate.begin_anew()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import re
 import sys
@@ -10,12 +9,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
+from dynprof.backends.call_tracing import CallsOfThread
 from dynprof.backends.profiler_id import ProfilerId
-from dynprof.backends.viztracer_stacks import ViztracerStacks
-from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, Tracing
+from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, in_c
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import CallsOfThread, audited
+from dynprof.process.threads import threads_of_others
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -67,23 +66,13 @@ class PythonBackend:
         """Switch the tracing of calls on."""
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
-        if sys.version_info < (3, 12) and (reason := audited()):
-            raise BackendError(
-                f"calls of all threads cannot be recorded before Python 3.12: {reason}"
-            )
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
         beside = companions_for(plan.config.experimental, record_functions=True)
         companions = Companions(beside)
         tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
         recording = PythonRecording(tracer, {"distributedInfo": place}, companions)
-        is_on = False
-        try:
-            recording.switch_on()
-            is_on = True
-        finally:
-            if not is_on:  # a signal handler may have raised: nothing may stay on
-                recording.discard()
+        recording.switch_on()
         return recording
 
 
@@ -91,11 +80,12 @@ class PythonRecording:
     """A recording of VizTracer."""
 
     closing = "detached"
-    without = fallbacks = ()
+    without = ()
     results = None
     saves_beside = True
     note_step = None
-    bound_to_thread = False
+    bound_to_thread = sys.version_info < (3, 12)
+    """Up to Python 3.11 VizTracer can be ended on the thread that began it alone."""
 
     def __init__(
         self,
@@ -104,8 +94,7 @@ class PythonRecording:
         companions: Companion,
     ) -> None:
         self.companions = companions
-        self._tracer, self._stacks = tracer, ViztracerStacks(tracer.reset_stack)
-        self._tracing = Tracing(tracer)
+        self._tracer = tracer
         self._profiler_id = ProfilerId()
         self._facts = facts
         self._step: tuple[int, float] | None = None
@@ -113,17 +102,12 @@ class PythonRecording:
         self._calls = CallsOfThread(are_recorded=False)
         self._stopped_itself = self._is_on = False
 
-    def __del__(self) -> None:
-        """Discard what a signal handler's exception has taken from whoever was to have it."""
-        with contextlib.suppress(Exception):  # the interpreter may be ending
-            self.discard()
-
     def switch_on(self) -> None:
         """Switch the tracing of calls on."""
         self._is_on = True
-        self._tracing.start()
+        self.fallbacks = _threads_left_out()
+        in_c(self._tracer).start()
         self._calls = CallsOfThread(are_recorded=True)
-        self._stacks.keep()
 
     def obstacle(self) -> str | None:
         """Say None: it can stop at any step."""
@@ -135,7 +119,6 @@ class PythonRecording:
     def start(self) -> None:
         """Forget the warm-up."""
         self._tracer.clear()
-        self._stacks.count_anew()
 
     def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step."""
@@ -170,7 +153,6 @@ class PythonRecording:
         lost = self._lost_steps(path) if b'"overflow":true' in end else None
         numbers = [number for number, _ in self._steps[lost:]] or [0]
         return Saved(
-            lost=tuple(self._stacks.remarks()),
             cut=tuple(self._cut(lost, numbers[0])),
             lost_steps=lost or 0,
             first_whole=numbers[0],
@@ -227,8 +209,7 @@ class PythonRecording:
     def _switch_off(self) -> None:
         self._profiler_id.end()
         if self._is_on:
-            self._tracing.stop()
-            self._stacks.let_go()
+            in_c(self._tracer).stop(None)
             self._is_on = False
 
     def _end_step(self) -> None:
@@ -240,6 +221,16 @@ class PythonRecording:
         name = f"ProfilerStep#{number}"
         event = {"ph": "X", "name": name, "cat": "step", "ts": began, "dur": now - began}
         self._tracer.add_raw(event)
+
+
+def _threads_left_out() -> tuple[str, ...]:
+    """Name the threads whose calls VizTracer cannot record: up to Python 3.11, those before it."""
+    names = sorted(thread.name for thread in threads_of_others())
+    if sys.version_info >= (3, 12) or not names:
+        return ()
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    text = f"threads that began before the window are left out before Python 3.12: {some}"
+    return (text,)
 
 
 def _other_profiler() -> str | None:

@@ -38,8 +38,6 @@ from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import follow_graph_captures, in_backward, why_not_now
 from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import audited
-from dynprof.process.thread_arrivals import ARRIVALS
 from dynprof.requests.capabilities import Capabilities, fallbacks
 
 if TYPE_CHECKING:
@@ -142,8 +140,6 @@ class TorchBackend:
         if plan.config.with_stack and theirs:
             text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"
             raise BackendError(f"{text}; ask without it")
-        if plan.config.with_stack and not plan.script and (reason := _why_no_stacks()):
-            raise BackendError(f"with_stack cannot be recorded: {reason}; ask without it")
         asked = plan.activities
         plan = plan if plan.script else replace(plan, activities=used(torch, asked))
         session = ScriptSession() if plan.script else KINETO
@@ -176,11 +172,6 @@ class TorchBackend:
         made, self._made = self._made, None
         if made and not made.arrived:
             discard(made)
-
-
-def _why_no_stacks() -> str:
-    """Say why torch cannot walk over the states of all threads; empty where it can."""
-    return audited() or ARRIVALS.too_many()
 
 
 def _is_on_here(torch: Any) -> bool:

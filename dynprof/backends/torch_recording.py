@@ -8,8 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.begin import begin
-from dynprof.backends.call_tracing_end import leave_calls_untraced, stop_tracing_calls
+from dynprof.backends.call_tracing import (
+    CallsOfThread,
+    leave_calls_untraced,
+    stop_tracing_calls,
+)
 from dynprof.backends.closing import (
     COLLECTOR,
     Outcome,
@@ -18,7 +21,6 @@ from dynprof.backends.closing import (
     ended_on,
     usable,
 )
-from dynprof.backends.code_objects import KeptCode
 from dynprof.backends.collecting import collect
 from dynprof.backends.end_in_place import end_in_place
 from dynprof.backends.forks import first_of_its_kind, undisturbed
@@ -29,7 +31,6 @@ from dynprof.backends.trace_writing import check_written
 from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import why_not_now
 from dynprof.errors import BackendError
-from dynprof.process.profile_functions import CallsOfThread
 from dynprof.process.threads import is_own_thread
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ class TorchRecording:
         self.companions = companions
         self._profiler, self._session = profiler, session
         self._traces_calls = bool(profiler.with_stack)
-        self._code: KeptCode | None = None
         self._calls = CallsOfThread(are_recorded=False)
         self._rank_facts = rank_facts
         self._functions = functions
@@ -129,20 +129,18 @@ class TorchRecording:
         if self in _going_on and KINETO.others_have_it(self):
             return "the script's own profiler has not ended yet"
         in_backward_too = bool(self._functions) and not self.bound_to_thread
-        return why_not_now(in_backward_too=in_backward_too, traces_calls=self._traces_calls)
+        return why_not_now(in_backward_too=in_backward_too)
 
     def start(self) -> None:
         """Keep what happens from here on."""
         self._insist()
         self.arrived, self._unread = True, not self.bound_to_thread
         self._state = "running"  # also where starting fails half-way: it has to be stopped then
-        self._code = KeptCode() if self._traces_calls else None
         with undisturbed():
-            begin(self._session, self._profiler.start_trace)
+            self._session.start(self._profiler.start_trace)
             self._calls = CallsOfThread(are_recorded=self._traces_calls)
             if self._functions and self.bound_to_thread:
                 self._held = self._functions.hold()
-                self._held.needs = self._code
         ANNOTATIONS.follow()
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
@@ -201,7 +199,7 @@ class TorchRecording:
             elif profiler is not None and not self._is_lost:
                 self._traces_calls = ask_for_nothing(profiler.profiler)
                 self._session.prepare(profiler.profiler, self)
-                begin(self._session, profiler.profiler._start_trace)
+                self._session.start(profiler.profiler._start_trace)
                 self._session.stop(self._end_of(profiler))
             ANNOTATIONS.end()
 
@@ -244,7 +242,7 @@ class TorchRecording:
             if state == "prepared":  # torch can only disable what was enabled
                 self._traces_calls = ask_for_nothing(profiler.profiler)
                 with undisturbed():
-                    begin(self._session, profiler.start_trace)
+                    self._session.start(profiler.start_trace)
             self._stop_in_place(profiler)
 
     def _stop_in_place(self, profiler: Any) -> None:
@@ -252,7 +250,6 @@ class TorchRecording:
         with undisturbed():
             self._state = "stopped"
             self._session.stop(self._end_of(profiler))
-            self._code = None
 
     def _end_of(self, profiler: Any) -> Callable[[], None]:
         """Return what has torch end it, now or later."""
@@ -264,7 +261,6 @@ class TorchRecording:
             stop_tracing_calls()
         bound = self.bound_to_thread
         taken = functions.take_off() if bound else functions.take_off_all(at_once=at_once)
-        taken.needs, self._code = self._code, None
         held, self._held = self._held, None
         if held:
             held.let_go()

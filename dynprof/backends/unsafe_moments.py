@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.profile_functions import is_noting_a_call
 
 
 def in_backward() -> bool:
@@ -16,19 +15,16 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def why_not_now(*, in_backward_too: bool, traces_calls: bool = False) -> str | None:
+def why_not_now(*, in_backward_too: bool) -> str | None:
     """Say why a window can neither open nor close at this very moment; None where it can.
 
     Args:
         in_backward_too: Whether a backward pass does not matter.
-        traces_calls: Whether the window has the calls of Python.
     """
     import torch
 
     if not in_backward_too and in_backward():
         return "step() was called inside a backward pass"
-    if traces_calls and is_noting_a_call():
-        return "a signal handler asks for it while torch notes a call"
     if reason := GRAPH_CAPTURES.under_way():
         return reason
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():

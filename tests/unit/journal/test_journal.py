@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import queue
 import shutil
 import threading
 import time
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.files.layout import Layout
@@ -21,6 +19,7 @@ from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pytest
 
