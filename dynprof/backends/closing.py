@@ -15,7 +15,7 @@ from dynprof.backends import cupti
 from dynprof.backends.detached_close import DetachedClose, find
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.backends.trace_writing import writer_of
-from dynprof.errors import BackendError
+from dynprof.errors import BackendError, describe
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -169,40 +169,33 @@ it gets keeps all threads of a parallel region waiting.
 
 
 class Outcome:
-    """How a task of the collecting thread ended, to be waited for.
-
-    :class:`concurrent.futures.Future` has a lock of Python code: see :mod:`dynprof.process.flags`.
-    """
+    """How a task of the collecting thread ended, to be waited for."""
 
     def __init__(self) -> None:
         self._is_known = threading.Event()
-        self._error: BackendError | OSError | None = None
-        self.is_foreseen = False
+        self._error: Exception | None = None
 
     def follow(self, action: Callable[[], None]) -> None:
-        """Do the task, and keep what it failed with; what nobody foresaw passes."""
+        """Do the task, keep what it failed with, and wake those who wait."""
         try:
             action()
-        except (BackendError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - who waits is told, and the thread goes on
             self._error = error
-        self.is_foreseen = True
-
-    def tell(self) -> None:
-        """Wake those who wait."""
-        if not self.is_foreseen:
-            self._error = BackendError("collecting failed; see the job's stderr")
-        self._is_known.set()
+        finally:
+            self._is_known.set()
 
     def result(self) -> None:
         """Wait for the end of the task.
 
         Raises:
-            BackendError: It failed, in a way that was foreseen or not.
+            BackendError: It failed.
             OSError: It failed.
         """
         self._is_known.wait()
-        if self._error:
+        if isinstance(self._error, (BackendError, OSError)):
             raise self._error
+        if self._error:
+            raise BackendError(f"collecting failed: {describe(self._error)}") from self._error
 
 
 class LowPriorityThread:
@@ -228,7 +221,7 @@ class LowPriorityThread:
         try:
             self.start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
-            self._carry_out(action, outcome)
+            outcome.follow(action)
         else:
             self._tasks.put((action, outcome))
         return outcome
@@ -255,16 +248,8 @@ class LowPriorityThread:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             action, outcome = self._tasks.get()
-            self._carry_out(action, outcome)
-            del action, outcome  # they hold the events of a whole window
-
-    def _carry_out(self, action: Callable[[], None], outcome: Outcome) -> None:
-        try:
             outcome.follow(action)
-        finally:
-            if not (outcome.is_foreseen or isinstance(sys.exc_info()[1], MemoryError)):
-                self._thread = None  # it ends this thread, not the wait for it
-            outcome.tell()
+            del action, outcome  # they hold the events of a whole window
 
 
 COLLECTOR = LowPriorityThread()

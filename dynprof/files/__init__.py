@@ -5,8 +5,8 @@ error message. Knows nothing of what the files mean. Others use ``layout`` (ever
 rule), ``folders`` (the way to a folder), ``output`` (all that is written), ``destination`` (where a
 capture goes), ``regular`` (opening what others may have put there), ``record_values`` (what their
 records may hold), ``below`` (what is in a folder in which a job is at work), ``leftovers`` (what a
-killed process left unfinished), ``scratch_dirs`` (where else it may have left something),
-``far_descriptors`` (descriptors out of a script's way) and ``file_system`` (its kind).
+killed process left unfinished), ``scratch_dirs`` (where else it may have left something) and
+``file_system`` (its kind).
 ``who_may_change`` says who else may change a file, or replace a directory; ``path_owner``, as whom
 root's commands run.
 """

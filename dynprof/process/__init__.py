@@ -2,11 +2,9 @@
 
 Tells the rank, starts threads and interpreters of dynprof's own, and finds the line of the script
 that a warning is about. Decides nothing, and keeps no state of a session. Others use ``rank``,
-``process_group``, ``threads``, ``queues``, ``thread_switching``,
-``fresh_interpreter``, ``child_environment``, ``side_process``, ``package_files``, ``greenlets``,
-``file_size_limit``, ``interruptions``,
+``process_group``, ``threads``, ``thread_switching``, ``fresh_interpreter``, ``child_environment``,
+``side_process``, ``package_files``, ``greenlets``, ``file_size_limit``, ``interruptions``,
 ``graph_captures``, ``shadowed_modules``, ``warnings_to_script``, ``shared_looks``, ``spool``,
-``standard_error``, ``standard_descriptors``, ``garbage_collector``, ``connections``,
-``profile_functions``, ``flags``, ``one_at_a_time``, ``descriptors``, ``stack_room``, ``unwatched``,
-``memory``, ``thread_arrivals``, ``thread_place``, ``process_end`` and ``acting_user``.
+``standard_error``, ``connections``, ``unwatched``, ``memory``, ``thread_place``, ``process_end``
+and ``acting_user``.
 """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import select
 import socket
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
-from dynprof.process.descriptors import descriptors_of, link_of
-
+_DESCRIPTORS = Path("/proc/self/fd")
 _ADDRESS_BYTES = 128
 """As long as any address of a socket."""
 
@@ -41,9 +42,21 @@ class Connection(NamedTuple):
         """Whether its other end has closed it."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLRDHUP)
-        return bool(poll.poll(0)) and link_of(self.descriptor) == self.link
+        return bool(poll.poll(0)) and _link_of(self.descriptor) == self.link
 
 
 def connections() -> set[Connection]:
     """Return all sockets of this process; none where the system does not tell."""
-    return {Connection(*found) for found in descriptors_of("socket:").items()}
+    found = set[Connection]()
+    with contextlib.suppress(OSError):
+        for number in (int(path.name) for path in _DESCRIPTORS.iterdir()):
+            if (link := _link_of(number)).startswith("socket:"):
+                found.add(Connection(number, link))
+    return found
+
+
+def _link_of(descriptor: int) -> str:
+    """Return what tells the open file of a descriptor from others; empty where it is closed."""
+    with contextlib.suppress(OSError):
+        return str((_DESCRIPTORS / str(descriptor)).readlink())
+    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from types import SimpleNamespace
 
@@ -87,29 +86,3 @@ def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_waits_for_the_thread_that_asks() -> None:
     """It computes itself."""
     assert threading.get_native_id() not in quiescence._others()
-
-
-def test_a_timeout_amid_a_look_at_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler's exception goes on to the script, though it is an OSError like a disk's."""
-
-    def handler(*_: object) -> None:
-        raise TimeoutError("of the script")
-
-    class Interrupted:
-        def iterdir(self) -> object:
-            signal.raise_signal(signal.SIGUSR1)
-            return ()
-
-    class Gone:
-        def iterdir(self) -> object:
-            raise FileNotFoundError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        monkeypatch.setattr(quiescence, "_TASKS", Interrupted())
-        with pytest.raises(TimeoutError, match="of the script"):
-            quiescence.tasks()
-        monkeypatch.setattr(quiescence, "_TASKS", Gone())
-        assert quiescence.tasks() == set()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
