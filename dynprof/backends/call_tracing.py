@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 import threading
+from collections import deque
+from itertools import accumulate, chain, repeat, takewhile
+from typing import Any
 
 _TORCHS = "TraceContext"
 """The type of what torch's profile function is given."""
@@ -34,14 +39,45 @@ class CallsOfThread:
 
 
 def stop_tracing_calls() -> None:
-    """Have torch note no more calls: those after the window's end are none of it.
+    """Have no thread of this process call a profile function any more; microseconds a thread.
 
-    Before Python 3.12 only the calling thread can be told; torch tells the others as it collects.
+    Torch does so as it collects, and frees what its function writes into at once: a thread that
+    waits for the GIL amid that function would write into freed memory.
     """
     if sys.version_info >= (3, 12):
         threading.setprofile_all_threads(None)
     else:
-        sys.setprofile(None)
+        _take_off_each()
+
+
+def _take_off_each() -> None:
+    """Do what Python 3.12 has a function for.
+
+    One call of C walks over the threads: between two bytecodes another one could run, and end.
+    """
+    head, following = (
+        _of_python("PyInterpreterState_ThreadHead", 1),
+        _of_python("PyThreadState_Next", 2),
+    )
+    first = map(head, (_of_python("PyInterpreterState_Get", 0)(),))
+    threads = accumulate(chain(first, repeat(None)), following)
+    put = map(
+        _of_python("_PyEval_SetProfile", 3), takewhile(bool, threads), repeat(None), repeat(None)
+    )
+    collects = gc.isenabled()
+    gc.disable()  # what is called back then may be Python
+    try:
+        deque(put, maxlen=0)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _of_python(name: str, arguments: int) -> Any:
+    """Return a function of Python's that takes and returns pointers; it keeps the GIL."""
+    function = ctypes.pythonapi[name]
+    function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments
+    return function
 
 
 def leave_calls_untraced() -> None:

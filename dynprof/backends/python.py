@@ -210,6 +210,8 @@ class PythonRecording:
         self._profiler_id.end()
         if self._is_on:
             in_c(self._tracer).stop(None)
+            if threading.getprofile() == self._tracer.threadtracefunc:
+                threading.setprofile(None)
             self._is_on = False
 
     def _end_step(self) -> None:

@@ -19,7 +19,6 @@ from dynprof.backends.detached_close_selftest import (
     what_is_missing,
 )
 from dynprof.backends.torch import TorchBackend
-from dynprof.errors import BackendError
 from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 
@@ -220,22 +219,6 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
         assert "(detached)" in job.log()
         assert "(inline" not in job.log()
     assert grown < 1_000_000  # 133 kB a window were lost while its state was not freed
-
-
-def test_an_unforeseen_failure_of_the_collector_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Whoever waits is told, and the next window finds a new thread."""
-    seen: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", seen.append)
-    collector = closing.LowPriorityThread()
-    with pytest.raises(BackendError, match="collecting failed"):
-        collector.begin(lambda: print(1 / 0)).result()
-    wait_for("its traceback", lambda: seen or None)
-    assert seen[0].exc_type is ZeroDivisionError
-    done: list[str] = []
-    collector.begin(lambda: done.append("next")).result()
-    assert done == ["next"]
 
 
 def test_the_collector_is_one_thread_whoever_asks_first() -> None:

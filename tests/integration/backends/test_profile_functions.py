@@ -66,41 +66,6 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
     assert "with_stack would take the place of the job's own threading.setprofile()" in log
 
 
-@pytest.mark.parametrize("closing", ["inline", "detached"])
-def test_threads_that_begin_and_end_while_tracing_begins(tmp_path: Path, closing: str) -> None:
-    """Torch walks over their states as well; garbage that is collected then would let them run."""
-    run(
-        tmp_path,
-        """
-        import gc
-        gc.callbacks.append(lambda *_: time.sleep(0.0002))
-        gc.set_threshold(30, 10**6, 10**6)
-        over = threading.Event()
-        def deep(levels):
-            deep(levels - 1) if levels else time.sleep(0.0003)
-        def churn():
-            while not over.is_set():
-                threads = [threading.Thread(target=deep, args=(20,)) for _ in range(5)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-        churners = [threading.Thread(target=churn) for _ in range(2)]
-        for each in churners:
-            each.start()
-        for _ in range(40):
-            window(active=1, with_stack=True)
-            steps(2)
-        over.set()
-        for each in churners:
-            each.join()
-        assert gc.isenabled()
-        """,
-        closing,
-        MALLOC_PERTURB_="165",
-    )
-
-
 def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> None:
     """It walks over the states of all threads, which are freed as these end."""
     run(

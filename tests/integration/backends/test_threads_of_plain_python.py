@@ -1,7 +1,8 @@
-"""Windows of plain Python have the calls of all threads, also of those that were there before."""
+"""Windows of plain Python have the calls of all threads that VizTracer can follow."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ for thread in threads:
 
 
 def test_threads_that_were_there_before(tmp_path: Path) -> None:
-    """Each one's calls are counted, in each of several windows."""
+    """Calls of threads that began before a window are counted; up to Python 3.11 they are named."""
     printed = run_without_torch(
         tmp_path,
         THREADS
@@ -55,7 +56,13 @@ begin.wait()
     for manifest in found:
         assert manifest.complete
         leaves = [e["tid"] for e in events(tmp_path, manifest) if e["name"].startswith("leaf ")]
-        assert sorted(Counter(leaves).values()) == [4, 8, 12, 20]
+        counts = sorted(Counter(leaves).values())
+        if sys.version_info >= (3, 12):
+            assert counts == [4, 8, 12, 20]
+        else:
+            assert counts == [4]
+            (remark,) = manifest.remarks
+            assert remark.count("(serve)") == 3
 
 
 def test_threads_are_as_they_were_after_the_window(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.scripts import manifests, run, run_without_torch
+from tests.integration.scripts import manifests, run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -39,90 +39,6 @@ def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memo
     )
     (manifest,) = manifests(tmp_path)
     assert (manifest.steps.recorded, manifest.complete) == (3, False)
-    assert manifest.trace
-
-
-@pytest.mark.parametrize("close", ["inline", "detached"])
-@pytest.mark.parametrize("call", ["stop", "step"])
-def test_a_signal_handler_in_the_midst_of_torchs_profile_function(
-    tmp_path: Path, call: str, close: str
-) -> None:
-    """Where it notes a call it may run Python; torch waits for its end, the handler's own too."""
-    run(
-        tmp_path,
-        f"""
-        import os, signal
-        signal.signal(signal.SIGUSR1, lambda *_: dp.{call}())
-        class Named(type):
-            @property
-            def __name__(cls):
-                if dp.status().state == "recording":
-                    os.kill(os.getpid(), signal.SIGUSR1)
-                return "Module"
-        class Module(torch.nn.Module, metaclass=Named):
-            def forward(self):
-                work()
-        module = Module()
-        window(active=2, with_stack=True)
-        for _ in range(4):
-            module()
-            steps(1)
-        """,
-        close,
-    )
-    (manifest,) = manifests(tmp_path)
-    assert manifest.trace
-    assert (manifest.steps.recorded, manifest.complete) == (
-        (2, True) if call == "step" else (1, False)
-    )
-
-
-@pytest.mark.parametrize("close", ["inline", "detached"])
-def test_a_step_in_torchs_profile_function_while_another_thread_closes(
-    tmp_path: Path, close: str
-) -> None:
-    """Torch has that one wait until this one has left its function; this one waits for nobody."""
-    run(
-        tmp_path,
-        """
-        from dynprof.backends import end_in_place, torch_recording
-        from dynprof.process.profile_functions import is_noting_a_call
-        from dynprof.windows import thread_turns
-        thread_turns.WAIT_S = 3600.0
-        opened, inside, closing = (threading.Event() for _ in range(3))
-        untrace = end_in_place.stop_tracing_calls
-        def closes():
-            untrace()
-            closing.set()
-        end_in_place.stop_tracing_calls = torch_recording.stop_tracing_calls = closes
-        class Named(type):
-            @property
-            def __name__(cls):
-                if opened.is_set() and not inside.is_set() and is_noting_a_call():
-                    inside.set()
-                    closing.wait()
-                    dp.stop()  # as a signal handler might; so the step has something to do
-                    dp.step()
-                return "Module"
-        class Module(torch.nn.Module, metaclass=Named):
-            def forward(self):
-                work()
-        def record():
-            window(active=1000, with_stack=True)
-            steps(2)
-            opened.set()
-            inside.wait()
-            dp.stop()
-        recording = threading.Thread(target=record)
-        recording.start()
-        opened.wait()
-        Module()()
-        recording.join()
-        steps(1)
-        """,
-        close,
-    )
-    (manifest,) = manifests(tmp_path)
     assert manifest.trace
 
 
@@ -211,47 +127,3 @@ def test_a_signal_handler_that_asks_for_the_status(tmp_path: Path) -> None:
         assert seen
         """,
     )
-
-
-def test_a_signal_handler_that_raises_at_any_line_of_the_handover(tmp_path: Path) -> None:
-    """The training goes on, whatever was amid its lock, and the next window is whole."""
-    printed = run_without_torch(
-        tmp_path,
-        """
-        class Preempted(Exception):
-            pass
-        def handler(number, frame):
-            raise Preempted
-        signal.signal(signal.SIGUSR1, handler)
-        def preempted_at(number):
-            lines = 0
-            def trace(frame, event, arg):
-                nonlocal lines
-                if not frame.f_code.co_filename.endswith(("captures/exporter.py", "flags.py")):
-                    return None
-                lines += event == "line"
-                if lines == number:
-                    sys.settrace(None)
-                    signal.raise_signal(signal.SIGUSR1)
-                return trace
-            window(active=1)
-            sys.settrace(trace)
-            try:
-                dp.step()
-            except Preempted:
-                return True
-            finally:
-                sys.settrace(None)
-            return False
-        number = 1
-        while preempted_at(number):
-            idle()
-            window(active=1)
-            dp.step()
-            idle()
-            number += 1
-        print(number)
-        """,
-    )
-    assert int(printed) > 5
-    assert sum(manifest.complete for manifest in manifests(tmp_path)) >= int(printed) - 1
