@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing import CallsOfThread
 from dynprof.backends.profiler_id import ProfilerId
-from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, in_c
+from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, start_tracing, stop_tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.threads import threads_of_others
@@ -106,7 +106,7 @@ class PythonRecording:
         """Switch the tracing of calls on."""
         self._is_on = True
         self.fallbacks = _threads_left_out()
-        in_c(self._tracer).start()
+        start_tracing(self._tracer)
         self._calls = CallsOfThread(are_recorded=True)
 
     def obstacle(self) -> str | None:
@@ -132,7 +132,7 @@ class PythonRecording:
         self._end_step()
         self._stopped_itself = not _records(self._tracer)
         self._calls.end()
-        self._switch_off()
+        self._switch_off(self._tracer)
 
     def save(self, path: Path) -> Saved:
         """Write the events as a Chrome trace.
@@ -182,7 +182,7 @@ class PythonRecording:
             tracer = self._tracer
             give_way()
             if tracer is not None:  # the window may not have been closed
-                self._switch_off()
+                self._switch_off(tracer)
 
         self._profiler_id.lend(give_back)
 
@@ -196,22 +196,20 @@ class PythonRecording:
     def leave_child(self) -> None:
         """Switch tracing off in a forked child."""
         if self._tracer is not None:
-            self._switch_off()
+            self._switch_off(self._tracer)
             self._tracer.clear()
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
-            self._switch_off()
+            self._switch_off(tracer)
             VIZTRACERS.give_back(tracer)
 
-    def _switch_off(self) -> None:
+    def _switch_off(self, tracer: Any) -> None:
         self._profiler_id.end()
         if self._is_on:
-            in_c(self._tracer).stop(None)
-            if threading.getprofile() == self._tracer.threadtracefunc:
-                threading.setprofile(None)
+            stop_tracing(tracer)
             self._is_on = False
 
     def _end_step(self) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from pathlib import Path
 from typing import Any
+
+from dynprof.process.threads import own_thread
 
 MAX_EVENTS = 500_000
 """Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
@@ -35,7 +39,26 @@ nanosecond.
 """
 
 
-def in_c(tracer: Any) -> Any:
+def start_tracing(tracer: Any) -> None:
+    """Switch it on, on this thread and on those that begin from now on."""
+    _in_c(tracer).start()
+    if sys.version_info < (3, 12):
+        threading.setprofile(tracer.threadtracefunc)  # VizTracer does so the first time only
+
+
+def stop_tracing(tracer: Any) -> None:
+    """Switch it off, and leave the script a profile function that it has set since."""
+    if sys.version_info < (3, 12) and sys.getprofile() not in (None, tracer):
+        stopping = own_thread(_in_c(tracer).stop, "dynprof-tracer", None)
+        stopping.start()  # VizTracer takes any function off the thread that stops it
+        stopping.join()
+    else:
+        _in_c(tracer).stop(None)
+    if threading.getprofile() == tracer.threadtracefunc:
+        threading.setprofile(None)
+
+
+def _in_c(tracer: Any) -> Any:
     """Return what has VizTracer's methods of C, without what its Python does around them."""
     return super(type(tracer), tracer)
 
@@ -68,7 +91,7 @@ class _Viztracers:
         # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
         # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
-        in_c(tracer).stop(None)  # it is on where it was made
+        stop_tracing(tracer)  # it is on where it was made
         return tracer
 
     def give_back(self, tracer: Any) -> None:

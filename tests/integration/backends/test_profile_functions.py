@@ -72,7 +72,7 @@ def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> No
         tmp_path,
         """
         import sys
-        from dynprof.backends.call_tracing_end import stop_tracing_calls
+        from dynprof.backends.call_tracing import stop_tracing_calls
         over = threading.Event()
         def churn():
             while not over.is_set():
