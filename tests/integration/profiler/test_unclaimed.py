@@ -70,8 +70,10 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
 
 
 def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder."""
-    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "work"))
+    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder; it may be a link."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "link"))
     assert len(saved(tmp_path / "work" / "profiling_data")) == 1
     assert not list((tmp_path / "place").iterdir())
 

@@ -73,9 +73,10 @@ def test_a_link_of_roots_is_followed_where_only_root_can_make_one(place: Path) -
     place.chmod(0o755)
     for folder in (home, own):
         (folder / "scratch").symlink_to(place / "real")
-    ALICE.own(own)
+    ALICE.own(own, place / "real")
     with ALICE.acting():
-        assert output_path(home / "scratch" / "a.json") == home / "scratch" / "a.json"
+        write_file(home / "scratch" / "a.json", lambda file: file.write_text("hers"))
+        assert (place / "real" / "a.json").read_text() == "hers"
         with pytest.raises(CaptureError, match="own/scratch is a symbolic link"):
             output_path(own / "scratch" / "a.json")
     ALICE.own(home / "scratch")
