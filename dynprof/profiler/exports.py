@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.folders import make_dir
 from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.output_paths import write_file
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
 
@@ -39,17 +39,21 @@ class Exports(ABC):
     ) -> None:
         """Write the trace; compressed where the name ends with ``.gz``.
 
+        A file of another process stays, here and in the other exports: the new one gets a name of
+        its own, and a warning says which.
+
         Args:
             path: Where to; its folder is made.
             use_python_export: Taken as torch does; the trace is the same.
 
         Raises:
             BackendError: It could not be written whole.
+            CaptureError: A symbolic link is in the path, or no regular file at its end.
             OSError: The place cannot be written.
             RuntimeError: Nothing was recorded yet, or the profiler is still running.
         """
         del use_python_export
-        self._recorded_now().write(Path(path))
+        self._recorded_now().write(path)
 
     def export_stacks(
         self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
@@ -64,6 +68,7 @@ class Exports(ABC):
                 ``self_npu_time_total``.
 
         Raises:
+            CaptureError: A symbolic link is in the path, or no regular file at its end.
             RuntimeError: Nothing was recorded yet, or without stacks.
             ValueError: There is no such metric.
         """
@@ -74,8 +79,8 @@ class Exports(ABC):
         recorded = self._recorded_now()
         if not recorded.has_stacks:
             raise RuntimeError("export_stacks() needs a profile with with_stack=True")
-        make_dir(Path(path).absolute().parent)
-        write_folded(recorded.file(), Path(path), on_device=metric != "self_cpu_time_total")
+        trace, on_device = recorded.file(), metric != "self_cpu_time_total"
+        write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
 
     def export_memory_timeline(
         self, path: str | os.PathLike[str], device: str | None = None
@@ -88,13 +93,17 @@ class Exports(ABC):
             device: Whose memory, such as ``cuda:0``; left out, the first device's, else the CPU's.
 
         Raises:
+            CaptureError: A symbolic link is in the path, or no regular file at its end.
             RuntimeError: Torch has no results to ask for.
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
         results = self._recorded_now().results
-        make_dir(Path(path).absolute().parent)
-        with by_library(Path(path).absolute()) as made:
-            results.export_memory_timeline(str(made), device)
+
+        def write(file: Path) -> None:
+            with by_library(file) as made:
+                results.export_memory_timeline(str(made), device)
+
+        write_file(path, write)
 
     def key_averages(
         self,

@@ -17,6 +17,7 @@ from dynprof.files.layout import Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.output_paths import output_path
 from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
 
@@ -124,9 +125,12 @@ def save_now(
 
 
 def usual_folder() -> Path:
-    """Return where traces go when nobody says: as with the vendor."""
+    """Return where traces go when the script does not say: as with the vendor.
+
+    Links in the environment's path are followed, as the vendor does.
+    """
     work_path = os.environ.get("ASCEND_WORK_PATH")
-    return Path(work_path, "profiling_data") if work_path else Path()
+    return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
 def worker_here() -> str:
@@ -158,10 +162,10 @@ def _made(folder: Path) -> Path:
     """Make a folder; where it cannot be had, the trace is the profile's still.
 
     Raises:
-        CaptureError: It cannot be made, or nothing can be written there.
+        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
-    place = folder.expanduser().resolve()
     try:
+        place = output_path(folder)
         make_dir(place)
     except OSError as error:
         raise CaptureError(f"the trace could not be saved: {error}") from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
+from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.clock import time
 from dynprof.errors import BackendError
 from dynprof.files.layout import Layout
@@ -65,6 +66,7 @@ class ScriptWindows:
         backends = all_backends(for_script=True, detaches=not script.in_place)
         self._process = ThisProcess(self._layout, rank, backends)
         self._plan = self._planned(config, script)
+        keep_kineto_quiet(self._process.backend(self._plan.backend).capabilities())
         self._marks_steps = marks_steps
         if not script.in_place:
             self._wait_until_known()

@@ -37,6 +37,26 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
+def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    """acl.prof.start() refuses to record into a symbolic link, and nothing is written there."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    said = run(
+        tmp_path,
+        """
+        from dynprof.errors import CaptureError
+        acl.init()
+        acl.prof.init("linked/out")
+        try:
+            acl.prof.start(acl.prof.Config())
+        except CaptureError as error:
+            print(error)
+        """,
+    )
+    assert "linked is a symbolic link, which is not followed; write to" in said[0]
+    assert list((tmp_path / "real").iterdir()) == []
+
+
 WRONG_ORDERS = {
     "refused(acl.prof.init, 'out')": "before acl.init()",
     "refused(acl.finalize)": "before acl.init()",

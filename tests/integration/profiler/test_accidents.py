@@ -16,7 +16,7 @@ import pytest
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.backends.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import load_manifest
-from dynprof.errors import BackendError, CaptureError
+from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name
 from dynprof.profiler import (
     _ExperimentalConfig,
@@ -67,7 +67,7 @@ def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("folder.json", "pipe.json"):
-        with pytest.raises(BackendError, match="no regular file"):
+        with pytest.raises(CaptureError, match="no regular file"):
             prof.export_chrome_trace(name)
     with pytest.raises(OSError, match="proc"):
         prof.export_chrome_trace("/proc/here/trace.json")
@@ -444,3 +444,42 @@ def test_profiles_that_begin_and_end_while_another_begins(tmp_path: Path) -> Non
     """
     done = run(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
+    """The second of two processes writes a name of its own and warns; both exports are whole."""
+    script = """
+    with profile(with_stack=True) as prof:
+        work()
+    prof.export_chrome_trace("same.json")
+    prof.export_chrome_trace("same.json")
+    prof.export_stacks("same.log")
+    Path("pid").write_text(str(os.getpid()))
+    """
+    first = run(script, tmp_path)
+    names = ("same.json", "same.log")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    second = run(script, tmp_path)
+    own = f"same_{host_name()}_{(tmp_path / 'pid').read_text()}"
+    assert "another process" not in first.stderr
+    assert f"{own}.json, for another process wrote {tmp_path}/same.json" in second.stderr
+    assert f"{own}.log, for another process wrote {tmp_path}/same.log" in second.stderr
+    assert {path.stem for path in tmp_path.iterdir()} == {"same", own, "pid"}
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    assert read(tmp_path / f"{own}.json")["traceEvents"]
+    assert (tmp_path / f"{own}.log").stat().st_size
+
+
+def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_path: Path) -> None:
+    """On the CPU standard error has what the script prints there, before, in and after profiles."""
+    script = """
+    print("before", file=sys.stderr)
+    for number in range(2):
+        with profile(on_trace_ready=lambda prof: None):
+            print("in", number, file=sys.stderr)
+            os.write(2, b"by descriptor\\n")
+            work()
+    print("after", file=sys.stderr)
+    """
+    lines = ("before", "in 0", "by descriptor", "in 1", "by descriptor", "after")
+    assert run(script, tmp_path).stderr.splitlines() == list(lines)

@@ -137,11 +137,30 @@ def test_what_may_be_meant_goes_on_with_one_warning(
     assert caught[0].filename == __file__
 
 
-def test_the_document_allows_no_symlink(tmp_path: Path) -> None:
-    """A trace is not written through a link."""
-    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
-    with pytest.raises(BackendError, match="symbolic link"):
-        recorded().export_chrome_trace("link.json")
+@pytest.mark.parametrize(
+    "export",
+    [
+        lambda prof: prof.export_chrome_trace("link.json"),
+        lambda prof: prof.export_chrome_trace("linked/trace.json"),
+        lambda prof: prof.export_stacks("link.json"),
+        lambda prof: prof.export_stacks("linked/stack.log"),
+        lambda prof: prof.export_memory_timeline("linked/memory.json"),
+        tensorboard_trace_handler("linked"),
+        tensorboard_trace_handler("linked/new", async_mode=True),
+    ],
+)
+def test_the_document_allows_no_symlink(
+    tmp_path: Path, export: Callable[[profile], object]
+) -> None:
+    """No export follows or replaces a symbolic link, and the error names the real path."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "linked").symlink_to("elsewhere")
+    (tmp_path / "link.json").symlink_to("elsewhere/kept.json")
+    prof = recorded(with_stack=True, record_shapes=True, profile_memory=True, strict=True)
+    with pytest.raises(CaptureError, match=f"symbolic link.*; write to {tmp_path}/elsewhere"):
+        export(prof)
+    assert (tmp_path / "link.json").is_symlink()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_with_a_handler_export_has_no_effect(tmp_path: Path) -> None:

@@ -70,8 +70,10 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
 
 
 def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder."""
-    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "work"))
+    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder; it may be a link."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "link"))
     assert len(saved(tmp_path / "work" / "profiling_data")) == 1
     assert not list((tmp_path / "place").iterdir())
 
@@ -106,6 +108,21 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
     done = run(tmp_path, f"with profile({given}): work()")
     assert SAID not in done.stderr
     assert not list((tmp_path / "place").iterdir())
+
+
+def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(tmp_path: Path) -> None:
+    """The link of tensorboard_trace_handler is not followed: a warning, and the usual folder."""
+    script = """
+    Path("elsewhere").mkdir()
+    Path("linked").symlink_to("elsewhere")
+    with profile(on_trace_ready=tensorboard_trace_handler("linked")):
+        work(5)
+    """
+    done = run(tmp_path, script)
+    place = tmp_path / "place"
+    assert f"{place}/linked is a symbolic link, which is not followed; write to" in done.stderr
+    assert list((place / "elsewhere").iterdir()) == []
+    assert len(saved(place)) == 1
 
 
 @pytest.mark.parametrize(
