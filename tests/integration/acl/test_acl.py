@@ -91,7 +91,7 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
 
 
 def test_stamps(tmp_path: Path) -> None:
-    """A mark, a nested range, and a range that another thread ends; then they are no more."""
+    """Stamps set a mark, a nested range, and a range that another thread ends."""
     said = run(
         tmp_path,
         HERE
@@ -113,8 +113,11 @@ def test_stamps(tmp_path: Path) -> None:
         prof.finalize()
         """.replace("\n        ", "\n"),
     )
-    assert said[0].startswith("pop(): no push()")
-    assert said[1:] == ["range_stop(): there is no open range 1", "mark(): the stamp was destroyed"]
+    assert said[0].startswith("acl.prof.pop(): no push()")
+    assert said[1:] == [
+        "acl.prof.range_stop(): there is no open range 1",
+        "acl.prof.mark(): the stamp was destroyed",
+    ]
     (trace,) = traces(tmp_path / "out")
     events = [e for e in trace["traceEvents"] if e.get("args", {}).get("domain") == "msproftx"]
     found = sorted((e["ph"], e["name"]) for e in events)
