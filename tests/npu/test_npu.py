@@ -319,3 +319,46 @@ def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> N
     assert switches[6]["metrics"] == "ACL_AICORE_MEMORY_UB"
     assert switches[6]["l2_cache"] is True
     assert len(list((tmp_path / "out").glob("*_ascend_pt"))) == 1
+
+
+GRAPHS = """
+import os, warnings
+from pathlib import Path
+import torch, torch_npu
+class Graph:
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        pass
+    def capture_end(self):
+        pass
+torch_npu.npu.NPUGraph = Graph
+from dynprof import acl
+from dynprof.errors import BackendError
+warnings.simplefilter("ignore")
+acl.init()
+acl.prof.init("out")
+config, graph = acl.prof.create_config([0]), Graph()
+acl.prof.start(config)
+calls = lambda: Path(os.environ["NPU_CALLS"]).read_text()
+before = calls()
+graph.capture_begin()
+acl.prof.stop(config)
+try:
+    acl.prof.start(config)
+except BackendError as error:
+    assert "an NPU graph is being captured" in str(error), error
+else:
+    raise AssertionError("started in a capture")
+assert calls() == before
+graph.capture_end()
+assert '["stop"]' in calls().removeprefix(before)
+"""
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
+    tmp_path: Path, version: str
+) -> None:
+    """acl.prof.start() is an error there, and stop() comes when the capture has ended."""
+    with NpuJob(tmp_path, version, GRAPHS) as job:
+        _, errors = job.process.communicate()
+    assert job.process.returncode == 0, errors

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.profiler import analyse
 from tests import processes
 from tests.integration.acl.scripts import HERE, products, run, traces
 
@@ -19,7 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
-    """The document's: two starts of two devices each, one after the other, a model in each."""
+    """The document's order records what runs between start and stop; a tool reads the files."""
     run(
         tmp_path,
         """
@@ -46,6 +47,9 @@ def test_the_right_sequence(tmp_path: Path) -> None:
     manifests = sorted((tmp_path / "profiles" / "info").glob("*.info.json"))
     assert all(load_manifest(path).complete for path in manifests)
     assert len(manifests) == 2
+    analyse(str(tmp_path / "profiles"))
+    tables = list((tmp_path / "profiles").rglob("operator_details.csv"))
+    assert ["aten::mm" in table.read_text() for table in tables] == [True, True]
 
 
 def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
