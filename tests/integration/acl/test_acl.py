@@ -74,15 +74,17 @@ def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
 
 
 def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
-    """One profiler serves both, from the first start to the last stop."""
-    run(
+    """One profiler serves both, from the first start to the last stop, as the first asks."""
+    said = run(
         tmp_path,
         HERE
         + """
-        two = acl.prof.Config(devices=[2])
+        two = acl.prof.Config(devices=[2], record_shapes=True)
         acl.prof.start(one)
         model(4)
-        acl.prof.start(two)
+        with warnings.catch_warnings(record=True) as caught:
+            acl.prof.start(two)
+        print(*(warning.message for warning in caught))
         acl.prof.stop(one)
         model(4)
         acl.prof.stop(two)
@@ -92,6 +94,7 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 2
     assert trace["devices"] == [0, 1, 2]
+    assert said == ["one profiler serves all configs, with the settings of the first"]
 
 
 def test_stamps(tmp_path: Path) -> None:
