@@ -277,3 +277,88 @@ def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
     ):
         assert moments.count(said if newest else said[:1]) == 3
     assert len(moments) == 9
+
+
+ACL = """
+import threading, warnings
+import torch, torch_npu
+from dynprof import acl
+from dynprof.errors import SessionError
+acl.init()
+acl.prof.init("out")
+with warnings.catch_warnings(record=True) as caught:
+    config = acl.prof.create_config([0, 1], 5, 0, 0x0008 | 0x0004 | 0x0010)
+    acl.prof.start(config)
+(text,) = {str(warning.message) for warning in caught}
+assert text == "there is no device 1 here; the others and the host are recorded", text
+said = []
+def stop():
+    try:
+        acl.prof.stop(config)
+    except SessionError as error:
+        said.append(str(error))
+thread = threading.Thread(target=stop)
+thread.start()
+thread.join()
+(text,) = said
+assert "only the thread that started this recording may stop it: MainThread" in text
+acl.prof.stop(config)
+acl.prof.finalize()
+acl.finalize()
+"""
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> None:
+    """Metrics and data types of create_config do; a stop of another thread changes nothing."""
+    with NpuJob(tmp_path, version, ACL) as job:
+        _, errors = job.process.communicate()
+        assert job.process.returncode == 0, errors
+        ((_, switches, _),) = [call for call in job.calls() if call[0] == "start"]
+    assert switches[6]["trace_level"] == "Level2"
+    assert switches[6]["metrics"] == "ACL_AICORE_MEMORY_UB"
+    assert switches[6]["l2_cache"] is True
+    assert len(list((tmp_path / "out").glob("*_ascend_pt"))) == 1
+
+
+GRAPHS = """
+import os, warnings
+from pathlib import Path
+import torch, torch_npu
+class Graph:
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        pass
+    def capture_end(self):
+        pass
+torch_npu.npu.NPUGraph = Graph
+from dynprof import acl
+from dynprof.errors import BackendError
+warnings.simplefilter("ignore")
+acl.init()
+acl.prof.init("out")
+config, graph = acl.prof.create_config([0]), Graph()
+acl.prof.start(config)
+calls = lambda: Path(os.environ["NPU_CALLS"]).read_text()
+before = calls()
+graph.capture_begin()
+acl.prof.stop(config)
+try:
+    acl.prof.start(config)
+except BackendError as error:
+    assert "an NPU graph is being captured" in str(error), error
+else:
+    raise AssertionError("started in a capture")
+assert calls() == before
+graph.capture_end()
+assert '["stop"]' in calls().removeprefix(before)
+"""
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
+    tmp_path: Path, version: str
+) -> None:
+    """acl.prof.start() is an error there, and stop() comes when the capture has ended."""
+    with NpuJob(tmp_path, version, GRAPHS) as job:
+        _, errors = job.process.communicate()
+    assert job.process.returncode == 0, errors

@@ -39,6 +39,24 @@ def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
+def test_start_names_what_this_profiler_cannot_serve(tmp_path: Path) -> None:
+    """Metrics of AI cores and the L2 cache, which create_config took, are named in a warning."""
+    (said,) = run(
+        tmp_path,
+        """
+        acl.init()
+        acl.prof.init("out")
+        config = acl.prof.create_config([0], 1, 0, 0x0004 | 0x0010)
+        with warnings.catch_warnings(record=True) as caught:
+            acl.prof.start(config)
+        acl.prof.stop(config)
+        print(*(warning.message for warning in caught))
+        """,
+    )
+    for name in ("aic_metrics", "l2_cache"):
+        assert f"{name}: has no effect with backend torch" in said
+
+
 SUBSCRIBED = """
 import ctypes, os
 read_end, write_end = os.pipe()
