@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
-    """The document's: two starts of two devices each, one after the other, a model in each."""
+    """The document's sequence, two starts of two devices each, leaves a whole trace for each."""
     run(
         tmp_path,
         """
@@ -49,7 +49,7 @@ def test_the_right_sequence(tmp_path: Path) -> None:
 
 
 def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
-    """Start and stop on threads of their own; what others run meanwhile is in the trace."""
+    """``start`` and ``stop`` serve on any thread, and the trace has the work of all threads."""
     run(
         tmp_path,
         HERE
@@ -70,7 +70,7 @@ def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
 
 
 def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
-    """One profiler serves both, from the first start to the last stop."""
+    """Starts of other devices overlap in one recording, from the first start to the last stop."""
     run(
         tmp_path,
         HERE
@@ -91,7 +91,7 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
 
 
 def test_stamps(tmp_path: Path) -> None:
-    """A mark, a nested range, and a range that another thread ends; then they are no more."""
+    """A stamp is a mark, a nested range, or a range across threads, until it is destroyed."""
     said = run(
         tmp_path,
         HERE
@@ -122,7 +122,7 @@ def test_stamps(tmp_path: Path) -> None:
 
 
 def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
-    """From ``acl.init`` to ``acl.finalize``; the functions of ``prof`` are then out of order."""
+    """A file given to ``acl.init`` records until ``acl.finalize``; calls of ``prof`` are errors."""
     asked = {"switch": "on", "output": "by_file", "host_sys": "cpu,mem", "task_time": "on"}
     (tmp_path / "acl.json").write_text(json.dumps({"profiler": asked}))
     said = run(
@@ -158,7 +158,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    """It is refused with the place of the error, and a better one may follow."""
+    """A file that cannot be used is refused with the place of the error; ``init`` may follow."""
     (tmp_path / "acl.json").write_text(text)
     (said,) = run(
         tmp_path,
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
 
 
 def test_operators_are_delivered_while_they_run(tmp_path: Path) -> None:
-    """To a callback, forward and backward, with times; none after the end."""
+    """A callback gets each operator, forward and backward, until the subscription ends."""
     said = run(
         tmp_path,
         """

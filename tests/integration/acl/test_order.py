@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_wrong_sequence(tmp_path: Path) -> None:
-    """The document's: device 1 started twice is an error, and what runs goes on."""
+    """The document's wrong sequence, device 1 started twice, is an error; recording continues."""
     said = run(
         tmp_path,
         HERE
@@ -93,13 +93,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("script", WRONG_ORDERS)
 def test_every_wrong_order_is_an_error(said: dict[str, list[str]], script: str) -> None:
-    """It is refused in words."""
+    """A call out of order is an error that says what is missing or in the way."""
     (line,) = said[script]
     assert WRONG_ORDERS[script] in line
 
 
 def test_init_again_changes_the_folder(tmp_path: Path) -> None:
-    """Pairs of init and finalize may follow each other; context managers do the pairing."""
+    """A second pair of ``init`` and ``finalize`` writes into another folder."""
     run(
         tmp_path,
         """

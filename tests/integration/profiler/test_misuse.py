@@ -130,7 +130,7 @@ def test_what_cannot_be_meant_is_refused(
 def test_what_may_be_meant_goes_on_with_one_warning(
     questionable: Callable[[], object], words: str
 ) -> None:
-    """It warns once, naming the line of the script, and raises nothing."""
+    """A doubtful argument or call gives one warning at the script's line, and no exception."""
     with pytest.warns(UserWarning, match=words) as caught:
         questionable()
     assert len(caught) == 1
@@ -138,14 +138,14 @@ def test_what_may_be_meant_goes_on_with_one_warning(
 
 
 def test_the_document_allows_no_symlink(tmp_path: Path) -> None:
-    """A trace is not written through a link."""
+    """``export_chrome_trace`` refuses a symbolic link in the place of its file."""
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(BackendError, match="symbolic link"):
         recorded().export_chrome_trace("link.json")
 
 
 def test_with_a_handler_export_has_no_effect(tmp_path: Path) -> None:
-    """The document says so; it is said, and no file comes."""
+    """With a handler set, ``export_chrome_trace`` warns and writes no file."""
     prof = recorded(on_trace_ready=tensorboard_trace_handler("log"))
     with pytest.warns(UserWarning, match="tensorboard_trace_handler writes it"):
         prof.export_chrome_trace("trace.json")
@@ -196,7 +196,7 @@ def test_only_its_thread_may_stop_it() -> None:
     ],
 )
 def test_a_schedule_that_does_not_save(actions: list[ProfilerAction]) -> None:
-    """It is named, the callback does not come, and the profiler can go on."""
+    """A schedule that ends a recording without saving warns, and calls no handler."""
     ready: list[object] = []
     with profile(schedule=lambda step: actions[min(step, len(actions) - 1)],
                  on_trace_ready=ready.append) as prof:  # fmt: skip
@@ -283,7 +283,7 @@ torch.ones(4, 4).mm(torch.ones(4, 4))
     ],
 )
 def test_a_profile_that_is_never_stopped(tmp_path: Path, handler: str, folder: str) -> None:
-    """It is said and saved as the process ends: where its handler does, else at the usual place."""
+    """A profile that is never stopped is saved as the process ends, which says so."""
     env = {"ASCEND_WORK_PATH": str(tmp_path / "work")}
     with RunningJob(tmp_path, FORGOTTEN.replace("HANDLER", handler), PYTHON, **env) as job:
         _, errors = job.process.communicate()
@@ -304,7 +304,7 @@ def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
-    """What was recorded until then is handed over, and the script's exception is its own."""
+    """A handler gets what was recorded before an exception, and the script the exception."""
 
     def fail() -> None:
         with profile(on_trace_ready=tensorboard_trace_handler("log")):
@@ -342,7 +342,7 @@ def failing_once(action: Callable[..., object]) -> Callable[..., object]:
 
 @pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
 def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
-    """Each cycle that fails is said in one warning and left out; the others are whole."""
+    """A cycle that fails costs one warning; the loop continues, and other cycles are whole."""
     ready: list[int] = []
     save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")
 

@@ -59,7 +59,7 @@ def saved(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_at_the_end_of_the_process(tmp_path: Path) -> None:
-    """A profile that was stopped and no more: trace and manifest, and it is said where."""
+    """A stopped profile without a handler is saved as the process ends, which says where."""
     done = run(tmp_path, "with profile(record_shapes=True): work(5)")
     (path,) = traces_in(tmp_path / "place")
     assert f"{SAID} {path} (" in done.stderr
@@ -70,7 +70,7 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
 
 
 def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder."""
+    """``ASCEND_WORK_PATH`` says where a trace without a handler is saved."""
     run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "work"))
     assert len(saved(tmp_path / "work" / "profiling_data")) == 1
     assert not list((tmp_path / "place").iterdir())
@@ -87,7 +87,7 @@ def test_in_the_vendors_place(tmp_path: Path) -> None:
     ],
 )
 def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> None:
-    """Whoever asks for results or a file has what was wanted, and no other file."""
+    """A profile that was asked for results or a file is not saved again."""
     done = run(tmp_path, f"with profile(with_stack=True) as prof: work()\n{asked}")
     assert SAID not in done.stderr
     assert not list((tmp_path / "place").glob("*.pt.trace.json"))
@@ -120,7 +120,7 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
 )
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
-    """Whatever failed in it, the trace that it was given lies where one without a handler would."""
+    """The trace of a handler that failed is saved where one without a handler goes."""
     script = f"""
     Path("file").touch()
     with profile(on_trace_ready={handler}, strict={strict}):
@@ -169,7 +169,7 @@ def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: st
 
 
 def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
-    """Its trace is saved while the script goes on, as soon as nobody has the object any more."""
+    """A profile that the script drops is saved while the script continues."""
     script = """
     def train():
         with profile() as prof:
@@ -185,14 +185,14 @@ def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
 
 
 def test_an_exception_that_ends_the_training(tmp_path: Path) -> None:
-    """What was recorded until then is there; the exception is the script's own."""
+    """A profile without a handler is saved after an exception that ends the script."""
     done = run(tmp_path, "with profile() as prof:\n    work()\n    1 / 0", code=1)
     assert "ZeroDivisionError" in done.stderr
     assert len(saved(tmp_path / "place")) == 1
 
 
 def test_cycles_of_a_schedule(tmp_path: Path) -> None:
-    """A cycle that the next one overwrites is saved, and the last; ten in all, then it is said."""
+    """Each cycle that the next one replaces is saved, ten in all; the limit is said once."""
     script = """
     with profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=0)) as prof:
         for size in range(1, 14):

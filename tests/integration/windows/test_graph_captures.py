@@ -56,7 +56,7 @@ def capture_elsewhere():
 
 
 def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
-    """Of another thread: the request, then its last step; log, status, manifest say for what."""
+    """A window opens and closes after another thread's capture; log and manifest say why."""
     script = """
     thread = capture_elsewhere()
     window(active=2)
@@ -86,7 +86,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
-    """The window opens after it; it is not refused for being late."""
+    """A window whose start step is in a capture opens after it, and is not refused."""
     script = """
     thread = capture_elsewhere()
     window(active=2, start_step=4)
@@ -103,7 +103,7 @@ def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_the_script(tmp_path: Path) -> None:
-    """Its steps go on while a graph is captured; a stop() in one comes at the capture's end."""
+    """A script's profile counts steps in a capture; a ``stop()`` in one takes effect after it."""
     script = """
     import warnings
     from dynprof.profiler import profile, schedule
@@ -142,7 +142,7 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
 
 
 def test_a_session_of_acl(tmp_path: Path) -> None:
-    """acl.prof.stop() in a capture has the trace saved when that has ended."""
+    """``acl.prof.stop()`` in a capture saves the trace after it."""
     script = """
     import warnings
     from dynprof import acl
@@ -165,7 +165,7 @@ def test_a_session_of_acl(tmp_path: Path) -> None:
 
 
 def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
-    """dp.stop() takes effect with the next step after the capture."""
+    """``dp.stop()`` in a capture takes effect with the next step after it."""
     script = """
     window(active=50)
     steps(3)
@@ -219,7 +219,7 @@ def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
-    """Is captured whole on another thread beside requests; its replays stand in their steps."""
+    """A graph of a GPU is captured whole while a request waits; its replays are in their steps."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")
