@@ -241,6 +241,7 @@ def test_the_plugins_sample(tmp_path: Path) -> None:
     """The plugin's sample records the phases of the second step, and no operator."""
     import dynprof.plugin  # as the document imports its own, after torch
 
+    dynprof.plugin.install()  # the import does, unless another test imported it before
     data = torch.utils.data.TensorDataset(torch.randn(16, 16))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
     with pytest.warns(UserWarning, match="mstx is switched on"):
