@@ -74,7 +74,8 @@ bench-closing: $(VENV)/ready
 bench-device: $(VENV)/ready
 	$(BIN)/python -m benchmarks.device cuda
 
-# The JSON Schema and docs/settings.md, from the config's model.
+# The JSON Schema and docs/settings.md, from the config's model; in docs/seeds.md what each cited
+# test asserts.
 generate: $(VENV)/ready
 	$(BIN)/python schemas/generate.py
 

@@ -95,7 +95,7 @@ class NpuJob(RunningJob):
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_every_setting_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """The driver and the vendor's own record of its config get what the operator wrote."""
+    """torch_npu's driver and its own record of the config get what the operator wrote."""
     with NpuJob(tmp_path, version) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -194,7 +194,7 @@ prof.export_chrome_trace("alone/trace.json")
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """Each cycle of ``profile`` is one of the vendor's, with its settings, folder and metadata."""
+    """Each cycle of ``profile`` is one of torch_npu's, with its settings, folder and metadata."""
     with NpuJob(tmp_path, version, STATIC) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
@@ -250,7 +250,7 @@ while not dp.status().last_capture and not dp.status().problems:
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
-    """While it records, with stream and domain where its version knows them; all are ended."""
+    """While torch_npu records, it gets each mark with stream and domain, and each range's end."""
     with NpuJob(tmp_path, version, MARKED) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(active=3, warmup=1, experimental_config={"mstx": True})

@@ -142,7 +142,7 @@ def test_a_name_that_loads_late_is_looked_up_once(
 
 
 def test_what_is_supported_is_of_the_enumerations() -> None:
-    """Each query answers with members of its enumeration."""
+    """Each ``supported_`` query answers with members of its enumeration."""
     assert supported_activities() <= set(ProfilerActivity)
     assert supported_profiler_level() <= set(ProfilerLevel)
     assert supported_ai_core_metrics() == {AiCMetrics.AiCoreNone}

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
-    """Configs are made and destroyed, and every call returns 0 where it succeeds."""
+    """Each call of a session in pyACL's words returns 0 where it succeeds."""
     said = run(
         tmp_path,
         """
@@ -83,7 +83,7 @@ kept = ctypes.create_string_buffer(data, len(data))
 
 @pytest.mark.parametrize("given", ["data", "ctypes.addressof(kept)", "bytearray(data)"])
 def test_operators_come_through_a_pipe(tmp_path: Path, given: str) -> None:
-    """Each has a description of one size: name, type, times and model, by bytes or by address."""
+    """A subscriber reads each operator's name, type, times and model from a pipe."""
     said = run(
         tmp_path,
         SUBSCRIBED

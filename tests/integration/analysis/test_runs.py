@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
-    """``"analyse": true``: the tables come while the job trains on, and the log says so."""
+    """With ``"analyse": true`` tables and databases are made while the job trains."""
     script = (
         TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
     )

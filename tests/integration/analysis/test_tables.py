@@ -50,7 +50,7 @@ def test_operators_are_those_of_torchs_key_averages(
 
 
 def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
-    """A row for each operator with shapes and stack, for each step, for each allocation."""
+    """The tables have a row for each operator with shapes and stack, each step and allocation."""
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
     made = {found.name: found for found in analyse_trace(path, ["text"])}
@@ -81,7 +81,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
 
 
 def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
-    """Names, shapes and call chains are found through their ids; steps hold their operators."""
+    """Names, shapes, call chains and steps of the database join through their ids."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
     (made,) = [found for found in analyse_trace(path, ["db"]) if found.name.startswith("ascend")]
@@ -133,7 +133,7 @@ def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
 
 
 def test_folded_stacks_add_up(tmp_path: Path) -> None:
-    """All lines together are what the threads did in the steps; frames first, operators last."""
+    """Folded stacks add up to the threads' time in the steps, frames first, operators last."""
     path = tmp_path / "a.pt.trace.json"
     recorded(path, with_stack=True)
     capture = MeasuredTrace(path)

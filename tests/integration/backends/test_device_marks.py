@@ -36,7 +36,7 @@ def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
 @needs_gpu
 @pytest.mark.parametrize("given", ["stream", "stream.cuda_stream"])
 def test_a_mark_stands_between_the_kernels_around_it(tmp_path: Path, given: str) -> None:
-    """On its stream and on no other; the analysis counts the script's kernels alone."""
+    """A mark on a stream is between the kernels around it, and on no other stream."""
     script = f"""
     import dynprof.mstx as mstx
     stream = torch.cuda.Stream()

@@ -120,7 +120,7 @@ def test_a_process_that_dies_leaves_no_half_file(tmp_path: Path, ending: str, co
 
 
 def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> None:
-    """A handler that raises SystemExit, as schedulers' grace periods ask for, is an orderly end."""
+    """A script that exits in its handler of SIGTERM keeps the capture that is being saved."""
     script = SAVING + "import signal; signal.signal(15, lambda *_: sys.exit(7))\n"
     with RunningJob(tmp_path, script + "print('ready', flush=True); steps(10**9)") as job:
         ends_saying(job, "saving")

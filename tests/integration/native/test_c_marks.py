@@ -71,7 +71,7 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
 
 
 def test_the_documents_sample(tmp_path: Path) -> None:
-    """Ranges that cross, set as the vendor's document does through ctypes."""
+    """The document's sample for ctypes gives two ranges that cross in the trace."""
     script = """
     window()
     hi_ptr, hello_ptr = ctypes.c_char_p(b"hi"), ctypes.c_char_p(b"hello")
@@ -94,6 +94,21 @@ def test_the_documents_sample(tmp_path: Path) -> None:
     assert hi["args"]["domain"] == "default"
 
 
+def test_a_stream_from_c_marks_the_host_alone(tmp_path: Path) -> None:
+    """A range of C that names a stream is in the trace once, on the host's track of marks."""
+    script = """
+    window()
+    number = lib.mstxRangeStartA(b"with a stream", ctypes.c_void_p(4096))
+    assert number
+    lib.mstxRangeEnd(number)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    (mark,) = marks(tmp_path)
+    assert (mark["name"], mark["args"]["domain"]) == ("with a stream", "default")
+
+
 CPP = """
 #include <mstx/ms_tools_ext.h>
 #include <thread>
@@ -114,7 +129,7 @@ extern "C" bool RunOp() {
 
 
 def test_a_thread_of_cpp(tmp_path: Path) -> None:
-    """A C++ library inside the process, which no interpreter lock is held for."""
+    """C++ marks on any thread, without Python's lock, and all of it is in the trace."""
     compiled(tmp_path, "op.cpp", CPP)
     script = """
     op = ctypes.CDLL("op.so")
@@ -150,7 +165,7 @@ PyMODINIT_FUNC PyInit_extension(void) { return PyModule_Create(&module); }
 
 
 def test_a_c_extension(tmp_path: Path) -> None:
-    """A module of Python's own that is linked to the library."""
+    """A C extension that is linked to the library marks without Python's lock."""
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         pytest.skip("the headers of this Python are not here")
@@ -270,7 +285,7 @@ def test_ranges_across_a_window(tmp_path: Path) -> None:
 
 
 def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
-    """Domains are kept or left out as the config says; nulls and long messages fail with 0."""
+    """Domains of C are filtered; a null, an empty or a long message fails with 0."""
     script = """
     lib.mstxDomainCreateA.argtypes = [ctypes.c_char_p]
     lib.mstxDomainCreateA.restype = ctypes.c_void_p

@@ -26,7 +26,7 @@ print(*(marker.message for marker in found))
 
 
 def test_torch_may_be_imported_later(tmp_path: Path) -> None:
-    """Phases are marked once somebody takes them; one warning says so, at the script's line."""
+    """A plugin that is imported before torch marks later, and one warning says so."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = tmp_path / "job.py"
     script.write_text(LATE)

@@ -59,7 +59,7 @@ STEP = ["dataloader", "optimizer.zero_grad", "forward", "backward", "optimizer.s
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
-    """Each once a step, the outermost module's forward only; the loader's end is one more."""
+    """Each step of a training loop has each phase once; a loader's end is one more."""
     assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "dataloader"]
 
 
@@ -312,7 +312,7 @@ while True:
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
 def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how: str) -> None:
-    """Each step has each once; the tables say for how long."""
+    """A window of marks alone has the plugin's phases of each step, and so have its tables."""
     env = {"DYNPROF_PLUGIN": "1"} if how == "variable" else {}
     script = JOB.replace("PLUGIN", "" if env else ", plugin=True")
     with RunningJob(tmp_path, script, **env) as job:

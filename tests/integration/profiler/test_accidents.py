@@ -205,7 +205,7 @@ def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
-    """The cycles before are whole; what is left of the open one is removed by the next run."""
+    """After SIGKILL the cycles before are whole; the next run removes the rest of the open one."""
     script = """
     import signal
     from dynprof.files.output import PrivateFolder

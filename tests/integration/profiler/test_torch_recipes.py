@@ -66,7 +66,7 @@ def test_memory_by_operator() -> None:
 
 
 def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
-    """The callback comes once a cycle, in time to export under the step's number."""
+    """The callback comes once a cycle, with the active steps ready to export."""
     ready: list[int] = []
 
     def trace_handler(prof: profile) -> None:
@@ -89,7 +89,7 @@ def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
 
 
 def test_torchs_own_parts_fit(tmp_path: Path) -> None:
-    """Its activities, schedule and actions, and its handler, are taken as ours are."""
+    """Torch's activities, schedules, actions and handler are accepted."""
     theirs = torch.profiler
     with profile(
         activities=[theirs.ProfilerActivity.CPU],
@@ -114,7 +114,7 @@ def test_torchs_experimental_config() -> None:
 
 
 def test_tensorboards_folder(tmp_path: Path) -> None:
-    """A file for each cycle, named as TensorBoard's plugin splits them; gzipped where asked for."""
+    """Each cycle leaves a file as TensorBoard's plugin names it, gzipped with ``use_gzip``."""
     handler = tensorboard_trace_handler("log", worker_name="worker0", use_gzip=True)
     with profile(
         schedule=schedule(wait=0, warmup=1, active=1, repeat=2), on_trace_ready=handler
@@ -132,7 +132,7 @@ def test_tensorboards_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_folders_named_as_the_vendors(tmp_path: Path, async_mode: bool) -> None:
-    """A folder for each cycle, where it is asked for; everything that reads captures finds it."""
+    """With ``vendor_folders=True`` each cycle has a folder as the vendor names it."""
     handler = tensorboard_trace_handler(
         "log", worker_name="w0", async_mode=async_mode, vendor_folders=True, analyse_flag=False
     )
@@ -241,7 +241,7 @@ def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
 
 
 def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
-    """The same trace goes to many places, gzipped or not, in any order with stacks."""
+    """A trace can be exported again, to other paths, gzipped or not, and after stacks."""
     with profile(with_stack=True) as prof:
         model(inputs)
     prof.export_stacks("stacks.txt")
@@ -255,7 +255,7 @@ def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
 
 
 def test_another_thread_saves(tmp_path: Path) -> None:
-    """With ``async_mode`` the close is the detached one, cycle after cycle, and nothing is lost."""
+    """With ``async_mode`` another thread saves each cycle, and none is lost."""
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)
     handler = tensorboard_trace_handler("log", async_mode=True)

@@ -148,7 +148,7 @@ def test_a_save_is_one_edit(desk: Desk, how: str) -> None:
 
 
 def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
-    """Saving without a change, or touching the file, asks again."""
+    """A save without a change and a ``touch`` are requests, too."""
     for _ in range(3):
         time.sleep(0.2)
         desk.path.write_text(OLD)

@@ -83,7 +83,7 @@ def set_all_kinds(stream: object) -> None:
 
 @pytest.mark.parametrize("stream", [STREAM, 7777], ids=["stream", "handle"])
 def test_moments_and_both_ends_of_ranges_are_set_on_the_stream(stream: object) -> None:
-    """In the order in which the script puts them behind its work, once each."""
+    """A mark with a stream is set on it: a moment once, a range at both ends."""
     device = Noted()
     assert window(device, lambda: set_all_kinds(stream)) == []
     assert device.marks == [
@@ -96,7 +96,7 @@ def test_moments_and_both_ends_of_ranges_are_set_on_the_stream(stream: object) -
 
 @pytest.mark.parametrize("stream", [None, 0])
 def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
-    """As the document has it; nothing is said of it, with a device or without."""
+    """A mark without a stream is on the host alone, without a warning."""
     device = Noted()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -106,7 +106,7 @@ def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
 
 
 def test_without_a_device_it_is_said_once() -> None:
-    """To the script, and in the window's log and manifest; a later window says nothing."""
+    """Without a device one warning says that marks with a stream are on the host alone."""
     found: list[list[str]] = []
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device") as said:
         found.extend(window(None, lambda: set_all_kinds(STREAM)) for _ in range(2))

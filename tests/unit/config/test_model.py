@@ -72,7 +72,7 @@ NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
 
 
 def test_the_template_is_the_vendors_with_ours_after_it() -> None:
-    """The template has the seed's keys in its order with its defaults, and is valid itself."""
+    """The template has the vendor's keys in its order with its defaults, and is valid."""
     template = json.loads(template_text(("CPU", "CUDA")))
     keys = list(template)
     assert keys[0] == "$schema"
@@ -88,7 +88,7 @@ def test_the_template_is_the_vendors_with_ours_after_it() -> None:
 @pytest.mark.parametrize("host_sys", [["cpu", "mem", "osrt"], ["CPU", "NUMA"], None])
 @pytest.mark.parametrize("export_type", ["text", "db", ["text", "db"]])
 def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
-    """Files of old and new torch_npu are accepted unchanged."""
+    """Configs of old and new torch_npu are accepted unchanged."""
     document = json.loads(json.dumps(NEWEST_VENDOR_TEMPLATE))
     document["experimental_config"].update(host_sys=host_sys, export_type=export_type)
     config = parse_config(json.dumps(document, indent=4).encode()).config

@@ -60,7 +60,7 @@ def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
 
 
 def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
-    """What is lacking is dropped with a remark, whatever its case; the rest is kept."""
+    """An activity that the machine lacks is left out with a remark; the rest is kept."""
     found = accepted(activities=["cpu", "NPU", "CPU"])
     assert found.activities == ("CPU",)
     assert [str(r) for r in found.remarks] == [
@@ -69,7 +69,7 @@ def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
 
 
 def test_activities_left_out_are_all_that_the_machine_has() -> None:
-    """Who does not name any is not told of the default's that are lacking."""
+    """A config without activities gets all that the machine has, without a remark."""
     found = accepted()
     assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
 
@@ -105,7 +105,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
 def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
-    """The vendor's document: it takes effect where CPU is among the activities."""
+    """A setting of the host gets a remark where CPU is not among the activities."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
     assert str(remark) == (
         f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
@@ -153,7 +153,7 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
 
 
 def test_too_little_disk_is_refused() -> None:
-    """The limit and what is free are both named; null switches the limit off."""
+    """A request is refused below the limit of free disk; the message has both numbers."""
     (text,) = refused(limits={"min_free_disk_mb": 6000})
     assert "5,000 MB are free where the capture would go, 6,000 are asked for" in text
     assert accepted(limits={"min_free_disk_mb": None})
@@ -186,7 +186,7 @@ def test_all_reasons_are_given_at_once() -> None:
 def test_a_setting_that_the_backend_cannot_serve_is_named(
     config: dict[str, Any], pointer: str
 ) -> None:
-    """Each setting without effect on the backend is remarked with its pointer."""
+    """A setting without effect on the backend gets a remark with its pointer."""
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], **config)
     (remark,) = found.remarks
     assert remark.pointer == pointer
@@ -209,7 +209,7 @@ ALONE = {"profiler_level": "Level_none", "mstx": True}
 @pytest.mark.parametrize("backend", ["auto", "torch", "python", "npu"])
 @pytest.mark.parametrize("activities", [["CPU"], ["NPU"], ["CUDA", "CPU"]])
 def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> None:
-    """Whichever is asked for, and whichever device, they are recorded; nothing is left out."""
+    """A window of marks alone needs no profiler, whatever backend and activities it names."""
     found = accepted(
         capabilities=(NO_NPU, TORCH, PYTHON, MARKS),
         backend=backend,
@@ -220,7 +220,7 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
 
 
 def test_marks_alone_may_have_a_database() -> None:
-    """In the config file, where the vendor's document takes it back; by the older name too."""
+    """``Level_none`` with ``msprof_tx`` and ``db`` in the config is served without a remark."""
     settings = {"profiler_level": "Level_none", "msprof_tx": True, "export_type": "db"}
     found = accepted(capabilities=(TORCH, MARKS), experimental_config=settings)
     assert (found.backend, found.remarks) == ("marks", ())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
-    """Saved during step 5: step 6 and 7 warm up, 8 to 10 are recorded, then nothing is due."""
+    """A window begins at the step after the edit: two of warm-up, then three that are kept."""
     job.step(5)
     job.edit(warmup=2, active=3)
     assert job.state == "waiting"

@@ -86,7 +86,7 @@ def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
 def test_what_is_written_follows_the_level(
     tmp_path: Path, level: str | None, there: set[str], apis: set[str]
 ) -> None:
-    """Tables, calls by layer, and the database; what is left out names the level that has it."""
+    """Each level has its tables, calls and database; a missing table names its level."""
     inner = {"profiler_level": level} if level else {}
     measured = captured(tmp_path, EVENTS, experimental_config=inner)
     files = made(measured, ("text", "db"))
@@ -162,7 +162,7 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
 
 
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
-    """Without a manifest nobody asked for less; what no trace tells is named with its reason."""
+    """A trace without a manifest gives each table that it can; others are named with a reason."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": EVENTS}))
     measured = MeasuredTrace(path)
@@ -175,7 +175,7 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
 
 
 def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
-    """Beside the folder of the tables, not in it."""
+    """Metadata and info of the recording are next to the folder of the tables."""
     files = made(captured(tmp_path, EVENTS, metadata={"run": 7}, active=1))
     root = files["operator_details.csv"].parent.parent
     assert json.loads((root / "profiler_metadata.json").read_text()) == {"run": 7}
