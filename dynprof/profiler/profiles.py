@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.errors import BackendError
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import names_of
+from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
@@ -117,6 +118,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if self._running:  # the callback may have stopped it
             self._attempt("step()", self._begin_step)
 
+    @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
-from tests.npu.fetch import WHEELS
+from tests.npu.fetch import WHEELS, WHEELS_DIR
 
 STUB = Path(__file__).parent / "stub"
-WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
 pytestmark = pytest.mark.skipif(
     not WHEELS_DIR.is_dir(), reason="the wheels of torch_npu are fetched by make npu"
 )

@@ -178,6 +178,18 @@ def test_the_profiler(tmp_path: Path) -> None:
     assert (tmp_path / "stacks.txt").exists()
 
 
+@pytest.mark.parametrize("kind", [profile, _KinetoProfile])
+def test_exports_take_the_vendors_output_path(tmp_path: Path, kind: type[_KinetoProfile]) -> None:
+    """Exports take ``output_path``, as torch_npu calls it, for ``path``."""
+    with kind(backend="python") as prof:
+        len("something")
+    export_chrome_trace: Any = prof.export_chrome_trace
+    export_chrome_trace(output_path=tmp_path / "a.json")
+    export_stacks: Any = prof.export_stacks
+    export_stacks(output_path=tmp_path / "a.txt", metric="self_cpu_time_total")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "a.txt"}
+
+
 def test_marks() -> None:
     """Every call runs."""
     assert use_marks() == 0
