@@ -140,12 +140,12 @@ class annotate:  # noqa: N801 - the vendor's name
         if not mine:
             del self._begun[here]
 
-    def __call__(self, function: Function) -> Function:
+    def __call__(self, func: Function) -> Function:
         """Make every call of a function a range."""
         from dynprof.marks.annotation import around
 
-        message = self.message or getattr(function, "__name__", None)
-        return around(function, lambda: annotate(message, self.stream, self.domain))
+        message = self.message or getattr(func, "__name__", None)
+        return around(func, lambda: annotate(message, self.stream, self.domain))
 
 
 def mstx_range(

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
-from dynprof.profiler.experimental import _ExperimentalConfig
+from dynprof.profiler.experimental_config import _ExperimentalConfig
 from dynprof.requests.plan import Script
 
 _ALLOWED = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
@@ -11,6 +12,7 @@ from dynprof.profiler.output_paths import write_file
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
@@ -21,6 +23,20 @@ STACK_METRICS = (
     "self_xpu_time_total",
     "self_npu_time_total",
 )
+
+Export = TypeVar("Export", bound="Callable[..., None]")
+
+
+def takes_output_path(export: Export) -> Export:
+    """Have a method take ``output_path``, which torch_npu calls it, for torch's ``path``."""
+
+    @functools.wraps(export)
+    def with_path(*args: Any, **settings: Any) -> None:
+        if "output_path" in settings:
+            settings["path"] = settings.pop("output_path")
+        export(*args, **settings)
+
+    return cast("Export", with_path)
 
 
 class Exports(ABC):
@@ -34,6 +50,7 @@ class Exports(ABC):
             RuntimeError: It is open still, or there was none.
         """
 
+    @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:
@@ -55,6 +72,7 @@ class Exports(ABC):
         del use_python_export
         self._recorded_now().write(path)
 
+    @takes_output_path
     def export_stacks(
         self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
     ) -> None:
@@ -82,6 +100,7 @@ class Exports(ABC):
         trace, on_device = recorded.file(), metric != "self_cpu_time_total"
         write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
 
+    @takes_output_path
     def export_memory_timeline(
         self, path: str | os.PathLike[str], device: str | None = None
     ) -> None:

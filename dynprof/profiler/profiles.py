@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynprof.errors import BackendError
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import names_of
+from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
+from dynprof.profiler.script_windows import recorder_of_another_thread
 from dynprof.wall import Wall
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
@@ -15,6 +18,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
+_ALL_THREADS = {
+    "npu": "a newer torch_npu has this call",
+    "torch": "pass experimental_config="
+    "torch.profiler._ExperimentalConfig(profile_all_threads=True) to profile()",
+}
+"""How to record all threads, by backend."""
 NONE, RECORD, SAVE = ProfilerAction.NONE, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
 
 
@@ -109,6 +118,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if self._running:  # the callback may have stopped it
             self._attempt("step()", self._begin_step)
 
+    @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:
@@ -117,6 +127,42 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             warn_script("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
             return
         super().export_chrome_trace(path, use_python_export)
+
+    @classmethod
+    def enable_profiler_in_child_thread(
+        cls,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+    ) -> None:
+        """Have the open profile record the operators of the calling thread too, as an NPU's does.
+
+        Without torch_npu nothing can be added to a profile that is open. Where it records the
+        thread that opened it alone, a warning says what to pass to it. A profile of plain Python
+        and an operator's window record all threads.
+
+        Args:
+            record_shapes: Of the calling thread, as are all arguments; see :class:`profile`.
+            profile_memory: Record its allocations.
+            with_stack: Record its call stacks.
+            with_flops: Estimate its floating point operations.
+            with_modules: Record its modules.
+        """
+        settings = {name: value for name, value in locals().items() if name != "cls"}
+        if _of_vendor("enable_profiler_in_child_thread", **settings):
+            return
+        if backend := recorder_of_another_thread():
+            warn_script(
+                "enable_profiler_in_child_thread() has no effect: the open profile records only "
+                f"the thread that opened it; {_ALL_THREADS[backend]}"
+            )
+
+    @classmethod
+    def disable_profiler_in_child_thread(cls) -> None:
+        """End what :meth:`enable_profiler_in_child_thread` began; without torch_npu, do nothing."""
+        _of_vendor("disable_profiler_in_child_thread")
 
     def _action_at(self, step: int) -> ProfilerAction:
         action = self.schedule(step) if self.schedule else RECORD
@@ -209,6 +255,17 @@ class _Warnings:
     def error(self, text: str) -> None:
         """Warn of it."""
         warn_script(f"training goes on, but {text}\n(profile(strict=True) raises it)")
+
+
+def _of_vendor(call: str, **settings: bool) -> bool:
+    """Have the vendor's profiler make a call for this thread; return whether there is one."""
+    from dynprof.backends.npu import call_for_thread
+
+    try:
+        return call_for_thread(call, **settings)
+    except BackendError as error:
+        warn_script(f"{call}() has no effect: {error}")
+        return True
 
 
 def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:

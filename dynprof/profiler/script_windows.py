@@ -279,6 +279,14 @@ _open_now: set[ScriptWindows] = set()
 Gone through as a copy: other threads, and the end of an object anywhere, begin and end them."""
 
 
+def recorder_of_another_thread() -> str:
+    """Return which backend records a thread alone that is not the calling one; empty for none."""
+    open_now = [windows._current for windows in _open_now.copy()]
+    here = threading.current_thread()
+    found = [one for one in open_now if one and one.window.bound_to_thread]
+    return next((one.backend.name for one in found if one.thread is not here), "")
+
+
 def _release_dead() -> None:
     """Let go of windows whose threads have ended, before another one opens."""
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:

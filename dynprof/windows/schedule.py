@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ProfilerAction(Enum):
@@ -26,48 +23,58 @@ RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 """The actions that keep what is seen."""
 
 
-def schedule(
-    wait: int,
-    active: int,
-    warmup: int = 0,
-    repeat: int = 0,
-    skip_first: int = 0,
-    skip_first_wait: int = 0,
-) -> Callable[[int], ProfilerAction]:
-    """Return a function from step number (from 0) to action, as ``torch.profiler.schedule`` does.
+@dataclass(eq=False)
+class Schedule:
+    """Says what to do at each step, as the function that ``torch.profiler.schedule`` returns does.
 
     Args:
         wait: Steps to do nothing, at the start of each cycle.
         active: Steps to record.
         warmup: Steps to warm up.
-        repeat: How many cycles; 0 for no end.
+        repeat: The number of cycles; 0 for no end.
         skip_first: Steps to do nothing, once, before the first cycle.
         skip_first_wait: Not 0: the first cycle leaves out its ``wait``.
+
+    Attributes:
+        wait: As above, as is each argument.
 
     Raises:
         ValueError: A number is negative or no whole number, or ``active`` is not positive.
     """
-    _insist(1, active=active)
-    _insist(0, wait=wait, warmup=warmup, repeat=repeat, skip_first=skip_first)
-    cycle = wait + warmup + active
-    ahead = wait if skip_first_wait else 0
 
-    def action_at(step: int) -> ProfilerAction:
+    wait: int
+    active: int
+    warmup: int = 0
+    repeat: int = 0
+    skip_first: int = 0
+    skip_first_wait: int = 0
+
+    def __post_init__(self) -> None:
+        _insist(1, active=self.active)
+        _insist(
+            0, wait=self.wait, warmup=self.warmup, repeat=self.repeat, skip_first=self.skip_first
+        )
+
+    def __call__(self, step: int) -> ProfilerAction:
+        """Return the action of a step, counted from 0.
+
+        Raises:
+            ValueError: The step is negative.
+        """
         if step < 0:
             raise ValueError(f"step is {step}; it must be 0 or more")
-        if step < skip_first:
+        if step < self.skip_first:
             return ProfilerAction.NONE
-        since = step - skip_first + ahead
-        if repeat and since >= repeat * cycle:
+        cycle = self.wait + self.warmup + self.active
+        since = step - self.skip_first + (self.wait if self.skip_first_wait else 0)
+        if self.repeat and since >= self.repeat * cycle:
             return ProfilerAction.NONE
         within = since % cycle
-        if within < wait:
+        if within < self.wait:
             return ProfilerAction.NONE
-        if within < wait + warmup:
+        if within < self.wait + self.warmup:
             return ProfilerAction.WARMUP
         return ProfilerAction.RECORD if within < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
-
-    return action_at
 
 
 def _insist(least: int, **numbers: object) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
-from tests.npu.fetch import WHEELS
+from tests.npu.fetch import WHEELS, WHEELS_DIR
 
 STUB = Path(__file__).parent / "stub"
-WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
 pytestmark = pytest.mark.skipif(
     not WHEELS_DIR.is_dir(), reason="the wheels of torch_npu are fetched by make npu"
 )
@@ -167,8 +166,13 @@ def test_a_driver_that_fails_at_the_end(tmp_path: Path, version: str) -> None:
 STATIC = (
     TORCH_JOB.replace("import sys", "import torch_npu, sys")
     + """
-import json
+import json, threading
 from dynprof import profiler as p
+
+def in_child():
+    p.profile.enable_profiler_in_child_thread(with_modules=True)
+    p.profile.disable_profiler_in_child_thread()
+
 assert p.ProfilerActivity.NPU in p.supported_activities()
 assert p.supported_ai_core_metrics() == set(p.AiCMetrics)
 settings = p._ExperimentalConfig(
@@ -187,6 +191,9 @@ with p.profile(
         prof.step()
 with p._KinetoProfile(activities=both) as prof:
     train_one_step()
+    child = threading.Thread(target=in_child)
+    child.start()
+    child.join()
 prof.export_chrome_trace("alone/trace.json")
 """
 )
@@ -201,6 +208,11 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
         calls = job.calls()
     starts = [call for call in calls if call[0] == "start"]
     assert len(starts) == 3
+    has_call = version == "2.14.0"
+    children = [call for call in calls if "child" in call[0]]
+    assert [call[0] for call in children] == ["enable in child", "disable in child"] * has_call
+    assert [call[1][1:6] for call in children[:1]] == [[False] * 4 + [True]] * has_call
+    assert ("a newer torch_npu has this call" in errors) is not has_call
     assert starts[0][1][1:6] == [True, False, True, False, False]
     assert starts[0][1][6]["l2_cache"] is starts[0][1][6]["op_attr"] is True
     folders = list((tmp_path / "result").glob("*_ascend_pt"))

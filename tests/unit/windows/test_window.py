@@ -21,6 +21,14 @@ def test_a_schedule_repeats_its_cycle() -> None:
     assert [action_at(step) for step in range(11)] == [NONE, *cycle, *cycle, NONE, NONE]
 
 
+def test_a_schedule_shows_its_numbers() -> None:
+    """A schedule has the vendor's fields, positions and type."""
+    made = schedule(1, 2, 3, 4, 5, 6)
+    numbers = (made.wait, made.active, made.warmup, made.repeat, made.skip_first)
+    assert (*numbers, made.skip_first_wait) == (1, 2, 3, 4, 5, 6)
+    assert isinstance(made, schedule)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
 @given(*[st.integers(0, 4)] * 3, st.integers(1, 4), st.integers(0, 3))
