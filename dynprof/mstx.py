@@ -39,9 +39,10 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
     """Mark this moment.
 
     Args:
-        message: What to call it: 1 to 156 bytes; to 255 while somebody has subscribed.
+        message: What to call it: 1 to 156 bytes; up to 255 while a subscriber takes marks.
         stream: Of a device, or its handle: where the window records the device, the mark stands on
-            the stream's track too. None or 0 for the host alone.
+            the stream's track too. None or 0 for the host alone. Anything else is refused with a
+            warning.
         domain: A group of marks that the config can keep or leave out.
     """
     plain = stream is None and type(domain) is str and domain and type(message) is str
@@ -51,7 +52,7 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
             return
         for mark_there in SINKS.marks:
             mark_there(message, domain)
-    elif _is_fit(message, domain, "mark") and SINKS.on_streams:
+    elif _is_fit(message, stream, domain, "mark") and SINKS.on_streams:
         for sink in SINKS.for_message(message, stream):
             sink.mark(message, domain, stream)
 
@@ -61,9 +62,9 @@ def range_start(message: str | None = None, stream: object = None, domain: str =
     """Begin a range that any thread may end.
 
     Returns:
-        What :func:`range_end` takes; 0 where the message cannot be taken, which is said.
+        What :func:`range_end` takes; 0 with a warning where an argument cannot be taken.
     """
-    if _is_fit(message, domain, "range_start"):
+    if _is_fit(message, stream, domain, "range_start"):
         return open_ranges.start(message, domain, stream)
     return FAILED
 
@@ -82,9 +83,9 @@ def range_push(message: str | None = None, stream: object = None, domain: str = 
     """Begin a range inside those that are open on this thread.
 
     Returns:
-        How many were open before; -1 where the message cannot be taken, which is said.
+        How many were open before; -1 with a warning where an argument cannot be taken.
     """
-    if _is_fit(message, domain, "range_push"):
+    if _is_fit(message, stream, domain, "range_push"):
         return open_ranges.push(message, domain, stream)
     return -1
 
@@ -156,11 +157,12 @@ def mstx_range(
 
 
 def subscribe(callback: Callable[[Marker], object]) -> Subscription:
-    """Have every mark, and every range once it has ended, given to a function at once.
+    """Have every mark, and every range once it has ended, given to a function.
 
     Args:
-        callback: Is called on the thread that sets the mark, with a ``Marker``: its message,
-            domain, thread, ``began_ns`` and ``ended_ns``. Whatever it raises ends the subscription.
+        callback: Is called with a ``Marker``: its message, domain, thread, ``began_ns`` and
+            ``ended_ns``; at once on the thread that sets the mark, for marks of C up to 50 ms
+            later on a thread of dynprof's. Whatever it raises ends the subscription.
 
     Returns:
         A context manager; its ``cancel()`` ends the subscription as well.
@@ -190,10 +192,10 @@ def install() -> None:
         sys.modules["mstx"] = sys.modules[__name__]
 
 
-def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
-    """Return whether a message can be taken; say why where it cannot."""
+def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:
+    """Return whether a mark can be taken; warn the script where it cannot."""
     usual = isinstance(message, str) and 0 < len(message) < SURELY_SHORT
-    if usual and isinstance(domain, str) and domain:
+    if usual and stream is None and isinstance(domain, str) and domain:
         return True
     if not isinstance(domain, str) or not domain:
         text = f"mstx.{name}(): the domain is {domain!r}, it must be a string that is not empty"
@@ -201,7 +203,15 @@ def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
         text = f"mstx.{name}(): the message is {message!r}, it must be a string that is not empty"
     elif not is_short(message, SINKS.longest):
         text = f"mstx.{name}(): the message has more than {SINKS.longest} bytes"
+    elif not _is_stream(stream):
+        kind = type(stream).__name__
+        text = f"mstx.{name}(): the stream is a {kind}, it must be a torch.Stream or its handle"
     else:
         return True
     warn_script(text)
     return False
+
+
+def _is_stream(given: object) -> bool:
+    """Return whether it is None, a handle, or a stream of torch or torch_npu."""
+    return given is None or isinstance(given, int) or hasattr(type(given), "stream_id")
