@@ -10,8 +10,6 @@ Whatever cannot be taken is said in a warning and costs the mark, never the scri
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -19,6 +17,7 @@ from dynprof.marks import open_ranges
 from dynprof.marks.compiled_code import left_out
 from dynprof.marks.open_ranges import STACKS
 from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
+from dynprof.process.vendor_imports import answer_import
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -188,8 +187,7 @@ def to_nvtx(*, on: bool = True) -> None:
 
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
-    if "mstx" not in sys.modules and importlib.util.find_spec("mstx") is None:
-        sys.modules["mstx"] = sys.modules[__name__]
+    answer_import("mstx", __name__)
 
 
 def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:
