@@ -176,7 +176,7 @@ class _Steps:
 
 
 def _nothing() -> None:
-    """Stand for a reference to nothing."""
+    """Return None, as a weak reference to what is gone does."""
 
 
 _STEPS = _Steps()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Stands for a stream, which torch and torch_npu know by this number."""
+    """Has what streams of torch and torch_npu have."""
 
     stream_id = 3
 
@@ -123,7 +123,7 @@ def test_without_a_device_it_is_said_once() -> None:
 
 
 def test_a_stream_of_another_device_is_said_once() -> None:
-    """Also one that cannot be compared, ordered or hashed; the marks stand on the host's side."""
+    """Also one that cannot be compared, ordered or hashed; the marks are on the host's side."""
 
     class Odd(Stream):
         __hash__ = None  # type: ignore[assignment]

@@ -18,7 +18,7 @@ typedef uint64_t mstxRangeId;
 typedef struct mstxDomainRegistration_st *mstxDomainHandle_t;
 
 /* Messages and names have 1 to 156 bytes of UTF-8; messages have up to 255 while the process has a
- * subscriber (dynprof.mstx.subscribe). A stream may be NULL; marks stand on the host's side in either
+ * subscriber (dynprof.mstx.subscribe). A stream may be NULL; marks are on the host's side in either
  * case. A domain that is NULL is the one called "default". */
 
 /* Mark this moment. */
