@@ -64,7 +64,7 @@ STEP = ["dataloader", "optimizer.zero_grad", "forward", "backward", "optimizer.s
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
-    """A step has each phase once, ``forward`` of the outermost module; a loader's end is one more."""
+    """Each step has each phase once, the model's ``forward`` too; a loader's end is one more."""
     assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "step 1", "dataloader"]
 
 
