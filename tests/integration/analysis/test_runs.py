@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.analysis.traces import recorded, rows
@@ -26,7 +27,10 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
-    """``"analyse": true``: the tables come while the job trains on, and the log says so."""
+    """``"analyse": true``: the tables come while the job trains on, and the log says so.
+
+    Log and manifest name the files that were not written, each with the reason.
+    """
     script = (
         TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
     )
@@ -37,11 +41,17 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
         manifest, _ = job.capture()
         wait_for("the log", lambda: "analysed step_" in job.log() or None)
         (folder,) = below(job.root, "ASCEND_PROFILER_OUTPUT")
+        log, (metadata,) = job.log(), below(job.root, "profiler_metadata*.json")
+        (saved,) = below(job.root, "*.info.json")
+        left_out = load_manifest(saved).left_out
     names = {path.name for path in folder.iterdir()}
     assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
-    assert {"ascend_pytorch_profiler_0.db", "analysis.db"} <= names
-    assert json.loads((folder.parent / "profiler_metadata.json").read_text()) == {"run": 7}
-    info = json.loads((folder.parent / "profiler_info_0.json").read_text())
+    assert {"ascend_pytorch_profiler.db", "analysis.db"} <= names
+    assert metadata.parent.name.startswith("step_")
+    assert json.loads(metadata.read_text()) == {"run": 7}
+    assert left_out["kernel_details.csv"] == "no device worked"
+    assert all(f"not written: {name}, {why}\n" in log for name, why in left_out.items())
+    info = json.loads((folder.parent / "profiler_info.json").read_text())
     assert info["config"]["common_config"]["active"] == 3
     found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]
     assert found == list(range(manifest.steps.first, manifest.steps.first + 3))
