@@ -281,8 +281,8 @@ def _without_device(
         overloads = level == "Level2" and not lacks_overloads
         more = "the overload names of operators and " if overloads else ""
         text = (
-            f"{level} adds to Level0 on the CPU only {more}communication.json, in a job with "
-            "collectives; the rest needs a device."
+            f"{level} adds to Level0 on the CPU only {more}what collectives took "
+            "(communication.json); the rest needs a device."
         )
         yield Problem(text, "/experimental_config/profiler_level")
 

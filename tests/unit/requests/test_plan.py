@@ -91,10 +91,10 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     ("level", "adds"),
     [
         ("Level0", ""),
-        ("Level1", "communication.json, in a job with collectives"),
+        ("Level1", "what collectives took (communication.json)"),
         (
             "Level2",
-            "the overload names of operators and communication.json, in a job with collectives",
+            "the overload names of operators and what collectives took (communication.json)",
         ),
     ],
 )
