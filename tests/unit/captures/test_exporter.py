@@ -65,7 +65,6 @@ class GreedyRecording(FakeRecording):
 def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
     """Return a function that exports a recording and returns the manifest left on disk."""
     layout = Layout(tmp_path, 0, "host", 42)
-    folder = tmp_path / "step_1-2_x"
 
     def attempt(_: str, action: Callable[[], object]) -> Exception | None:
         try:
@@ -78,9 +77,10 @@ def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
         recording: FakeRecording,
         least_free_mb: float | None,
         kind: type[Exporter] = HandExporter,
+        name: str = "step_1-2_x",
         **changed: object,
     ) -> Manifest:
-        exporter = kind(attempt)
+        exporter, folder = kind(attempt), tmp_path / name
         exporter.start()
         exporter.submit(
             Export(
@@ -253,6 +253,16 @@ def test_captures_of_one_folder_share_the_same_metadata(
 def test_without_metadata_there_is_no_file(export: Callable[..., Manifest], tmp_path: Path) -> None:
     """A config without metadata leaves the folder to the trace, as the vendor does."""
     assert metadata_of(export, tmp_path, {}) == []
+
+
+def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """profiler_info.json and profiler_metadata.json are in it once the trace is saved."""
+    name = "w0_1_20260101000000000_ascend_pt"
+    export(FakeRecording(FakeBackend()), None, name=name)
+    names = {path.name for path in (tmp_path / name).iterdir()}
+    assert names == {"info", "profiler_info.json", "profiler_metadata.json", "t.json.gz"}
 
 
 class DyingRecording(FakeRecording):
