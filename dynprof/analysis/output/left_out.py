@@ -20,7 +20,7 @@ _NO_PEERS = "only of sends and receives a trace tells between which ranks, and n
 NO_DATABASE = "export_type asks for text alone; with db it is made"
 NO_TABLES = "export_type asks for db alone; with text they are made"
 NOT_ASKED_FOR = (NO_DATABASE, NO_TABLES)
-"""Not so where whoever analyses asks for other forms than the config."""
+"""Not so where a command asks for other forms than the config."""
 _TORN = "the file ends before it has told all of any step"
 
 
@@ -64,7 +64,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
         "ascend_pytorch_profiler.db": ("db" in asked, NO_DATABASE),
         "tables in csv and json": ("text" in asked, NO_TABLES),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
-        "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
+        "profiler_info.json": (measured.manifest is not None, "the trace has no manifest"),
     }
     left = {name: why for name, (there, why) in reasons.items() if not there}
     levels = {name: why_not(measured, name) for name in LEVELLED}

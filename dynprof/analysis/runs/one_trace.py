@@ -90,27 +90,13 @@ def export_types(measured: MeasuredTrace) -> tuple[str, ...]:
     return tuple(str(kind) for kind in named)
 
 
-def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[Path]:
-    """Make what can be made from a trace; yield the files.
-
-    Args:
-        path: The trace.
-        types: The forms of tables; left out, those that its config asks for.
-
-    Raises:
-        CaptureError: It cannot be read.
-        OSError: The place cannot be written.
-    """
-    yield from write_analysis(MeasuredTrace(path), types)
-
-
 def write_analysis(
     measured: MeasuredTrace,
     types: Collection[str] | None,
     parts: Iterable[str] = PARTS,
     into: Path | None = None,
 ) -> Iterator[Path]:
-    """Do the same with a trace that was read.
+    """Make what can be made from a trace; yield the files.
 
     Args:
         measured: The trace.

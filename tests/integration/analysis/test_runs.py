@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
@@ -65,7 +66,7 @@ def test_a_python_capture_has_tables(tmp_path: Path) -> None:
             prof.step()
     path = tmp_path / "a.py.trace.json"
     prof.export_chrome_trace(path)
-    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    made = {found.name: found for found in write_analysis(MeasuredTrace(path), ["text"])}
     assert any("dumps" in row["Name"] for row in rows(made["operator_details.csv"]))
     assert [int(row["Step"]) for row in rows(made["step_trace_time.csv"])] == [0, 1]
     assert "memory_record.csv" not in made
