@@ -74,7 +74,8 @@ bench-closing: $(VENV)/ready
 bench-device: $(VENV)/ready
 	$(BIN)/python -m benchmarks.device cuda
 
-# The JSON Schema and docs/settings.md, from the config's model.
+# The JSON Schema and docs/settings.md, from the config's model; in docs/seeds.md what each cited
+# test asserts.
 generate: $(VENV)/ready
 	$(BIN)/python schemas/generate.py
 
@@ -131,7 +132,8 @@ STORM_S ?= 3600
 storm: $(VENV)/ready
 	$(BIN)/python -m tests.storm.storm $(STORM_S)
 
-# Ascend: the Python layer of three versions of torch_npu over a stub of its native module.
+# Ascend: the Python layer of three versions of torch_npu over a stub of its native module, and the
+# names of the newest version.
 npu: $(VENV)/ready
 	$(BIN)/python tests/npu/fetch.py $(VENV)-npu
 	TORCH_NPU_WHEELS=$(CURDIR)/$(VENV)-npu $(BIN)/pytest tests/npu \

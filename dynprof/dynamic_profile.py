@@ -210,15 +210,16 @@ def stop() -> None:
         session.stop()
 
 
-def set_state(state: dict[str, Any]) -> None:
+def set_state(state_step: dict[str, Any]) -> None:
     """Tell a resumed job's step: ``set_state({"cur_step": 1200})`` says that 1200 is running.
 
     Args:
-        state: ``cur_step``, a whole number of 0 or more. Anything else warns and changes nothing.
+        state_step: ``cur_step``, a whole number of 0 or more. Anything else warns and changes
+            nothing.
     """
-    step = state.get("cur_step") if isinstance(state, dict) else None
+    step = state_step.get("cur_step") if isinstance(state_step, dict) else None
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**53:
-        text = f'dynprof.set_state({state!r}) changes nothing; it takes {{"cur_step": 1200}}'
+        text = f'dynprof.set_state({state_step!r}) changes nothing; it takes {{"cur_step": 1200}}'
         warnings.warn(text, stacklevel=2)
     elif session := _running("set_state"):
         session.set_step(step)

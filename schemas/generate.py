@@ -1,7 +1,14 @@
-"""Writes what is made from the config's model: the JSON Schema here, and docs/settings.md."""
+"""Write what is made from the config's model and from the tests.
+
+The JSON Schema here and docs/settings.md come from the model. In docs/seeds.md each row cites its
+tests; the first line of their docstrings is written after their names.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from dynprof.config import schema_text
@@ -9,6 +16,22 @@ from dynprof.config.settings_table import settings_markdown
 from dynprof.files.layout import SCHEMA_NAME
 
 ROOT = Path(__file__).parent.parent
+SEEDS = ROOT / "docs" / "seeds.md"
+ROWS = re.compile(r"(?<=\n)\| .*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)")
+"""The rows of a table with the column "shown by"."""
+
+
+@dataclass(frozen=True)
+class CitedTest:
+    """A test that a row of docs/seeds.md cites.
+
+    Attributes:
+        behaviour: The first line of its docstring, in Markdown.
+        code: Its own lines without the docstring, and those of its module that are in no test.
+    """
+
+    behaviour: str
+    code: str
 
 
 def generated() -> dict[Path, str]:
@@ -16,7 +39,59 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "schemas" / SCHEMA_NAME: schema_text(),
         ROOT / "docs" / "settings.md": settings_markdown(),
+        SEEDS: with_behaviours(SEEDS.read_text(encoding="utf-8")),
     }
+
+
+def with_behaviours(page: str) -> str:
+    """Return docs/seeds.md with the behaviour of each test after its name.
+
+    An author writes names alone: `test_one`, or tests/unit/test_one.py::test_one.
+    """
+    tests = cited_tests(page)
+    for row in (row for table in ROWS.findall(page) for row in table.splitlines()):
+        cells, shown_by = split_row(row)
+        cited = "<br>".join(
+            f"`{name}`: {tests[name].behaviour}" if name in tests else f"`{name}`"
+            for name in names_in(shown_by)
+        )
+        if cited and "no test: " not in shown_by:
+            page = page.replace(row, f"| {' | '.join([*cells, cited])} |")
+    return page
+
+
+def split_row(row: str) -> tuple[list[str], str]:
+    """Return the cells of a table's row: those before the last, and the last."""
+    *cells, shown_by = (cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip())[1:-1])
+    return cells, shown_by
+
+
+def names_in(shown_by: str) -> list[str]:
+    """Return the tests that a cell cites."""
+    return list(dict.fromkeys(re.findall(r"(?:`|::)(test_\w+)", shown_by)))
+
+
+def cited_tests(page: str) -> dict[str, CitedTest]:
+    """Return the tests that the page cites and that are there."""
+    cited, found = set(names_in(page)), {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if cited.isdisjoint(re.findall(r"^def (test_\w+)", text, re.MULTILINE)):
+            continue
+        tests, shared = [], text.splitlines()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)]) - 1
+                lines = shared[first : node.end_lineno]
+                shared[first : node.end_lineno] = [""] * len(lines)
+                tests.append((node, lines))
+        for node, lines in tests:
+            docstring = ast.get_docstring(node, clean=False) or ""
+            code = "\n".join([*shared, *lines]).replace(docstring, "")
+            behaviour = docstring.partition("\n")[0].replace("``", "`").replace("|", "\\|")
+            if node.name in cited:
+                found[node.name] = CitedTest(behaviour, code)
+    return found
 
 
 if __name__ == "__main__":

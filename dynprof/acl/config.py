@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -12,9 +13,11 @@ from dynprof.config import ExperimentalConfig
 from dynprof.config.experimental import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
 from dynprof.errors import ConfigError, Problem
 from dynprof.files.regular import read_regular
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator, Sequence
 
 MAX_BYTES = 1 << 20
 """Of the JSON file."""
@@ -25,8 +28,9 @@ class Config(BaseModel):
     """What to record, and of which devices; two with the same values are the same.
 
     Attributes:
-        devices: Numbers of the devices; those that are not here are named, and the host is
-            recorded all the same.
+        devices: Numbers of the devices, which the trace names and no other start may name. What
+            is recorded does not depend on them: torch records each device that the process uses,
+            an NPU's profiler the current one. A warning names those that are not here.
         record_shapes: Record the shapes and types of operator inputs.
         profile_memory: Record allocations and releases of tensor memory.
         with_stack: Record the Python call stack of operators.
@@ -69,6 +73,95 @@ class Config(BaseModel):
 
 
 _EXPERIMENTAL = set(ExperimentalConfig.model_fields)
+
+
+NO_METRICS = 0xFF
+"""``ACL_AICORE_NONE``."""
+_METRICS: dict[int, AicMetrics] = {
+    0: "ArithmeticUtilization",
+    1: "PipeUtilization",
+    2: "Memory",
+    3: "MemoryL0",
+    4: "ResourceConflictRatio",
+    5: "MemoryUB",
+    6: "L2Cache",
+    8: "MemoryAccess",
+    NO_METRICS: "AiCoreNone",
+}
+"""``aclprofAicoreMetrics``, in the names of torch_npu, which has none for 7."""
+
+
+class _DataType(NamedTuple):
+    """A bit of ``aclproftype``.
+
+    Attributes:
+        name: The vendor's.
+        level: The first profiler level of torch_npu that collects it.
+        switch: What else it turns on in a :class:`Config`.
+        unserved: Why nothing collects it.
+    """
+
+    name: str
+    level: int = 0
+    switch: str = ""
+    unserved: str = ""
+
+
+_AICORE_METRICS = 0x0004
+_AICPU = 0x0008
+_DATA_TYPES = {
+    0x0001: _DataType("ACL_PROF_ACL_API"),
+    0x0002: _DataType("ACL_PROF_TASK_TIME", level=1),
+    _AICORE_METRICS: _DataType("ACL_PROF_AICORE_METRICS", level=1),
+    _AICPU: _DataType("ACL_PROF_AICPU", level=2),
+    0x0010: _DataType("ACL_PROF_L2CACHE", switch="l2_cache"),
+    0x0020: _DataType("ACL_PROF_HCCL_TRACE", level=1),
+    0x0040: _DataType("ACL_PROF_TRAINING_TRACE", unserved="a session has no iterations"),
+    0x0080: _DataType("ACL_PROF_MSPROFTX"),
+    0x0100: _DataType("ACL_PROF_RUNTIME_API", level=2),
+    0x0800: _DataType("ACL_PROF_TASK_TIME_L0"),
+    0x1000: _DataType("ACL_PROF_TASK_MEMORY", switch="profile_memory"),
+    0x4000: _DataType("ACL_PROF_OP_ATTR", unserved="a session has no export_type db"),
+}
+
+
+def from_acl(devices: Sequence[int], metrics: int, events: int, data_types: int) -> Config:
+    """Return the config that the arguments of pyACL's ``create_config`` mean.
+
+    Raises:
+        pydantic.ValidationError: A device is none, or named twice.
+    """
+    kinds = [kind for bit, kind in _DATA_TYPES.items() if data_types & bit]
+    sampled = bool(data_types & _AICORE_METRICS)
+    config = Config.model_validate(
+        {
+            "devices": tuple(devices),
+            "profiler_level": f"Level{max((kind.level for kind in kinds), default=0)}",
+            "aic_metrics": _METRICS.get(metrics, "AiCoreNone") if sampled else "AiCoreNone",
+            **{kind.switch: True for kind in kinds if kind.switch},
+        }
+    )
+    for text in _unserved(metrics, events, data_types):
+        warn_script(f"acl.prof.create_config(): {text}")
+    return config
+
+
+def _unserved(metrics: int, events: int, data_types: int) -> Iterator[str]:
+    """Yield what nothing serves of the arguments of ``create_config``."""
+    if metrics not in _METRICS:
+        yield f"aicore_metrics={metrics!r} is not known; no metrics are sampled"
+    elif metrics not in (0, NO_METRICS) and not data_types & _AICORE_METRICS:
+        text = f"{_METRICS[metrics]} needs ACL_PROF_AICORE_METRICS ({_AICORE_METRICS}) in"
+        yield f"aicore_metrics={metrics} has no effect: {text} data_type_config"
+    if events:
+        yield f"aicore_events={events!r} has no effect: write 0, for there are none yet"
+    for bit, kind in _DATA_TYPES.items():
+        if data_types & bit and kind.unserved:
+            yield f"{kind.name} has no effect: {kind.unserved}"
+    if data_types & _AICPU and "torch_npu" not in sys.modules:
+        yield f"{_DATA_TYPES[_AICPU].name} has no effect: only an Ascend NPU has AI CPUs"
+    if unknown := data_types & ~sum(_DATA_TYPES):
+        yield f"data_type_config has unknown bits, which have no effect: {unknown:#x}"
 
 
 class JsonProfiler(BaseModel):

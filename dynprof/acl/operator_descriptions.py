@@ -1,26 +1,31 @@
 """Operators through a pipe, as pyACL's subscriptions deliver them, and what is read from there.
 
 A description has a fixed size, so that whoever reads asks for as many as fit its buffer. The
-functions ``get_op_*`` take what was read, as bytes or by its address, and return pyACL's tuples of
-a value and 0.
+functions ``get_*`` take what was read, as bytes or by its address, and return pyACL's tuples of
+a value and 0. Between ``acl.prof.init`` and ``acl.prof.finalize`` each raises a ``SessionError``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from dynprof.acl.config import NO_METRICS
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Subscription
 from dynprof.errors import SessionError
 from dynprof.process.threads import own_thread
+from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
     from dynprof.acl.subscription import Operator
@@ -29,6 +34,8 @@ _LAYOUT = struct.Struct("<IQQ256s")
 """Model, begin and duration in ns, name with zeros behind it."""
 _WAIT_S = 10.0
 SUCCESS = 0
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,16 @@ class _Pipe:
 
     def __init__(self, model_id: int, config: SubscribeConfig) -> None:
         self._model_id, self._fd = model_id, config.fd
-        self._subscription = Subscription(None, on_end=SESSION.unsubscribe)
-        SESSION.subscribe(self._subscription)
+        call = "acl.prof.model_subscribe()"
+        self._subscription = Subscription(None, on_end=SESSION.unsubscribe, call=call)
+        SESSION.subscribe(self._subscription, call)
         self._thread = own_thread(self._write, "dynprof-operators")
         self._thread.start()
         self._subscription.begin()
 
     def end(self) -> None:
         """Deliver what is left, as far as somebody reads it."""
-        self._subscription.end()
+        self._subscription.end("acl.prof.model_un_subscribe()")
         self._thread.join(_WAIT_S)
 
     def _write(self) -> None:
@@ -68,12 +76,30 @@ _pipes: dict[int, _Pipe] = {}
 _lock = threading.RLock()
 
 
+def _outside_a_session(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Refuse a call between ``acl.prof.init`` and ``acl.prof.finalize``."""
+    call = f"acl.prof.{function.__name__}()"
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        SESSION.insist_no_session(call)
+        return function(*args, **kwargs)
+
+    return checked
+
+
 def create_subscribe_config(
     time_info_switch: int,  # noqa: ARG001 - times are always there
-    aicore_metrics: int,  # noqa: ARG001 - only an NPU has them
+    aicore_metrics: int,
     fd: int,
 ) -> SubscribeConfig:
-    """Return where a subscription delivers: to the end of a pipe that ``fd`` names."""
+    """Return where a subscription delivers: to the end of a pipe that ``fd`` names.
+
+    Descriptions hold names and times only; other ``aicore_metrics`` than 0 and ``0xFF`` warn.
+    """
+    if aicore_metrics not in (0, NO_METRICS):  # samples that want none write 0
+        text = f"aicore_metrics={aicore_metrics!r} has no effect: operators come with times alone"
+        warn_script(f"acl.prof.create_subscribe_config(): {text}")
     return SubscribeConfig(fd)
 
 
@@ -98,11 +124,13 @@ def model_subscribe(model_id: int, config: SubscribeConfig) -> int:
     return SUCCESS
 
 
+@_outside_a_session
 def model_un_subscribe(model_id: int) -> int:
     """Deliver no more, on the thread that subscribed; return 0.
 
     Raises:
-        SessionError: There is no such subscription, or another thread subscribed.
+        SessionError: There is no such subscription, or another thread subscribed; or it comes
+            between ``acl.prof.init`` and ``acl.prof.finalize``.
     """
     with _lock:
         if model_id not in _pipes:
@@ -112,37 +140,44 @@ def model_un_subscribe(model_id: int) -> int:
     return SUCCESS
 
 
+@_outside_a_session
 def get_op_desc_size() -> tuple[int, int]:
     """Return the bytes of a description."""
     return _LAYOUT.size, SUCCESS
 
 
+@_outside_a_session
 def get_op_num(data: int | Buffer, data_len: int) -> tuple[int, int]:  # noqa: ARG001
     """Return how many descriptions there are."""
     return data_len // _LAYOUT.size, SUCCESS
 
 
+@_outside_a_session
 def get_model_id(data: int | Buffer, data_len: int, index: int) -> int:
     """Return the model that was subscribed."""
     return _read(data, data_len, index)[0]
 
 
+@_outside_a_session
 def get_op_start(data: int | Buffer, data_len: int, index: int) -> int:
     """Return when an operator began, in ns since the epoch."""
     return _read(data, data_len, index)[1]
 
 
+@_outside_a_session
 def get_op_end(data: int | Buffer, data_len: int, index: int) -> int:
     """Return when it ended."""
     _, begin_ns, duration_ns, _ = _read(data, data_len, index)
     return begin_ns + duration_ns
 
 
+@_outside_a_session
 def get_op_duration(data: int | Buffer, data_len: int, index: int) -> int:
     """Return how long the host took for it, in ns."""
     return _read(data, data_len, index)[2]
 
 
+@_outside_a_session
 def get_op_name(
     data: int | Buffer, data_len: int, index: int, op_name_len: int = _LAYOUT.size
 ) -> tuple[str, int]:
@@ -150,13 +185,24 @@ def get_op_name(
     return _read(data, data_len, index)[3][:op_name_len], SUCCESS
 
 
+@_outside_a_session
 def get_op_name_len(data: int | Buffer, data_len: int, index: int) -> tuple[int, int]:
     """Return the length of its name."""
     return len(_read(data, data_len, index)[3]), SUCCESS
 
 
-get_op_type, get_op_type_len = get_op_name, get_op_name_len
-"""Torch's operators have no other type than their name."""
+@_outside_a_session
+def get_op_type(
+    data: int | Buffer, data_len: int, index: int, op_type_len: int = _LAYOUT.size
+) -> tuple[str, int]:
+    """Return an operator's type: its name, for torch's operators have no other."""
+    return get_op_name(data, data_len, index, op_type_len)
+
+
+@_outside_a_session
+def get_op_type_len(data: int | Buffer, data_len: int, index: int) -> tuple[int, int]:
+    """Return the length of its type."""
+    return get_op_name_len(data, data_len, index)
 
 
 def _described(operator: Operator, model_id: int) -> bytes:

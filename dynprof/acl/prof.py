@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dynprof.mstx as mstx
-from dynprof.acl.config import Config
+from dynprof.acl.config import NO_METRICS, Config, from_acl
 from dynprof.acl.operator_descriptions import (
     SUCCESS,
     create_subscribe_config,
@@ -85,12 +85,27 @@ def finalize() -> int:
 
 def create_config(
     device_list: Sequence[int],
-    aicore_metrics: int = 0,  # noqa: ARG001 - only an NPU has them
-    aicore_events: int = 0,  # noqa: ARG001 - the vendor has none yet
-    data_type_config: int = 0,  # noqa: ARG001 - of torch there is one kind of data
+    aicore_metrics: int = NO_METRICS,
+    aicore_events: int = 0,
+    data_type_config: int = 0,
 ) -> Config:
-    """Return what to record, of which devices, as pyACL's call of that name does."""
-    return Config(devices=tuple(device_list))
+    """Return what to record, of which devices, as pyACL's call of that name does.
+
+    A warning names each argument that nothing here serves; :func:`start` names the settings that
+    the profiler of this machine cannot serve.
+
+    Args:
+        device_list: Numbers of the devices.
+        aicore_metrics: A number of ``aclprofAicoreMetrics``; needs the bit
+            ``ACL_PROF_AICORE_METRICS`` of ``data_type_config``, as with the vendor.
+        aicore_events: 0: the vendor has none yet.
+        data_type_config: Bits of ``aclproftype``. They choose the level, the L2 cache and the
+            memory; operators, their times and stamps are always recorded.
+
+    Raises:
+        pydantic.ValidationError: A device is none, or named twice.
+    """
+    return from_acl(device_list, aicore_metrics, aicore_events, data_type_config)
 
 
 def destroy_config(config: Config) -> int:  # noqa: ARG001 - there is nothing to free
@@ -147,34 +162,34 @@ def create_stamp(message: str = "stamp") -> Stamp:
     Raises:
         SessionError: Nothing is being recorded.
     """
-    SESSION.insist_started("create_stamp()")
+    SESSION.insist_started("acl.prof.create_stamp()")
     return Stamp(message)
 
 
 def set_stamp_trace_message(stamp: Stamp, message: str, _length: int = 0) -> int:
     """Change what a stamp says; its length, which pyACL wants to be told, is known here."""
-    _insist("set_stamp_trace_message()", stamp)
+    _insist("acl.prof.set_stamp_trace_message()", stamp)
     stamp.message = message
     return SUCCESS
 
 
 def destroy_stamp(stamp: Stamp) -> int:
     """End a stamp's life."""
-    _insist("destroy_stamp()", stamp)
+    _insist("acl.prof.destroy_stamp()", stamp)
     stamp._alive = False
     return SUCCESS
 
 
 def mark(stamp: Stamp) -> int:
     """Mark this moment."""
-    _insist("mark()", stamp)
+    _insist("acl.prof.mark()", stamp)
     mstx.mark(stamp.message, domain=DOMAIN)
     return SUCCESS
 
 
 def push(stamp: Stamp) -> int:
     """Begin a range inside those that are open on this thread."""
-    _insist("push()", stamp)
+    _insist("acl.prof.push()", stamp)
     mstx.range_push(stamp.message, domain=DOMAIN)
     return SUCCESS
 
@@ -185,16 +200,16 @@ def pop(_stamp: Stamp | None = None) -> int:
     Raises:
         SessionError: None is open, or nothing is being recorded.
     """
-    SESSION.insist_started("pop()")
+    SESSION.insist_started("acl.prof.pop()")
     if not mstx.is_open(DOMAIN):
-        raise SessionError("pop(): no push() came before on this thread")
+        raise SessionError("acl.prof.pop(): no push() came before on this thread")
     mstx.range_pop(DOMAIN)
     return SUCCESS
 
 
 def range_start(stamp: Stamp) -> tuple[int, int]:
     """Begin a range that any thread may end; return its number and 0, as pyACL does."""
-    _insist("range_start()", stamp)
+    _insist("acl.prof.range_start()", stamp)
     number = mstx.range_start(stamp.message, domain=DOMAIN)
     _ranges.add(number)
     return number, SUCCESS
@@ -206,10 +221,10 @@ def range_stop(number: int | tuple[int, int]) -> int:
     Raises:
         SessionError: It was not begun or has ended, or nothing is being recorded.
     """
-    SESSION.insist_started("range_stop()")
+    SESSION.insist_started("acl.prof.range_stop()")
     number = number[0] if isinstance(number, tuple) else number
     if number not in _ranges:
-        raise SessionError(f"range_stop(): there is no open range {number!r}")
+        raise SessionError(f"acl.prof.range_stop(): there is no open range {number!r}")
     _ranges.remove(number)
     mstx.range_end(number, DOMAIN)
     return SUCCESS
@@ -241,8 +256,9 @@ def subscribe(callback: Callable[[Operator], object] | None = None) -> Subscript
         BackendError: The script has not imported torch.
         SessionError: Out of order: in a session, or beside another subscription.
     """
-    subscription = Subscription(callback, on_end=SESSION.unsubscribe)
-    SESSION.subscribe(subscription)
+    call = "acl.prof.subscribe()"
+    subscription = Subscription(callback, on_end=SESSION.unsubscribe, call=call)
+    SESSION.subscribe(subscription, call)
     subscription.begin()
     return subscription
 

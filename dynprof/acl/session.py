@@ -51,6 +51,8 @@ class Session:
                 raise SessionError("acl.finalize() comes after acl.prof.finalize()")
             if self._subscription:
                 raise SessionError("acl.finalize() comes after the end of the subscription")
+            if self._by_file:
+                self._by_file.insist_may_end("acl.finalize()")
             self._ended = True
             window, self._by_file = self._by_file, None
             if window:
@@ -103,10 +105,13 @@ class Session:
             if config not in self._started:
                 text = "acl.prof.stop(): no acl.prof.start() came with this config"
                 raise SessionError(f"{text} (devices {_devices(config)})")
-            self._started.remove(config)
-            if not self._started and self._window:
+            if self._started == [config] and self._window:
+                self._window.insist_may_end("acl.prof.stop()")
                 window, self._window = self._window, None
+                self._started.clear()
                 window.end()
+            else:
+                self._started.remove(config)
 
     def stop_all(self) -> None:
         """Stop whatever is started."""
@@ -119,20 +124,19 @@ class Session:
         with self._lock:
             self._insist_init(call)
             if not self._started:
-                raise SessionError(f"{call} stands between acl.prof.start() and acl.prof.stop()")
+                text = f"{call} must come between acl.prof.start() and acl.prof.stop()"
+                raise SessionError(text)
 
     # subscription
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def subscribe(self, subscription: Subscription, call: str) -> None:
         """Let operators be delivered."""
         with self._lock:
-            self._insist_begun("acl.prof.subscribe()")
-            self._insist_no_file("acl.prof.subscribe()")
-            if self._folder:
-                text = "acl.prof.subscribe() may not come between acl.prof.init() and finalize()"
-                raise SessionError(text)
+            self._insist_begun(call)
+            self._insist_no_file(call)
+            self.insist_no_session(call)
             if self._subscription:
-                raise SessionError("acl.prof.subscribe(): there is a subscription already")
+                raise SessionError(f"{call}: there is a subscription already; end it first")
             self._subscription = subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -141,6 +145,12 @@ class Session:
             if self._subscription is not subscription:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
+
+    def insist_no_session(self, call: str) -> None:
+        """Raise between ``acl.prof.init`` and ``finalize``: they exclude a subscription."""
+        if self._folder:
+            text = f"{call} must not come between acl.prof.init() and acl.prof.finalize()"
+            raise SessionError(text)
 
     def unlock_in_child(self) -> None:
         """Have a lock that nobody holds: in a forked child, whoever held it is gone."""

@@ -48,11 +48,10 @@ class Subscription:
         self,
         callback: Callable[[Operator], object] | None,
         on_end: Callable[[Subscription], None],
+        call: str,
     ) -> None:
         if "torch" not in sys.modules:
-            raise BackendError(
-                "acl.prof.subscribe() needs torch, which the script has not imported"
-            )
+            raise BackendError(f"{call} needs torch, which the script has not imported")
         self.lost = 0
         self._callback, self._on_end = callback, on_end
         self._pending: queue.SimpleQueue[Operator | None] = queue.SimpleQueue()
@@ -79,17 +78,21 @@ class Subscription:
         self._stream = OperatorStream(self._take)
         self._stream.__enter__()
 
-    def end(self) -> None:
+    def end(self, call: str = "acl.prof.unsubscribe()") -> None:
         """Take no more.
+
+        Args:
+            call: What the script called, for the error message.
 
         Raises:
             SessionError: It has ended, or another thread subscribed.
         """
         if self._thread != threading.get_ident():
-            raise SessionError("only the thread that subscribed may end the subscription")
+            raise SessionError(f"{call}: only the thread that subscribed may end the subscription")
         stream = self._stream
         if stream and not stream.is_innermost():
-            raise SessionError("end the TorchDispatchMode that was entered after it first")
+            text = f"{call}: end the TorchDispatchMode that was entered after it first"
+            raise SessionError(text)
         self._on_end(self)
         self._stream = None
         if stream:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.config import ProfilerConfig
+from dynprof.errors import SessionError
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.handlers import save_now, worker_here
+from dynprof.profiler.output_paths import output_path
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.windows.schedule import ProfilerAction
@@ -24,26 +28,44 @@ class SessionWindow:
         folder: Where its trace goes.
         config: What to record.
         unknown: Keys of a file that mean nothing here.
+
+    Raises:
+        CaptureError: A symbolic link is in the folder's path.
     """
 
     def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
         if unknown:
             warn_script(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
-        self._folder, self._first = folder, config
+        self._folder, self._first = output_path(folder), config
         self._devices = list(config.devices)
         script = Script(in_place="the session ends on any thread", all_threads=True)
         model = ProfilerConfig.model_validate(config.settings())
         self._windows = ScriptWindows(model, script, marks_steps=False)
-        if self._windows.activities == ("CPU",):
-            numbers = ", ".join(map(str, config.devices))
-            warn_script(f"there is no device {numbers} here; the host is recorded")
+        self._warn_of_missing(config.devices)
+        self._thread = threading.current_thread()
         self._windows.open(lambda _step: ProfilerAction.RECORD, 0)
 
     def join(self, config: Config) -> None:
         """Let another config be recorded from here on; one profiler serves all."""
         self._devices += config.devices
+        self._warn_of_missing(config.devices)
         if config.settings() != self._first.settings():
             warn_script("one profiler serves all configs, with the settings of the first")
+
+    def insist_may_end(self, call: str) -> None:
+        """Raise where only the thread that opened the window may end it, as on an NPU."""
+        if self._windows.window and not self._windows.is_movable:
+            text = f"only the thread that started this recording may stop it: {self._thread.name}"
+            raise SessionError(f"{call}: {text}")
+
+    def _warn_of_missing(self, devices: tuple[int, ...]) -> None:
+        """Warn of devices that this process does not see; what it sees is recorded."""
+        found = [name.lower() for name in self._windows.activities if name != "CPU"]
+        count = getattr(sys.modules["torch"], found[0]).device_count() if found else 0
+        missing = ", ".join(str(number) for number in devices if number >= count)
+        if missing:
+            recorded = "the others and the host are" if count else "the host is"
+            warn_script(f"there is no device {missing} here; {recorded} recorded")
 
     def end(self) -> None:
         """Stop, and save the trace; in a graph capture of this thread when that has ended.

@@ -2,7 +2,7 @@
 
 In comes a plan; out goes a recording, which stops fast and is saved slowly. Torch is imported
 here alone, once the script has, and by the demo's script. Never decides when to open or close.
-Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages`` and
+Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages``, ``npu`` and
 ``operator_stream``.
 """
 

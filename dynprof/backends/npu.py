@@ -255,6 +255,24 @@ class NpuRecording:
         return list(self._scratch.path.glob("*_ascend_pt"))
 
 
+def call_for_thread(call: str, **settings: bool) -> bool:
+    """Make a call of the vendor's ``profile`` that concerns the calling thread.
+
+    Returns:
+        Whether this process has such a call.
+
+    Raises:
+        BackendError: A graph is being captured.
+    """
+    vendor = getattr(sys.modules.get("torch_npu"), "profiler", None)
+    method = getattr(getattr(vendor, "profile", None), call, None)
+    if method is None:
+        return False
+    with GRAPH_CAPTURES.held_back():
+        method(**settings)
+    return True
+
+
 def _marks(settings: ExperimentalConfig, lost: list[str]) -> VendorMarks | None:
     """Return what hands marks on, where they are asked for and can be."""
     device = sys.modules["torch_npu"].npu

@@ -95,17 +95,8 @@ def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
     with _placed(path, mode) as (file, folder, temporary):
         file.write(content.encode())
         file.close()
-        ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
         with naming(path):
-            try:
-                os.link(temporary, path.name, **ends, follow_symlinks=False)
-            except FileExistsError:
-                return False
-            except OSError:  # a file system without hard links
-                if _is_there(path.name, folder):
-                    return False
-                os.replace(temporary, path.name, **ends)  # noqa: PTH105 - by descriptors
-    return True
+            return _takes_name(temporary, path.name, folder)
 
 
 @contextlib.contextmanager
@@ -158,6 +149,31 @@ def rename(old: Path, new: Path) -> None:
     """
     with open_folder(old.parent) as here, open_folder(new.parent) as there, naming(new):
         os.replace(old.name, new.name, src_dir_fd=here, dst_dir_fd=there)
+
+
+def take_name(file: Path, path: Path, *, replace: bool) -> bool:
+    """Rename a file inside its folder.
+
+    Args:
+        file: The file.
+        path: Its new name.
+        replace: Replace what has the name. Otherwise, of many processes exactly one gets it.
+
+    Returns:
+        Whether this call renamed the file; otherwise something else has the name.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    with open_folder(file.parent) as folder, naming(path):
+        if replace:
+            os.replace(file.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            return True
+        done = _takes_name(file.name, path.name, folder)
+        if done:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.name, dir_fd=folder)
+    return done
 
 
 def remove(path: Path) -> None:
@@ -314,6 +330,20 @@ def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
+
+
+def _takes_name(file: str, name: str, folder: int) -> bool:
+    """Give a file of a folder a second name, or there a new one, unless something has it."""
+    ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
+    try:
+        os.link(file, name, **ends, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if _is_there(name, folder):
+            return False
+        os.replace(file, name, **ends)  # noqa: PTH105 - by descriptors
+    return True
 
 
 def _is_there(name: str, folder: int) -> bool:

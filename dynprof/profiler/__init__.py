@@ -2,8 +2,8 @@
 
 ``from dynprof.profiler import dynamic_profile as dp`` works as it does there, and costs no more
 than it: the rest is loaded when it is first asked for. In come a script's arguments and steps; out
-go captures, and torch's own results. Never watches a file. ``acl`` uses ``script_windows`` and
-``handlers``.
+go captures, and torch's own results. Never watches a file. ``acl`` uses ``handlers``,
+``output_paths`` and ``script_windows``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from dynprof import dynamic_profile
-from dynprof.windows.schedule import ProfilerAction, schedule
+from dynprof.profiler import dynamic_profile
+from dynprof.windows.schedule import ProfilerAction
+from dynprof.windows.schedule import Schedule as schedule  # noqa: N813 - the vendor's name
 
 if TYPE_CHECKING:
+    from dynprof.profiler import experimental_config as experimental_config
     from dynprof.profiler import profiler as profiler
+    from dynprof.profiler import profiler_interface as profiler_interface
+    from dynprof.profiler import scheduler as scheduler
     from dynprof.profiler.enums import (
         AiCMetrics,
         ExportType,
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
         supported_export_type,
         supported_profiler_level,
     )
-    from dynprof.profiler.experimental import _ExperimentalConfig
+    from dynprof.profiler.experimental_config import _ExperimentalConfig
     from dynprof.profiler.handlers import tensorboard_trace_handler
     from dynprof.profiler.kineto_profile import _KinetoProfile
     from dynprof.profiler.offline import analyse
@@ -35,13 +39,15 @@ if TYPE_CHECKING:
 
 _TORCHS = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
 """What scripts import from ``torch.profiler`` beside the profiler, handed on as it is."""
+_MODULES = ("experimental_config", "profiler", "profiler_interface", "scheduler")
+"""The vendor's own modules."""
 _HOMES = {
     "AiCMetrics": "enums",
     "ExportType": "enums",
     "HostSystem": "enums",
     "ProfilerActivity": "enums",
     "ProfilerLevel": "enums",
-    "_ExperimentalConfig": "experimental",
+    "_ExperimentalConfig": "experimental_config",
     "_KinetoProfile": "kineto_profile",
     "analyse": "offline",
     "profile": "profiles",
@@ -54,11 +60,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the names below, or ``profiler``, loading its module."""
+    """Return one of the names below, or of the vendor's modules, loading its module."""
     if name in _TORCHS:
         return getattr(importlib.import_module("torch.profiler"), name)
-    if name == "profiler":  # the vendor's own module, with analyse() in it
-        return importlib.import_module(f"{__name__}.profiler")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

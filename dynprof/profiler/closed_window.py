@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
-from dynprof.errors import BackendError
+from dynprof.errors import BackendError, ProfileError
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import trace_stem
 from dynprof.files.output import PrivateFolder, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.output_paths import output_path, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -59,13 +60,13 @@ class ClosedWindow:
         """Torch's own object, which knows events and averages.
 
         Raises:
-            RuntimeError: This recording has none.
+            ProfileError: This recording has none.
         """
         results = self.recording.results
         if results is None:
             text = "only torch.profiler, closed where it ran, has results to ask for; this was"
             how = f"recorded by {self.manifest.backend} and closed {self.manifest.closing}"
-            raise RuntimeError(f"{text} {how}")
+            raise ProfileError(f"{text} {how}")
         return results
 
     @property
@@ -108,24 +109,21 @@ class ClosedWindow:
         """Note where the trace lies, after it was handed over."""
         self._file, self._mark = path, _mark_of(path)
 
-    def write(self, path: Path) -> None:
+    def write(self, wanted: str | os.PathLike[str]) -> None:
         """Write the trace; compressed where the name ends with ``.gz``.
 
         Raises:
-            BackendError: It could not be written whole, or something else than a file is there.
-            OSError: The place cannot be written.
+            BackendError: It could not be written whole.
+            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
+                be written.
         """
-        path = path.absolute()
-        if path.is_symlink():
-            raise BackendError(f"{path} is a symbolic link, which is not followed")
-        if path.exists() and not path.is_file():
-            raise BackendError(f"{path} is there already, and is no regular file")
-        make_dir(path.parent)
+        folder = output_path(wanted).parent
         source = self.file()
         if source.is_dir():
-            self._copy_folder(source, path.parent)
+            make_dir(folder)
+            self._copy_folder(source, folder)
             return
-        _copy(source, path)
+        path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
             _copy_companions(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})

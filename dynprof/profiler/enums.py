@@ -18,7 +18,13 @@ class ProfilerActivity(Enum):
     NPU = "NPU"
 
 
-class ProfilerLevel(str, Enum):
+class _Name(str, Enum):
+    """A member that is the vendor's string, also where it is printed."""
+
+    __str__ = str.__str__
+
+
+class ProfilerLevel(_Name):
     """How deep to look."""
 
     Level_none = "Level_none"
@@ -27,28 +33,28 @@ class ProfilerLevel(str, Enum):
     Level2 = "Level2"
 
 
-class AiCMetrics(str, Enum):
-    """Which metrics of an NPU's AI cores to sample."""
+class AiCMetrics(_Name):
+    """Which metrics of an NPU's AI cores to sample; the config file has the members' names."""
 
-    AiCoreNone = "AiCoreNone"
-    PipeUtilization = "PipeUtilization"
-    ArithmeticUtilization = "ArithmeticUtilization"
-    Memory = "Memory"
-    MemoryL0 = "MemoryL0"
-    MemoryUB = "MemoryUB"
-    ResourceConflictRatio = "ResourceConflictRatio"
-    L2Cache = "L2Cache"
-    MemoryAccess = "MemoryAccess"
+    AiCoreNone = "ACL_AICORE_NONE"
+    PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
+    ArithmeticUtilization = "ACL_AICORE_ARITHMETIC_UTILIZATION"
+    Memory = "ACL_AICORE_MEMORY_BANDWIDTH"
+    MemoryL0 = "ACL_AICORE_L0B_AND_WIDTH"
+    MemoryUB = "ACL_AICORE_MEMORY_UB"
+    ResourceConflictRatio = "ACL_AICORE_RESOURCE_CONFLICT_RATIO"
+    L2Cache = "ACL_AICORE_L2_CACHE"
+    MemoryAccess = "ACL_AICORE_MEMORY_ACCESS"
 
 
-class ExportType(str, Enum):
+class ExportType(_Name):
     """The form of the tables that analysis makes."""
 
     Text = "text"
     Db = "db"
 
 
-class HostSystem(str, Enum):
+class HostSystem(_Name):
     """Parts of the host to sample."""
 
     CPU = "cpu"

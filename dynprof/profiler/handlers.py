@@ -17,6 +17,7 @@ from dynprof.files.layout import Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.output_paths import output_path
 from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dynprof.profiler.exports import Exports
 
 VENDOR_SUFFIX = "ascend_pt"
+MAX_WORKER_CHARS = 225
+"""Of a worker's name, as with the vendor: time and ending follow it in a file's name."""
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for traces that are being saved."""
 
@@ -73,9 +76,11 @@ class TraceHandler:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
             return self.folder
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.timezone.utc).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
-        return self.folder / f"{self._worker}_{stamp}_{VENDOR_SUFFIX}"
+        # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
+        worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
+        return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
     def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
         arguments = arguments_for(manifest, analyse=self._analyse)
@@ -124,9 +129,12 @@ def save_now(
 
 
 def usual_folder() -> Path:
-    """Return where traces go when nobody says: as with the vendor."""
+    """Return where traces go when the script does not say: as with the vendor.
+
+    Links in the environment's path are followed, as the vendor does.
+    """
     work_path = os.environ.get("ASCEND_WORK_PATH")
-    return Path(work_path, "profiling_data") if work_path else Path()
+    return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
 def worker_here() -> str:
@@ -158,10 +166,10 @@ def _made(folder: Path) -> Path:
     """Make a folder; where it cannot be had, the trace is the profile's still.
 
     Raises:
-        CaptureError: It cannot be made, or nothing can be written there.
+        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
-    place = folder.expanduser().resolve()
     try:
+        place = output_path(folder)
         make_dir(place)
     except OSError as error:
         raise CaptureError(f"the trace could not be saved: {error}") from error
@@ -181,7 +189,9 @@ def tensorboard_trace_handler(
 ) -> TraceHandler:
     """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
 
-    Beside the traces, ``info/`` holds their manifests and the metadata.
+    Next to the traces, ``info/`` holds their manifests, and ``profiler_metadata.json`` what
+    ``add_metadata`` and ``add_metadata_json`` were given. In place of an argument that cannot be
+    used its default is taken, with a warning, as with torch_npu.
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
@@ -192,30 +202,51 @@ def tensorboard_trace_handler(
         async_mode: Let another thread save, and the training go on; the profile then has no
             results to ask for. Where torch allows it, closing costs the loop microseconds.
         use_gzip: Compress, and add ``.gz`` to the name.
-        vendor_folders: Give each trace, with all that lies beside it, a folder named as the
-            vendor's are, ``{worker}_{time}_ascend_pt``. What is in it is the same as without.
-
-    Raises:
-        ValueError: ``worker_name`` cannot be part of a file's name.
+        vendor_folders: Give each trace a folder named as the vendor's,
+            ``{worker}_{time}_ascend_pt``, with ``profiler_info.json``, ``profiler_metadata.json``
+            and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
+            the process id there.
     """
-    if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
-        raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
-    worker = worker_name or worker_here()
     return TraceHandler(
-        usual_folder() if dir_name is None else Path(dir_name),
-        worker,
+        _folder_named(dir_name),
+        _worker_named(worker_name),
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
-        use_gzip=use_gzip,
-        vendor_folders=vendor_folders,
+        use_gzip=_flag("use_gzip", use_gzip, default=False),
+        vendor_folders=_flag("vendor_folders", vendor_folders, default=False),
     )
+
+
+def _folder_named(name: object) -> Path:
+    usual = usual_folder()
+    if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
+        return Path(name)
+    if name is not None:
+        _warn_of("dir_name", name, "path", str(usual.absolute()))
+    return usual
+
+
+def _worker_named(name: object) -> str:
+    usual = worker_here()
+    if name is None:
+        return usual
+    fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
+    if fits and Path(str(name)).name == name:
+        return str(name)
+    _warn_of("worker_name", name, "part of a file's name", usual)
+    return usual
 
 
 def _flag(name: str, value: object, *, default: bool) -> bool:
     if isinstance(value, bool):
         return value
-    warn_script(f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken")
+    _warn_of(name, value, "bool", str(default))
     return default
+
+
+def _warn_of(name: str, value: object, wanted: str, taken: str) -> None:
+    text = f"tensorboard_trace_handler(): {name}={value!r:.80} is no {wanted}"
+    warn_script(f"{text}; {taken} is taken")
 
 
 _exporter: Exporter | None = None

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynprof.errors import BackendError
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import names_of
+from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
-from dynprof.wall import Wall
+from dynprof.profiler.script_windows import recorder_of_another_thread
+from dynprof.profiler.strictness import forgiving
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
+_ALL_THREADS = {
+    "npu": "a newer torch_npu has this call",
+    "torch": "pass experimental_config="
+    "torch.profiler._ExperimentalConfig(profile_all_threads=True) to profile()",
+}
+"""How to record all threads, by backend."""
 NONE, RECORD, SAVE = ProfilerAction.NONE, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
 
 
@@ -28,8 +37,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
             all if it comes within one; see :func:`tensorboard_trace_handler`.
         use_cuda: Torch's, deprecated: adds or removes CUDA.
-        strict: Raise where the profiler, a callback, a save or an analysis fails. Left out, that is
-            a warning, as with torch_npu: it costs a trace, and the training goes on.
+        strict: Raise where an argument is wrong, or the profiler, a callback, a save or an analysis
+            fails. Left out, that is a warning, as with torch_npu.
 
     Attributes:
         step_num: The number of the step that is running, from 0.
@@ -57,19 +66,9 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         use_cuda: bool | None = None,
         strict: bool = False,
     ) -> None:
-        if schedule is not None and not callable(schedule):
-            warn_script(f"schedule={schedule!r} cannot be called; everything is recorded")
-            schedule = None
-        if on_trace_ready is not None and not callable(on_trace_ready):
-            warn_script(f"on_trace_ready={on_trace_ready!r} cannot be called; nothing is done")
-            on_trace_ready = None
         if isinstance(on_trace_ready, TraceHandler) and on_trace_ready.async_mode:
             self._in_place = ""
-        self.schedule, self.on_trace_ready = schedule, on_trace_ready
-        self._marks_steps = schedule is not None
-        self._strict, self._wall, self._skips = strict, Wall(_Warnings()), False
-        self.step_num = 0
-        self.current_action = self._action_at(0)
+        self._marks_steps = callable(schedule)
         super().__init__(
             _with_cuda(activities, use_cuda),
             record_shapes,
@@ -84,15 +83,28 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             backend=backend,
             acc_events=acc_events,
             post_processing_timeout_s=post_processing_timeout_s,
+            strict=strict,
         )
+        wrong = self._strictness.wrong
+        if schedule is not None and not callable(schedule):
+            wrong(f"schedule={schedule!r} cannot be called", "everything is recorded")
+            schedule = None
+        if on_trace_ready is not None and not callable(on_trace_ready):
+            wrong(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
+            on_trace_ready = None
+        self.schedule, self.on_trace_ready = schedule, on_trace_ready
+        self._skips = False
+        self.step_num = 0
+        self.current_action = self._next_action(0)
 
+    @forgiving()
     def step(self) -> None:
         """End a step and begin the next.
 
         Raises:
-            RuntimeError: Only another thread may; nothing has changed, nor with the next one.
-            BackendError: The profiler failed, and the profile is strict; so too with what the
-                schedule raises, a ValueError where it returned no action, and with others.
+            ProfileError: Only another thread may; nothing has changed.
+            BackendError: The profiler failed.
+            ValueError: The schedule returned no action.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
@@ -109,6 +121,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if self._running:  # the callback may have stopped it
             self._attempt("step()", self._begin_step)
 
+    @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:
@@ -117,6 +130,42 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             warn_script("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
             return
         super().export_chrome_trace(path, use_python_export)
+
+    @classmethod
+    def enable_profiler_in_child_thread(
+        cls,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+    ) -> None:
+        """Have the open profile record the operators of the calling thread too, as an NPU's does.
+
+        Without torch_npu nothing can be added to a profile that is open. Where it records the
+        thread that opened it alone, a warning says what to pass to it. A profile of plain Python
+        and an operator's window record all threads.
+
+        Args:
+            record_shapes: Of the calling thread, as are all arguments; see :class:`profile`.
+            profile_memory: Record its allocations.
+            with_stack: Record its call stacks.
+            with_flops: Estimate its floating point operations.
+            with_modules: Record its modules.
+        """
+        settings = {name: value for name, value in locals().items() if name != "cls"}
+        if _of_vendor("enable_profiler_in_child_thread", **settings):
+            return
+        if backend := recorder_of_another_thread():
+            warn_script(
+                "enable_profiler_in_child_thread() has no effect: the open profile records only "
+                f"the thread that opened it; {_ALL_THREADS[backend]}"
+            )
+
+    @classmethod
+    def disable_profiler_in_child_thread(cls) -> None:
+        """End what :meth:`enable_profiler_in_child_thread` began; without torch_npu, do nothing."""
+        _of_vendor("disable_profiler_in_child_thread")
 
     def _action_at(self, step: int) -> ProfilerAction:
         action = self.schedule(step) if self.schedule else RECORD
@@ -132,14 +181,12 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         def ask() -> None:
             found.append(self._action_at(step))
 
-        if self._strict:
-            ask()
-        else:
-            self._wall.attempt("profile.step()", ask)
+        self._strictness.attempt("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
-        self._begin_step()
+        self._skips = False
+        self._attempt("start()", self._begin_step)
 
     def _end_step(self, before: ProfilerAction, action: ProfilerAction) -> None:
         if self._windows.window:
@@ -161,9 +208,6 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._trace_ready()
 
     def _finish(self) -> None:
-        self._attempt("stop()", self._end)
-
-    def _end(self) -> None:
         if self._windows.window:
             self._close()
             if self.current_action in RECORDING:
@@ -180,35 +224,27 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     def _is_to_be_asked(self) -> bool:
         return self.on_trace_ready is None and super()._is_to_be_asked()
 
-    def _attempt(self, call: str, action: Callable[[], None]) -> None:
-        """Do something that must not stop the training; what fails is over until the next cycle."""
-        if self._strict:
-            action()
-        elif self._wall.attempt(f"profile.{call}", action):
-            self._skips = True
-            self._windows.discard()
+    def _attempt(self, call: str, action: Callable[[], None]) -> bool:
+        """Do something; what fails is over until the next cycle."""
+        failed = super()._attempt(call, action)
+        self._skips |= failed
+        return failed
 
     def _trace_ready(self) -> None:
-        if not (self.on_trace_ready and self._recorded):
-            return
-        failed = True
-        try:
-            self.on_trace_ready(self)
-            failed = False
-        finally:
-            if failed:
-                self._unclaimed.rescue(self._recorded)
+        if self.on_trace_ready and self._recorded:
+            with self._rescuing(self._recorded, "on_trace_ready"):
+                self.on_trace_ready(self)
 
 
-class _Warnings:
-    """Has the script told in warnings what failed."""
+def _of_vendor(call: str, **settings: bool) -> bool:
+    """Have the vendor's profiler make a call for this thread; return whether there is one."""
+    from dynprof.backends.npu import call_for_thread
 
-    def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status."""
-
-    def error(self, text: str) -> None:
-        """Warn of it."""
-        warn_script(f"training goes on, but {text}\n(profile(strict=True) raises it)")
+    try:
+        return call_for_thread(call, **settings)
+    except BackendError as error:
+        warn_script(f"{call}() has no effect: {error}")
+        return True
 
 
 def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:

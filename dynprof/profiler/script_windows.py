@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.base import discard
-from dynprof.errors import BackendError
+from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.errors import BackendError, ProfileError
 from dynprof.files.layout import Layout
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.process_end import call_at_forked_end
@@ -65,6 +66,7 @@ class ScriptWindows:
         backends = all_backends(for_script=True, detaches=not script.in_place)
         self._process = ThisProcess(self._layout, rank, backends)
         self._plan = self._planned(config, script)
+        keep_kineto_quiet(self._process.backend(self._plan.backend).capabilities())
         self._marks_steps = marks_steps
         if not script.in_place:
             self._wait_until_known()
@@ -252,15 +254,31 @@ class ScriptWindows:
         """Return the open window.
 
         Raises:
-            RuntimeError: There is none, or only another thread may touch it.
+            ProfileError: There is none, or only another thread may touch it.
         """
         if self._current is None:
-            raise RuntimeError(f"{call}(): nothing is being recorded")
+            raise ProfileError(f"{call}(): nothing is being recorded")
         elsewhere = self._current.thread is not threading.current_thread()
         if elsewhere and self._current.window.bound_to_thread:
             name = self._current.thread.name
-            raise RuntimeError(f"{call}(): only the thread that started the profiler may: {name}")
+            raise ProfileError(f"{call}(): only the thread that started the profiler may: {name}")
         return self._current
+
+
+class NoWindows(ScriptWindows):
+    """Takes the place of windows that could not be prepared: none opens."""
+
+    def __init__(self) -> None:
+        self._current = None
+
+    def open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
+        """Refuse to.
+
+        Raises:
+            BackendError: Always.
+        """
+        del action_at, step
+        raise BackendError("the profiler cannot start: it could not be prepared")
 
 
 def _in_script(problem: Problem) -> str:
@@ -275,6 +293,14 @@ _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 
 Gone through as a copy: other threads, and the end of an object anywhere, begin and end them."""
+
+
+def recorder_of_another_thread() -> str:
+    """Return which backend records a thread alone that is not the calling one; empty for none."""
+    open_now = [windows._current for windows in _open_now.copy()]
+    here = threading.current_thread()
+    found = [one for one in open_now if one and one.window.bound_to_thread]
+    return next((one.backend.name for one in found if one.thread is not here), "")
 
 
 def _release_dead() -> None:

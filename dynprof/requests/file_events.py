@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import watchdog.events
 from watchdog.events import (
     FileClosedEvent,
     FileCreatedEvent,
     FileDeletedEvent,
+    FileModifiedEvent,
     FileMovedEvent,
     FileSystemEvent,
     FileSystemEventHandler,
@@ -21,7 +23,9 @@ from watchdog.observers import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
+_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent]
+if hasattr(watchdog.events, "FileAttribEvent"):  # a new time; before 7.1 it was a modification
+    _SIGNALS.append(watchdog.events.FileAttribEvent)
 
 # Where nobody handles what a library logs, logging writes it to the job's stderr.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())

@@ -111,7 +111,7 @@ def plan(
     capable = _choose(config, standing.capabilities)
     if isinstance(capable, Problem):
         return Refusal((capable,))
-    activities, dropped = _activities(config, capable)
+    activities, dropped = _activities(config, capable, script)
     hindrances = (
         past_start(config, standing.step),
         _place(config, standing),
@@ -128,6 +128,7 @@ def plan(
             *dropped,
             *_without_effect(config, capable.backend),
             *_without_host(config, activities),
+            *_without_device(config, activities, capable),
             *_served_in_part(config, script, capable),
         ),
         script=script,
@@ -202,9 +203,10 @@ def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:
 
 
 def _activities(
-    config: ProfilerConfig, capable: Capabilities
+    config: ProfilerConfig, capable: Capabilities, script: Script | None
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    if "activities" not in config.model_fields_set or capable.backend == MARKS:
+    named_by_script = script is not None and "activities" in config.model_fields_set
+    if capable.backend == MARKS or (config.watches_all and not named_by_script):
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)
@@ -268,6 +270,22 @@ def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterat
         if getattr(config, name) and "CPU" not in activities:
             text = "has no effect: it belongs to CPU, which the activities leave out."
             yield Problem(text, f"/{name}")
+
+
+def _without_device(
+    config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
+) -> Iterator[Problem]:
+    """Yield a level whose additions belong to a device, where none is recorded."""
+    level = config.experimental.profiler_level
+    if capable.backend == "torch" and activities == ("CPU",) and level in ("Level1", "Level2"):
+        lacks_overloads = any(lack.value == level for lack in capable.lacks)
+        overloads = level == "Level2" and not lacks_overloads
+        more = "the overload names of operators and " if overloads else ""
+        text = (
+            f"{level} adds to Level0 on the CPU only {more}what collectives took "
+            "(communication.json); the rest needs a device."
+        )
+        yield Problem(text, "/experimental_config/profiler_level")
 
 
 def _served_in_part(

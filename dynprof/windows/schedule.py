@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from dynprof.process.warnings_to_script import warn_script
 
 
 class ProfilerAction(Enum):
@@ -26,51 +25,65 @@ RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 """The actions that keep what is seen."""
 
 
-def schedule(
-    wait: int,
-    active: int,
-    warmup: int = 0,
-    repeat: int = 0,
-    skip_first: int = 0,
-    skip_first_wait: int = 0,
-) -> Callable[[int], ProfilerAction]:
-    """Return a function from step number (from 0) to action, as ``torch.profiler.schedule`` does.
+@dataclass(eq=False)
+class Schedule:
+    """Says what to do at each step, as the function that ``torch.profiler.schedule`` returns does.
+
+    In place of a number that cannot be used the least that can is taken, with a warning, as with
+    torch_npu.
 
     Args:
         wait: Steps to do nothing, at the start of each cycle.
         active: Steps to record.
         warmup: Steps to warm up.
-        repeat: How many cycles; 0 for no end.
+        repeat: The number of cycles; 0 for no end.
         skip_first: Steps to do nothing, once, before the first cycle.
         skip_first_wait: Not 0: the first cycle leaves out its ``wait``.
 
-    Raises:
-        ValueError: A number is negative or no whole number, or ``active`` is not positive.
+    Attributes:
+        wait: What is taken, as of each argument.
     """
-    _insist(1, active=active)
-    _insist(0, wait=wait, warmup=warmup, repeat=repeat, skip_first=skip_first)
-    cycle = wait + warmup + active
-    ahead = wait if skip_first_wait else 0
 
-    def action_at(step: int) -> ProfilerAction:
+    wait: int
+    active: int
+    warmup: int = 0
+    repeat: int = 0
+    skip_first: int = 0
+    skip_first_wait: int = 0
+
+    def __post_init__(self) -> None:
+        self.wait, self.active = _usable("wait", self.wait), _usable("active", self.active, least=1)
+        self.warmup, self.repeat = _usable("warmup", self.warmup), _usable("repeat", self.repeat)
+        self.skip_first = _usable("skip_first", self.skip_first)
+        if not isinstance(self.skip_first_wait, int):
+            self.skip_first_wait = _usable("skip_first_wait", self.skip_first_wait)
+
+    def __call__(self, step: int) -> ProfilerAction:
+        """Return the action of a step, counted from 0.
+
+        Raises:
+            ValueError: The step is negative.
+        """
         if step < 0:
             raise ValueError(f"step is {step}; it must be 0 or more")
-        if step < skip_first:
+        if step < self.skip_first:
             return ProfilerAction.NONE
-        since = step - skip_first + ahead
-        if repeat and since >= repeat * cycle:
+        cycle = self.wait + self.warmup + self.active
+        since = step - self.skip_first + (self.wait if self.skip_first_wait else 0)
+        if self.repeat and since >= self.repeat * cycle:
             return ProfilerAction.NONE
         within = since % cycle
-        if within < wait:
+        if within < self.wait:
             return ProfilerAction.NONE
-        if within < wait + warmup:
+        if within < self.wait + self.warmup:
             return ProfilerAction.WARMUP
         return ProfilerAction.RECORD if within < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
 
-    return action_at
 
-
-def _insist(least: int, **numbers: object) -> None:
-    for name, number in numbers.items():
-        if not isinstance(number, int) or number < least:
-            raise ValueError(f"{name} is {number!r}; it must be a whole number of {least} or more")
+def _usable(name: str, number: object, least: int = 0) -> int:
+    """Return the number, or the least that can be used."""
+    if isinstance(number, int) and number >= least:
+        return number
+    wanted = f"a whole number of {least} or more"
+    warn_script(f"schedule(): {name}={number!r} is not {wanted}; {least} is taken")
+    return least

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import discard
 from dynprof.plural import spanned
-from dynprof.windows.schedule import RECORDING, ProfilerAction, schedule
+from dynprof.windows.schedule import RECORDING, ProfilerAction, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Window:
     _step_began_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._action_at = self.action_at or schedule(
+        self._action_at = self.action_at or Schedule(
             wait=0, warmup=self.warmup, active=self.active or 1, repeat=1
         )
 

@@ -26,7 +26,7 @@ def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[st
 
 
 def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:
-    """Config, schema, log and status lie there, readable for user and group only."""
+    """``init()`` creates config, schema, log and status, closed to all but user and group."""
     done = run(tmp_path, 'dp.init("deep/prof_config"); dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
     root = tmp_path / "deep" / "prof_config"
@@ -36,7 +36,7 @@ def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:
 
 
 def test_the_vendors_import_works(tmp_path: Path) -> None:
-    """``from dynprof.profiler import dynamic_profile as dp`` gives the same calls."""
+    """``from dynprof.profiler import dynamic_profile`` gives the same calls."""
     script = """
         from dynprof.profiler import dynamic_profile
         dynamic_profile.init("prof_config")
@@ -47,8 +47,17 @@ def test_the_vendors_import_works(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_init_follows_a_link_to_its_directory(tmp_path: Path) -> None:
+    """The path given to ``init()`` may be a symbolic link; its target gets the files."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    done = run(tmp_path, 'dp.init("link"); dp.step()')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "real" / "profiler_config.json").is_file()
+
+
 def test_an_existing_config_is_left_alone(tmp_path: Path) -> None:
-    """What an operator wrote before the job starts is neither overwritten nor taken."""
+    """A config that ``init()`` finds is neither overwritten nor taken for a request."""
     (tmp_path / "profiler_config.json").write_text("{rubbish")
     done = run(tmp_path, 'dp.init("."); dp.step(); print(dp.status().problems)')
     assert (done.stdout, done.stderr) == ("()\n", "")

@@ -33,7 +33,7 @@ def refusal(job: RunningJob) -> str:
 
 @pytest.mark.parametrize("place", ["../elsewhere", "sub/../../elsewhere", "{tmp}/elsewhere"])
 def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, place: str) -> None:
-    """Where others may write the config it is refused, with the way to allow it; validate too."""
+    """Where others may write the config, a ``prof_dir`` outside of its directory is refused."""
     job.root.chmod(0o770)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)))
     text = refusal(job)
@@ -48,7 +48,7 @@ def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, pl
 def test_who_alone_writes_the_config_may_send_captures_anywhere(
     tmp_path: Path, job: RunningJob, place: str
 ) -> None:
-    """As configs of torch_npu often do: he could write there anyway."""
+    """Where only the job's user may write the config, captures may go anywhere."""
     job.root.chmod(0o700)
     job.config.chmod(0o600)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)), active=1)
@@ -86,7 +86,7 @@ def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
 
 
 def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: RunningJob) -> None:
-    """A folder of captures that was swapped for a link leads nowhere."""
+    """A capture is refused where a folder on its way is a symbolic link."""
     (tmp_path / "victim").mkdir()
     (job.root / "captures").symlink_to(tmp_path / "victim")
     job.edit(prof_dir="captures/deeper")
@@ -96,7 +96,7 @@ def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: Run
 
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, name: str) -> None:
-    """Planted before the job starts, it ends init() in words."""
+    """A link in the place of log or status ends ``init()`` with an error."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "prof_config" / name).symlink_to(tmp_path / "victim")
@@ -122,7 +122,7 @@ def test_a_link_planted_later_only_costs_the_log(tmp_path: Path, job: RunningJob
 
 
 def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> None:
-    """By default it is refused in words."""
+    """A config that is a symbolic link is refused, with the argument that allows it."""
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "real.json").write_text('{"activities": ["CPU"]}')
     with RunningJob(tmp_path, LOOP) as job:
@@ -134,7 +134,7 @@ def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("watch", ["events", "poll"])
 def test_a_configmap_of_kubernetes(tmp_path: Path, watch: str) -> None:
-    """Its files are links through ``..data``, which is swapped at each update: that is an edit."""
+    """With ``follow_symlinks=True`` an update of a ConfigMap, which swaps links, is an edit."""
     mount = tmp_path / "prof_config"
     mount.mkdir()
     publish(mount, 1, {"activities": ["CPU"]})
@@ -178,10 +178,13 @@ def publish(mount: Path, version: int, config: dict[str, object]) -> None:
 
 
 def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
-    """A world-writable directory is as bad as a world-writable file."""
+    """A world-writable directory is as bad as a world-writable file; each save there is refused."""
     job.root.chmod(0o777)
     job.edit(active=1)
     assert "everybody may replace the file; run chmod o-w on its directory" in refusal(job)
+    job.edit(active=2)
+    status = job.when("a second answer", lambda status: len(status.edits) == 2)
+    assert [edit.outcome for edit in status.edits] == ["refused", "refused"]
     job.root.chmod(0o1777)
     job.edit(active=1)
     job.when("a capture", lambda status: bool(status.last_capture))

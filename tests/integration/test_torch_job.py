@@ -38,7 +38,7 @@ METADATA = {"who": 'é "me" \\ \n', '"': {"rank": 7}, "rank": 8}
 
 
 def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
-    """The trace shows the active steps under the job's numbers, whole, and no warm-up."""
+    """The trace has the active steps under the job's numbers, and none of the warm-up."""
     with RunningJob(tmp_path, ENDLESS.replace("while", 'dp.set_state({"cur_step": 1000})\nwhile')) \
             as job:  # fmt: skip
         job.when("training", lambda status: status.step >= 1000)
@@ -57,7 +57,7 @@ def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_settings_reach_torch(tmp_path: Path) -> None:
-    """Shapes, memory, stacks and flops are in the trace when asked for."""
+    """Shapes, memory, stacks and flops are in the trace where the config asks for them."""
     with RunningJob(tmp_path, ENDLESS) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(
@@ -116,7 +116,7 @@ ENDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_training_that_ends_inside_a_window_leaves_a_capture(tmp_path: Path, end: str) -> None:
-    """However the script ends, the steps so far are readable, and marked incomplete."""
+    """A window that is open as the script ends is saved and marked incomplete."""
     statement, code = ENDS[end]
     script = (
         TORCH_JOB

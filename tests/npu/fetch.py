@@ -1,4 +1,4 @@
-"""Fetches the Python layer of torch_npu wheels: an old, a middle and the newest version.
+"""Fetches the Python layer of torch_npu wheels: three versions, and the newest of the index.
 
 ``fetch.py FOLDER`` leaves their ``*.py`` in ``FOLDER/<version>``. The native libraries, which no
 machine without an NPU can load, are left out, so any platform's wheel serves.
@@ -6,6 +6,8 @@ machine without an NPU can load, are left out, so any platform's wheel serves.
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,17 +16,36 @@ from pathlib import Path
 
 WHEELS = {"2.1.0.post8": "3.9", "2.5.1": "3.10", "2.14.0": "3.11"}
 """Versions, each with a Python that it has a wheel for."""
+WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
+"""Where the tests find them."""
+NEWEST_PYTHON = "3.12"
+"""A Python that the newest version has a wheel for."""
+PLATFORM = (
+    *("--disable-pip-version-check", "--only-binary=:all:"),
+    *("--platform", "manylinux_2_28_aarch64", "--platform", "manylinux2014_aarch64"),
+)
+
+
+def newest() -> str:
+    """Return the newest version of the index; the newest of ours where it does not answer."""
+    command = [*(sys.executable, "-m", "pip", "index", "versions", "torch-npu"), *PLATFORM]
+    command += ["--python-version", NEWEST_PYTHON]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    found = re.match(r"torch-npu \((.+)\)", done.stdout)
+    if found:
+        return found[1]
+    print("the index did not name its newest torch-npu; the newest version here counts as it")
+    return list(WHEELS)[-1]
 
 
 def fetch(version: str, folder: Path) -> None:
     """Download a wheel and keep its Python files."""
+    python = WHEELS.get(version, NEWEST_PYTHON)
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", place),
-                *("--disable-pip-version-check", "--only-binary=:all:"),
-                *("--python-version", WHEELS[version], "--platform", "manylinux_2_28_aarch64"),
-                *("--platform", "manylinux2014_aarch64", f"torch-npu=={version}"),
+                *(*PLATFORM, "--python-version", python, f"torch-npu=={version}"),
             ],
             check=True,
         )
@@ -36,7 +57,7 @@ def fetch(version: str, folder: Path) -> None:
 
 def main() -> None:
     """Fetch what is not there yet."""
-    for version in WHEELS:
+    for version in dict.fromkeys([*WHEELS, newest()]):
         folder = Path(sys.argv[1]) / version
         if not folder.exists():
             fetch(version, folder)

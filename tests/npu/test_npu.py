@@ -6,6 +6,7 @@ native module and the device are stubs (``stub/``) that note what they are asked
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.config import template_text
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
-from tests.npu.fetch import WHEELS
+from tests.npu.fetch import WHEELS, WHEELS_DIR
 
 STUB = Path(__file__).parent / "stub"
-WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
 pytestmark = pytest.mark.skipif(
     not WHEELS_DIR.is_dir(), reason="the wheels of torch_npu are fetched by make npu"
 )
@@ -95,7 +96,7 @@ class NpuJob(RunningJob):
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_every_setting_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """The driver and the vendor's own record of its config get what the operator wrote."""
+    """torch_npu's driver and its own record of the config get what the operator wrote."""
     with NpuJob(tmp_path, version) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -135,6 +136,7 @@ def test_the_vendors_own_record(tmp_path: Path, version: str) -> None:
     assert special["_data_simplification"] is False
     metadata = json.loads((folder / "profiler_metadata.json").read_text())
     assert metadata["run"] == 7
+    assert not list(folder.parent.glob("profiler_metadata*"))
     order = [c[0] for c in job.calls() if c[0] in ("init", "start", "stop", "finalize")]
     assert order == ["init", "start", "stop", "finalize"]
     assert not [p for p in job.root.glob(".*") if p.name.endswith(".recording")]
@@ -167,8 +169,13 @@ def test_a_driver_that_fails_at_the_end(tmp_path: Path, version: str) -> None:
 STATIC = (
     TORCH_JOB.replace("import sys", "import torch_npu, sys")
     + """
-import json
+import json, threading
 from dynprof import profiler as p
+
+def in_child():
+    p.profile.enable_profiler_in_child_thread(with_modules=True)
+    p.profile.disable_profiler_in_child_thread()
+
 assert p.ProfilerActivity.NPU in p.supported_activities()
 assert p.supported_ai_core_metrics() == set(p.AiCMetrics)
 settings = p._ExperimentalConfig(
@@ -187,6 +194,9 @@ with p.profile(
         prof.step()
 with p._KinetoProfile(activities=both) as prof:
     train_one_step()
+    child = threading.Thread(target=in_child)
+    child.start()
+    child.join()
 prof.export_chrome_trace("alone/trace.json")
 """
 )
@@ -194,13 +204,18 @@ prof.export_chrome_trace("alone/trace.json")
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """Each cycle of ``profile`` is one of the vendor's, with its settings, folder and metadata."""
+    """Each cycle of ``profile`` is one of torch_npu's, with its settings, folder and metadata."""
     with NpuJob(tmp_path, version, STATIC) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
         calls = job.calls()
     starts = [call for call in calls if call[0] == "start"]
     assert len(starts) == 3
+    has_call = version == "2.14.0"
+    children = [call for call in calls if "child" in call[0]]
+    assert [call[0] for call in children] == ["enable in child", "disable in child"] * has_call
+    assert [call[1][1:6] for call in children[:1]] == [[False] * 4 + [True]] * has_call
+    assert ("a newer torch_npu has this call" in errors) is not has_call
     assert starts[0][1][1:6] == [True, False, True, False, False]
     assert starts[0][1][6]["l2_cache"] is starts[0][1][6]["op_attr"] is True
     folders = list((tmp_path / "result").glob("*_ascend_pt"))
@@ -211,6 +226,22 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
     assert len(list((tmp_path / "result" / "info").glob("*.info.json"))) == 2
     assert len(list((tmp_path / "alone").glob("*_ascend_pt"))) == 1
     assert "what an NPU recorded is the folder" in errors
+
+
+def test_the_template_is_that_of_the_newest_version() -> None:
+    """Keys, order and defaults of its JSON_DATA; export_type is a word, which all versions take."""
+    name = "torch_npu/profiler/_dynamic_profiler/_dynamic_profiler_monitor_shm.py"
+    source = ast.parse((WHEELS_DIR / "2.14.0" / name).read_text())
+    (vendors,) = (
+        ast.literal_eval(node.value)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "JSON_DATA"
+    )
+    vendors["experimental_config"]["export_type"] = "text"
+    template = json.loads(template_text())
+    assert json.dumps({key: template[key] for key in template if key in vendors}) == json.dumps(
+        vendors
+    )
 
 
 def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
@@ -250,7 +281,7 @@ while not dp.status().last_capture and not dp.status().problems:
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
-    """While it records, with stream and domain where its version knows them; all are ended."""
+    """While torch_npu records, it gets each mark with stream and domain, and each range's end."""
     with NpuJob(tmp_path, version, MARKED) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(active=3, warmup=1, experimental_config={"mstx": True})
@@ -277,3 +308,88 @@ def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
     ):
         assert moments.count(said if newest else said[:1]) == 3
     assert len(moments) == 9
+
+
+ACL = """
+import threading, warnings
+import torch, torch_npu
+from dynprof import acl
+from dynprof.errors import SessionError
+acl.init()
+acl.prof.init("out")
+with warnings.catch_warnings(record=True) as caught:
+    config = acl.prof.create_config([0, 1], 5, 0, 0x0008 | 0x0004 | 0x0010)
+    acl.prof.start(config)
+(text,) = {str(warning.message) for warning in caught}
+assert text == "there is no device 1 here; the others and the host are recorded", text
+said = []
+def stop():
+    try:
+        acl.prof.stop(config)
+    except SessionError as error:
+        said.append(str(error))
+thread = threading.Thread(target=stop)
+thread.start()
+thread.join()
+(text,) = said
+assert "only the thread that started this recording may stop it: MainThread" in text
+acl.prof.stop(config)
+acl.prof.finalize()
+acl.finalize()
+"""
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> None:
+    """Metrics and data types of create_config do; a stop of another thread changes nothing."""
+    with NpuJob(tmp_path, version, ACL) as job:
+        _, errors = job.process.communicate()
+        assert job.process.returncode == 0, errors
+        ((_, switches, _),) = [call for call in job.calls() if call[0] == "start"]
+    assert switches[6]["trace_level"] == "Level2"
+    assert switches[6]["metrics"] == "ACL_AICORE_MEMORY_UB"
+    assert switches[6]["l2_cache"] is True
+    assert len(list((tmp_path / "out").glob("*_ascend_pt"))) == 1
+
+
+GRAPHS = """
+import os, warnings
+from pathlib import Path
+import torch, torch_npu
+class Graph:
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        pass
+    def capture_end(self):
+        pass
+torch_npu.npu.NPUGraph = Graph
+from dynprof import acl
+from dynprof.errors import BackendError
+warnings.simplefilter("ignore")
+acl.init()
+acl.prof.init("out")
+config, graph = acl.prof.create_config([0]), Graph()
+acl.prof.start(config)
+calls = lambda: Path(os.environ["NPU_CALLS"]).read_text()
+before = calls()
+graph.capture_begin()
+acl.prof.stop(config)
+try:
+    acl.prof.start(config)
+except BackendError as error:
+    assert "an NPU graph is being captured" in str(error), error
+else:
+    raise AssertionError("started in a capture")
+assert calls() == before
+graph.capture_end()
+assert '["stop"]' in calls().removeprefix(before)
+"""
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
+    tmp_path: Path, version: str
+) -> None:
+    """acl.prof.start() is an error there, and stop() comes when the capture has ended."""
+    with NpuJob(tmp_path, version, GRAPHS) as job:
+        _, errors = job.process.communicate()
+    assert job.process.returncode == 0, errors

@@ -20,7 +20,7 @@ from dynprof.captures.manifest import Cost
 from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
-from schemas.generate import generated
+from schemas.generate import ROWS, cited_tests, generated, names_in, split_row
 from tests.processes import ROOT, run
 
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
@@ -48,7 +48,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
 def test_generated_files_are_up_to_date(path: Path) -> None:
-    """Schema and settings page are those of the model; ``make generate`` writes them."""
+    """Each generated file is as ``make generate`` writes it, from the model or from the tests."""
     assert path.read_text() == generated()[path]
 
 
@@ -249,14 +249,36 @@ def test_the_threat_model_names_a_test_for_each_attempt() -> None:
     assert set().union(*named) <= names_of_tests(ROOT / "tests")
 
 
+SEED_ROWS = [
+    split_row(row) for table in ROWS.findall(PAGES["seeds.md"]) for row in table.splitlines()
+]
+
+
 def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None:
-    """No row of the page goes without; the tests that it names are there."""
-    rows = re.findall(r"^\| (?!the document|---).*\|$", PAGES["seeds.md"], re.MULTILINE)
-    shown = [row.split("|")[-2] for row in rows]
-    named = list(map(named_tests, shown))
-    assert len(rows) > 50
-    assert all(tests or "no test: " in text for tests, text in zip(named, shown, strict=True))
-    assert set().union(*named) <= names_of_tests(ROOT / "tests")
+    """Each row of docs/seeds.md cites tests that exist, or says why it has none."""
+    assert len(SEED_ROWS) > 100
+    for cells, shown_by in SEED_ROWS:
+        assert names_in(shown_by) or "no test: " in shown_by, cells
+    named = set().union(*(names_in(shown_by) for _, shown_by in SEED_ROWS))
+    assert named <= names_of_tests(ROOT / "tests")
+
+
+def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
+    """Each name between backticks and each message in quotes is in the code of the row's tests."""
+    tests, wrong = cited_tests(PAGES["seeds.md"]), []
+    for cells, shown_by in SEED_ROWS:
+        if "no test: " in shown_by:
+            continue
+        promise = " ".join(
+            cells if len(cells) == 2 else cells[1:2]
+        )  # of a difference, what is here
+        code = "\n".join(tests[name].code for name in names_in(shown_by))
+        names = re.findall(r"[A-Za-z_]\w+", " ".join(re.findall(r"`([^`]+)`", promise)))
+        missing = set(names) - set(re.findall(r"\w+", code))
+        missing |= {text for text in re.findall(r'"([^"]+)"', promise) if text not in code}
+        if missing:
+            wrong.append(f"{cells}: its tests do not have {sorted(missing)}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("page", ["launching.md", "training-script.md", "clusters.md"])

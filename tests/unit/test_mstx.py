@@ -57,7 +57,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
     ],
 )
 def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words: str) -> None:
-    """Each call warns once and returns what stands for failure."""
+    """An empty, missing or too long message gives one warning and the value of failure."""
     with pytest.warns(UserWarning, match=words):
         assert mstx.range_start(message, domain=domain) == mstx.FAILED
     with pytest.warns(UserWarning, match=words):
@@ -67,8 +67,23 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
     assert not open_ranges.all_open()
 
 
+@pytest.mark.parametrize("stream", [object(), "stream", 1.5])
+def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
+    """The call returns the value for failure, as the vendor's does, and no mark is set."""
+
+    def set_all_kinds() -> None:
+        with pytest.warns(UserWarning, match=r"it must be a torch\.Stream or its handle"):
+            assert mstx.range_start("message", stream) == 0
+        with pytest.warns(UserWarning, match=f"the stream is a {type(stream).__name__}"):
+            assert mstx.range_push("message", stream) == -1
+        with pytest.warns(UserWarning, match="stream"):
+            mstx.mark("message", stream)
+
+    assert recorded(set_all_kinds) == []
+
+
 def test_the_message_may_be_left_out() -> None:
-    """As the vendor documents it: the call fails with 0, and raises nothing."""
+    """A call without a message fails with 0 and a warning, and raises nothing."""
     with pytest.warns(UserWarning, match="None"):
         assert mstx.range_start() == 0
     with pytest.warns(UserWarning, match="None"):
@@ -465,7 +480,7 @@ def test_a_cancelled_task_reaches_an_asynchronous_context_manager() -> None:
 
 
 def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
-    """Up to 255 bytes, which no trace takes; one that fails is said and hears no more."""
+    """A subscriber gets each mark at once, up to 255 bytes; no trace takes the long ones."""
     found: list[Marker] = []
     long = "x" * 255
     with mstx.subscribe(found.append):
@@ -567,7 +582,7 @@ print(mstx.range_start("aaa"), mstx.__name__)
 
 
 def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Any) -> None:
-    """The document's ``import mstx``, after ``install()``; a real module of that name stays."""
+    """``import mstx`` finds dynprof's after ``install()``; a real module of that name stays."""
     done: subprocess.CompletedProcess[str] = run([sys.executable, "-c", INSTALLED], cwd=tmp_path)
     assert done.stdout == "1 dynprof.mstx\n", done.stderr
     (tmp_path / "mstx.py").write_text("range_start = len")

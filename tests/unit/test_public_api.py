@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -106,11 +107,62 @@ def use_marks() -> int:
     return double(left)
 
 
-def test_the_vendors_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is loaded when it is first asked for, as an attribute."""
-    monkeypatch.delitem(sys.modules, "dynprof.profiler.profiler", raising=False)
-    monkeypatch.delattr(profiler, "profiler", raising=False)
-    assert (profiler.profiler.analyse, profiler.profiler.profile) == (analyse, profile)
+VENDORS_MODULES: dict[str, dict[str, object]] = {
+    "experimental_config": {
+        "AiCMetrics": AiCMetrics,
+        "ExportType": ExportType,
+        "HostSystem": HostSystem,
+        "ProfilerLevel": ProfilerLevel,
+        "_ExperimentalConfig": _ExperimentalConfig,
+        "supported_ai_core_metrics": supported_ai_core_metrics,
+        "supported_export_type": supported_export_type,
+        "supported_profiler_level": supported_profiler_level,
+    },
+    "profiler": {
+        "_KinetoProfile": _KinetoProfile,
+        "analyse": analyse,
+        "profile": profile,
+        "supported_activities": supported_activities,
+        "tensorboard_trace_handler": tensorboard_trace_handler,
+    },
+    "profiler_interface": {"supported_activities": supported_activities},
+    "scheduler": {"ProfilerAction": ProfilerAction, "Schedule": schedule},
+    "dynamic_profile": {name: getattr(dp, name) for name in ("init", "set_state", "start", "step")},
+}
+"""What scripts import from the modules of ``torch_npu.profiler``."""
+
+
+@pytest.mark.parametrize("name", VENDORS_MODULES)
+def test_a_module_of_the_vendor_has_its_names(name: str) -> None:
+    """A module that scripts import from ``torch_npu.profiler`` has the same objects here."""
+    module = vars(importlib.import_module(f"dynprof.profiler.{name}"))
+    assert {name: module.get(name) for name in VENDORS_MODULES[name]} == VENDORS_MODULES[name]
+
+
+@pytest.mark.parametrize("name", VENDORS_MODULES)
+def test_a_module_of_the_vendor_is_an_attribute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the vendor loads when a script first asks ``dynprof.profiler`` for it."""
+    if name != "dynamic_profile":  # loads with the package
+        monkeypatch.delitem(sys.modules, f"dynprof.profiler.{name}", raising=False)
+        monkeypatch.delattr(profiler, name, raising=False)
+    assert getattr(profiler, name).__name__ == f"dynprof.profiler.{name}"
+
+
+def test_members_are_the_vendors_strings() -> None:
+    """A member equals the vendor's string, prints as it, and is found by it in a set."""
+    assert (AiCMetrics.Memory, AiCMetrics.MemoryL0) == (
+        "ACL_AICORE_MEMORY_BANDWIDTH",
+        "ACL_AICORE_L0B_AND_WIDTH",
+    )
+    assert f"{ProfilerLevel.Level_none} {ExportType.Db!s}" == "Level_none db"
+    assert "ACL_AICORE_NONE" in supported_ai_core_metrics()
+
+
+@pytest.mark.parametrize("metrics", [AiCMetrics.L2Cache, "ACL_AICORE_L2_CACHE", "L2Cache"])
+def test_aic_metrics_reach_the_config_by_name(metrics: AiCMetrics | str) -> None:
+    """Members and strings of AI-core metrics become the names that the config file has."""
+    made = _ExperimentalConfig(profiler_level=ProfilerLevel.Level1, aic_metrics=metrics)
+    assert made.settings.aic_metrics == "L2Cache"
 
 
 def test_the_dynamic_profiler(tmp_path: Path) -> None:
@@ -124,6 +176,18 @@ def test_the_profiler(tmp_path: Path) -> None:
     assert (done["step"], done["id"]) == (3, "id")
     assert {path.suffix for path in done["made"]} >= {".folded", ".csv", ".json"}
     assert (tmp_path / "stacks.txt").exists()
+
+
+@pytest.mark.parametrize("kind", [profile, _KinetoProfile])
+def test_exports_take_the_vendors_output_path(tmp_path: Path, kind: type[_KinetoProfile]) -> None:
+    """Exports take ``output_path``, as torch_npu calls it, for ``path``."""
+    with kind(backend="python") as prof:
+        len("something")
+    export_chrome_trace: Any = prof.export_chrome_trace
+    export_chrome_trace(output_path=tmp_path / "a.json")
+    export_stacks: Any = prof.export_stacks
+    export_stacks(output_path=tmp_path / "a.txt", metric="self_cpu_time_total")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "a.txt"}
 
 
 def test_marks() -> None:
@@ -142,7 +206,7 @@ def test_a_name_that_loads_late_is_looked_up_once(
 
 
 def test_what_is_supported_is_of_the_enumerations() -> None:
-    """Each query answers with members of its enumeration."""
+    """Each ``supported_`` query answers with members of its enumeration."""
     assert supported_activities() <= set(ProfilerActivity)
     assert supported_profiler_level() <= set(ProfilerLevel)
     assert supported_ai_core_metrics() == {AiCMetrics.AiCoreNone}

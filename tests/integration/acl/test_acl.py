@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import load_manifest
+from dynprof.profiler import analyse
 from tests import processes
 from tests.integration.acl.scripts import HERE, products, run, traces
 
@@ -19,7 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
-    """The document's: two starts of two devices each, one after the other, a model in each."""
+    """The document's order records what runs between start and stop; a tool reads the files."""
     run(
         tmp_path,
         """
@@ -46,6 +47,9 @@ def test_the_right_sequence(tmp_path: Path) -> None:
     manifests = sorted((tmp_path / "profiles" / "info").glob("*.info.json"))
     assert all(load_manifest(path).complete for path in manifests)
     assert len(manifests) == 2
+    analyse(str(tmp_path / "profiles"))
+    tables = list((tmp_path / "profiles").rglob("operator_details.csv"))
+    assert ["aten::mm" in table.read_text() for table in tables] == [True, True]
 
 
 def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
@@ -70,15 +74,17 @@ def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
 
 
 def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
-    """One profiler serves both, from the first start to the last stop."""
-    run(
+    """One profiler serves both, from the first start to the last stop, as the first asks."""
+    said = run(
         tmp_path,
         HERE
         + """
-        two = acl.prof.Config(devices=[2])
+        two = acl.prof.Config(devices=[2], record_shapes=True)
         acl.prof.start(one)
         model(4)
-        acl.prof.start(two)
+        with warnings.catch_warnings(record=True) as caught:
+            acl.prof.start(two)
+        print(*(warning.message for warning in caught))
         acl.prof.stop(one)
         model(4)
         acl.prof.stop(two)
@@ -88,10 +94,11 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 2
     assert trace["devices"] == [0, 1, 2]
+    assert said == ["one profiler serves all configs, with the settings of the first"]
 
 
 def test_stamps(tmp_path: Path) -> None:
-    """A mark, a nested range, and a range that another thread ends; then they are no more."""
+    """Stamps set a mark, a nested range, and a range that another thread ends."""
     said = run(
         tmp_path,
         HERE
@@ -113,8 +120,11 @@ def test_stamps(tmp_path: Path) -> None:
         prof.finalize()
         """.replace("\n        ", "\n"),
     )
-    assert said[0].startswith("pop(): no push()")
-    assert said[1:] == ["range_stop(): there is no open range 1", "mark(): the stamp was destroyed"]
+    assert said[0].startswith("acl.prof.pop(): no push()")
+    assert said[1:] == [
+        "acl.prof.range_stop(): there is no open range 1",
+        "acl.prof.mark(): the stamp was destroyed",
+    ]
     (trace,) = traces(tmp_path / "out")
     events = [e for e in trace["traceEvents"] if e.get("args", {}).get("domain") == "msproftx"]
     found = sorted((e["ph"], e["name"]) for e in events)

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
-    """Configs are made and destroyed, and every call returns 0 where it succeeds."""
+    """Each call of a session in pyACL's words returns 0 where it succeeds."""
     said = run(
         tmp_path,
         """
@@ -37,6 +37,24 @@ def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
     assert said == ["{0} 16"]
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 1
+
+
+def test_start_names_what_this_profiler_cannot_serve(tmp_path: Path) -> None:
+    """Metrics of AI cores and the L2 cache, which create_config took, are named in a warning."""
+    (said,) = run(
+        tmp_path,
+        """
+        acl.init()
+        acl.prof.init("out")
+        config = acl.prof.create_config([0], 1, 0, 0x0004 | 0x0010)
+        with warnings.catch_warnings(record=True) as caught:
+            acl.prof.start(config)
+        acl.prof.stop(config)
+        print(*(warning.message for warning in caught))
+        """,
+    )
+    for name in ("aic_metrics", "l2_cache"):
+        assert f"{name}: has no effect with backend torch" in said
 
 
 SUBSCRIBED = """
@@ -65,7 +83,7 @@ kept = ctypes.create_string_buffer(data, len(data))
 
 @pytest.mark.parametrize("given", ["data", "ctypes.addressof(kept)", "bytearray(data)"])
 def test_operators_come_through_a_pipe(tmp_path: Path, given: str) -> None:
-    """Each has a description of one size: name, type, times and model, by bytes or by address."""
+    """A subscriber reads each operator's name, type, times and model from a pipe."""
     said = run(
         tmp_path,
         SUBSCRIBED

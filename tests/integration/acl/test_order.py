@@ -37,6 +37,26 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
+def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    """acl.prof.start() refuses to record into a symbolic link, and nothing is written there."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    said = run(
+        tmp_path,
+        """
+        from dynprof.errors import CaptureError
+        acl.init()
+        acl.prof.init("linked/out")
+        try:
+            acl.prof.start(acl.prof.Config())
+        except CaptureError as error:
+            print(error)
+        """,
+    )
+    assert "linked is a symbolic link, which is not followed; write to" in said[0]
+    assert list((tmp_path / "real").iterdir()) == []
+
+
 WRONG_ORDERS = {
     "refused(acl.prof.init, 'out')": "before acl.init()",
     "refused(acl.finalize)": "before acl.init()",
@@ -51,9 +71,6 @@ WRONG_ORDERS = {
     HERE + "acl.prof.start(one); refused(acl.prof.finalize)\nacl.prof.stop(one)": (
         "acl.prof.stop() is missing for devices 0, 1"
     ),
-    HERE + "refused(acl.prof.create_stamp)": "between acl.prof.start()",
-    HERE + "refused(acl.prof.pop)": "between acl.prof.start()",
-    HERE + "refused(acl.prof.subscribe)": "between acl.prof.init() and finalize()",
     "acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.init, 'out')": "subscribed",
     "acl.init(); acl.prof.subscribe(print)\nrefused(acl.prof.subscribe)": "already",
     "acl.init(); s = acl.prof.subscribe(print); s.end()\nrefused(s.end)": (
@@ -93,9 +110,62 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("script", WRONG_ORDERS)
 def test_every_wrong_order_is_an_error(said: dict[str, list[str]], script: str) -> None:
-    """It is refused in words."""
+    """Each call out of order is a ``SessionError`` that says what is wrong."""
     (line,) = said[script]
     assert WRONG_ORDERS[script] in line
+
+
+STAMPS = """
+acl.prof.start(one)
+stamp = acl.prof.create_stamp()
+acl.prof.push(stamp)
+number = acl.prof.range_start(stamp)
+acl.prof.stop(one)
+refused(acl.prof.create_stamp)
+refused(acl.prof.set_stamp_trace_message, stamp, "a")
+for call in (acl.prof.mark, acl.prof.push, acl.prof.pop, acl.prof.range_start):
+    refused(call, stamp)
+refused(acl.prof.range_stop, number)
+refused(acl.prof.destroy_stamp, stamp)
+"""
+
+
+def test_each_call_of_a_stamp_is_refused_after_stop(tmp_path: Path) -> None:
+    """Stamps are legal between start and stop only; the error names the call that was made."""
+    names = ["create_stamp", "set_stamp_trace_message", "mark", "push", "pop", "range_start"]
+    names += ["range_stop", "destroy_stamp"]
+    between = "must come between acl.prof.start() and acl.prof.stop()"
+    said = run(tmp_path, HERE + STAMPS)
+    assert said == [f"acl.prof.{name}() {between}" for name in names]
+
+
+def test_each_call_of_a_subscription_is_refused_in_a_session(tmp_path: Path) -> None:
+    """Between init and finalize the error names the call that was made; afterwards they serve."""
+    said = run(
+        tmp_path,
+        """
+        acl.init()
+        size, _ = acl.prof.get_op_desc_size()
+        acl.prof.init("out")
+        data = (bytes(size), size, 0)
+        config = acl.prof.create_subscribe_config(1, 0, 1)
+        refused(acl.prof.subscribe)
+        refused(acl.prof.model_subscribe, 1, config)
+        refused(acl.prof.model_un_subscribe, 1)
+        refused(acl.prof.get_op_desc_size)
+        refused(acl.prof.get_op_num, *data[:2])
+        for name in ("name", "name_len", "type", "type_len", "start", "end", "duration"):
+            refused(getattr(acl.prof, "get_op_" + name), *data)
+        refused(acl.prof.get_model_id, *data)
+        acl.prof.finalize()
+        print(acl.prof.get_op_num(*data[:2]), acl.prof.get_op_type(*data))
+        """,
+    )
+    names = ["subscribe", "model_subscribe", "model_un_subscribe", "get_op_desc_size", "get_op_num"]
+    names += ["get_op_name", "get_op_name_len", "get_op_type", "get_op_type_len"]
+    names += ["get_op_start", "get_op_end", "get_op_duration", "get_model_id"]
+    between = "must not come between acl.prof.init() and acl.prof.finalize()"
+    assert said == [*(f"acl.prof.{name}() {between}" for name in names), "(1, 0) ('', 0)"]
 
 
 def test_init_again_changes_the_folder(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_long_collections_stand_on_a_track(job: RunningJob) -> None:
 
 
 def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
-    """Moments, ranges and those that another thread ends, in their steps, on tracks by domain."""
+    """Moments, ranges and those that another thread ends are in their steps, by domain."""
     job.edit(active=3, experimental_config={"mstx": True})
     _, trace = job.capture()
     begin, end = span_of_steps(trace)
@@ -109,7 +109,7 @@ def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
 
 
 def test_domains_are_kept_or_left_out(job: RunningJob) -> None:
-    """Only marks of the domains asked for are in the trace, and none unless they are asked for."""
+    """Only marks of domains that are included, or not excluded, are in the trace."""
     job.edit(active=2, experimental_config={"mstx": True, "mstx_domain_include": ["io"]})
     _, trace = job.capture()
     assert events_of(trace, name="crossing")
@@ -124,7 +124,7 @@ def test_domains_are_kept_or_left_out(job: RunningJob) -> None:
 
 
 def test_arguments_of_operators_are_written(tmp_path: Path) -> None:
-    """Torch's execution trace of just the window lies beside the manifest, closed to others."""
+    """Torch's execution trace of the window is next to the manifest, closed to others."""
     pytest.importorskip("torch", reason="torch is not installed")
     with RunningJob(tmp_path, "import os\nos.umask(0)\n" + TORCH_JOB + LOOP) as job:
         job.when("training", lambda status: status.step > 3)

@@ -71,7 +71,7 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
 
 
 def test_the_documents_sample(tmp_path: Path) -> None:
-    """Ranges that cross, set as the vendor's document does through ctypes."""
+    """The document's sample for ctypes gives two ranges that cross in the trace."""
     script = """
     window()
     hi_ptr, hello_ptr = ctypes.c_char_p(b"hi"), ctypes.c_char_p(b"hello")
@@ -94,6 +94,21 @@ def test_the_documents_sample(tmp_path: Path) -> None:
     assert hi["args"]["domain"] == "default"
 
 
+def test_a_stream_from_c_marks_the_host_alone(tmp_path: Path) -> None:
+    """A range of C that names a stream is in the trace once, on the host's track of marks."""
+    script = """
+    window()
+    number = lib.mstxRangeStartA(b"with a stream", ctypes.c_void_p(4096))
+    assert number
+    lib.mstxRangeEnd(number)
+    dp.step()
+    idle()
+    """
+    run(tmp_path, script)
+    (mark,) = marks(tmp_path)
+    assert (mark["name"], mark["args"]["domain"]) == ("with a stream", "default")
+
+
 CPP = """
 #include <mstx/ms_tools_ext.h>
 #include <thread>
@@ -114,7 +129,7 @@ extern "C" bool RunOp() {
 
 
 def test_a_thread_of_cpp(tmp_path: Path) -> None:
-    """A C++ library inside the process, which no interpreter lock is held for."""
+    """C++ marks on any thread, without Python's lock, and all of it is in the trace."""
     compiled(tmp_path, "op.cpp", CPP)
     script = """
     op = ctypes.CDLL("op.so")
@@ -150,7 +165,7 @@ PyMODINIT_FUNC PyInit_extension(void) { return PyModule_Create(&module); }
 
 
 def test_a_c_extension(tmp_path: Path) -> None:
-    """A module of Python's own that is linked to the library."""
+    """A C extension that is linked to the library marks without Python's lock."""
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         pytest.skip("the headers of this Python are not here")
@@ -207,6 +222,35 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     assert found.keys() <= {f"{t}.{n}" for t in range(threads) for n in range(each)}
     assert len(found) + dropped == threads * each
     assert bool(dropped) == (each > 1500)
+
+
+def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
+    """The callback holds up the reader until the queue is full; a warning has the number."""
+    script = """
+    import warnings
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    heard, held, leave = [], threading.Event(), threading.Event()
+    def slow(marker):
+        heard.append(marker)
+        held.set()
+        leave.wait()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with mstx.subscribe(slow):
+            lib.mstxMarkA(b"first", None)
+            held.wait()
+            for _ in range(16384 + 7):
+                lib.mstxMarkA(b"more", None)
+            leave.set()
+            while len(heard) < 1 + 16384:
+                time.sleep(0.01)
+    assert len(heard) == 1 + 16384
+    assert [str(one.message) for one in said] == [
+        "mstx.subscribe(): 7 marks of C found no room and are lost; a faster callback loses fewer"
+    ]
+    """
+    run(tmp_path, script)
 
 
 FLOOD = """
@@ -270,7 +314,7 @@ def test_ranges_across_a_window(tmp_path: Path) -> None:
 
 
 def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
-    """Domains are kept or left out as the config says; nulls and long messages fail with 0."""
+    """Domains of C are filtered; a null, an empty or a long message fails with 0."""
     script = """
     lib.mstxDomainCreateA.argtypes = [ctypes.c_char_p]
     lib.mstxDomainCreateA.restype = ctypes.c_void_p
@@ -337,3 +381,55 @@ def test_a_moment_without_threads(tmp_path: Path) -> None:
     run(tmp_path, script)
     assert "can't start new thread" in manifests(tmp_path)[0].reason
     assert [mark["name"] for mark in marks(tmp_path, 1)] == ["moment"]
+
+
+def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) -> None:
+    """A subscriber has all that C marked until it cancels; windows have up to 156 bytes."""
+    script = """
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    long, heard = b"x" * 255, []
+    window()
+    assert lib.mstxRangeStartA(long, None) == 0
+    with mstx.subscribe(heard.append):
+        number = lib.mstxRangeStartA(long, None)
+        assert number > 0 == lib.mstxRangeStartA(long + b"x", None)
+        lib.mstxMarkA(b"moment", None)
+        lib.mstxRangeEnd(number)
+        lib.mstxRangeStartA(long, None)
+    lib.mstxMarkA(b"too late for it", None)
+    assert lib.mstxRangeStartA(long, None) == 0
+    dp.step()
+    idle()
+    assert [marker.message for marker in heard] == ["moment", "x" * 255]
+    assert heard[0].began_ns == heard[0].ended_ns and heard[1].began_ns < heard[1].ended_ns
+    assert {marker.thread for marker in heard} == {threading.get_native_id()}
+    assert {marker.domain for marker in heard} == {"default"}
+    """
+    run(tmp_path, script)
+    assert [mark["name"] for mark in marks(tmp_path)] == ["moment", "too late for it"]
+
+
+def test_a_subscriber_of_c_marks_may_mark_and_cancel_in_its_callback(tmp_path: Path) -> None:
+    """It does not hear the marks that its callback sets; after ``cancel()`` it hears nothing."""
+    script = """
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    heard, others, answered = [], [], threading.Event()
+    def answer(marker):
+        heard.append(marker.message)
+        lib.mstxMarkA(b"of the callback", None)
+        if marker.message == "last":
+            subscription.cancel()
+        answered.set()
+    subscription = mstx.subscribe(answer)
+    for message in (b"first", b"last"):
+        answered.clear()
+        lib.mstxMarkA(message, None)
+        assert answered.wait(60)
+    with mstx.subscribe(others.append):
+        lib.mstxMarkA(b"after it", None)
+    assert heard == ["first", "last"], heard
+    assert others[-1].message == "after it"
+    """
+    run(tmp_path, script)

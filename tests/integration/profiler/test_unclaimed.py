@@ -70,8 +70,10 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
 
 
 def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder."""
-    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "work"))
+    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder; it may be a link."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "link"))
     assert len(saved(tmp_path / "work" / "profiling_data")) == 1
     assert not list((tmp_path / "place").iterdir())
 
@@ -108,6 +110,21 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
     assert not list((tmp_path / "place").iterdir())
 
 
+def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(tmp_path: Path) -> None:
+    """The link of tensorboard_trace_handler is not followed: a warning, and the usual folder."""
+    script = """
+    Path("elsewhere").mkdir()
+    Path("linked").symlink_to("elsewhere")
+    with profile(on_trace_ready=tensorboard_trace_handler("linked")):
+        work(5)
+    """
+    done = run(tmp_path, script)
+    place = tmp_path / "place"
+    assert f"{place}/linked is a symbolic link, which is not followed; write to" in done.stderr
+    assert list((place / "elsewhere").iterdir()) == []
+    assert len(saved(place)) == 1
+
+
 @pytest.mark.parametrize(
     "handler",
     [
@@ -127,7 +144,7 @@ def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, stric
         work(5)
     """
     done = run(tmp_path, script, code=int(strict))
-    said = "on_trace_ready failed with the trace of a profile; it was saved as"
+    said = "failed with the trace of a profile; it was saved as"
     (path,) = (tmp_path / "place").glob("*.pt.trace.json")
     assert f"{said} {path} (" in done.stderr
     (operator,) = operators(json.loads(path.read_text()), "aten::mm")

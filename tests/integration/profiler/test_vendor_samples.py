@@ -44,7 +44,7 @@ def traces(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_context_with_a_schedule_and_a_handler(tmp_path: Path) -> None:
-    """The first sample: step 1 alone is recorded, and lies in ``result`` for TensorBoard."""
+    """The first sample records step 1 alone and puts it into ``result`` for TensorBoard."""
     experimental = torch_npu.profiler._ExperimentalConfig
     with pytest.warns(UserWarning, match="aic_metrics needs Level1"):
         experimental_config = experimental(
@@ -76,7 +76,7 @@ def test_a_context_with_a_schedule_and_a_handler(tmp_path: Path) -> None:
 
 
 def test_start_and_stop_with_a_schedule(tmp_path: Path) -> None:
-    """The second sample: the same without ``with``."""
+    """The second sample, without ``with``, records step 1 alone."""
     with pytest.warns(UserWarning, match="aic_metrics needs Level1"):
         experimental_config = torch_npu.profiler._ExperimentalConfig(
             aic_metrics=torch_npu.profiler.AiCMetrics.ArithmeticUtilization,
@@ -101,7 +101,7 @@ def test_start_and_stop_with_a_schedule(tmp_path: Path) -> None:
 
 
 def test_everything_and_one_file(tmp_path: Path) -> None:
-    """The third sample: no schedule, and ``export_chrome_trace`` after the end."""
+    """The third sample, without a schedule, exports all steps after the end."""
     with torch_npu.profiler.profile() as prof:
         for _ in range(STEPS):
             train_one_step()
@@ -112,7 +112,7 @@ def test_everything_and_one_file(tmp_path: Path) -> None:
 
 
 def test_a_file_for_each_process(tmp_path: Path) -> None:
-    """Its sample for many devices: the process in the file's name."""
+    """The sample for several processes writes a file with the process id in its name."""
     with torch_npu.profiler.profile() as prof:
         train_one_step()
     pid = os.getpid()
@@ -121,7 +121,7 @@ def test_a_file_for_each_process(tmp_path: Path) -> None:
 
 
 def test_dynamic_profile(tmp_path: Path) -> None:
-    """The sample of ``dynamic_profile``: imported from ``profiler``, edited while it runs."""
+    """The sample of ``dynamic_profile`` runs, and an edit captures the steps that it asks for."""
     script = """
     import time, torch, dynprof as torch_npu
     from dynprof.profiler import dynamic_profile as dp
@@ -139,7 +139,7 @@ def test_dynamic_profile(tmp_path: Path) -> None:
 
 
 def test_a_kineto_profile_over_an_epoch(tmp_path: Path) -> None:
-    """The sample of ``_KinetoProfile``: arguments by place, from the first epoch to the second."""
+    """The sample of ``_KinetoProfile`` takes arguments by place and records until ``stop``."""
     experimental_config = torch_npu.profiler._ExperimentalConfig()
     prof = torch_npu.profiler._KinetoProfile([CPU], True, True, True, experimental_config)
     for epoch in range(3):
@@ -156,7 +156,7 @@ def test_a_kineto_profile_over_an_epoch(tmp_path: Path) -> None:
 
 
 def test_marks_of_the_script(tmp_path: Path) -> None:
-    """The sample of ``mstx``: marks within the recorded steps, and no others, are in the traces."""
+    """The sample of ``mstx`` puts the marks of the recorded steps, and no others, into traces."""
     mstx = torch_npu.npu.mstx()
     experimental_config = torch_npu.profiler._ExperimentalConfig(
         profiler_level=torch_npu.profiler.ProfilerLevel.Level0,
@@ -189,7 +189,7 @@ def test_marks_of_the_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["profile", "_KinetoProfile"])
 def test_metadata(tmp_path: Path, kind: str) -> None:
-    """The samples of metadata: a string, and a list for JSON, in the trace as torch writes them."""
+    """The samples of metadata put a string and a list into the exported trace."""
     with getattr(torch_npu.profiler, kind)() as prof:
         train_one_step()
         prof.add_metadata("test_key1", "test_value1")
@@ -201,7 +201,7 @@ def test_metadata(tmp_path: Path, kind: str) -> None:
 
 
 def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
-    """The sample of ``export_stacks``: without a device its file is empty, the CPU's is not."""
+    """The sample of ``export_stacks`` writes no stacks of a missing device, but the CPU's."""
     with torch_npu.profiler.profile(with_stack=True) as prof:
         train_one_step()
     prof.export_stacks("result_dir/stack.log", metric="self_npu_time_total")
@@ -211,7 +211,7 @@ def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_one_step_between_start_and_stop(tmp_path: Path) -> None:
-    """The sample of ``start`` and ``stop``: the handler gets what lies between them."""
+    """The sample of ``start`` and ``stop`` hands the handler the one step between them."""
     prof = torch_npu.profiler.profile(
         on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result")
     )
@@ -226,7 +226,7 @@ def test_one_step_between_start_and_stop(tmp_path: Path) -> None:
 
 
 def test_the_vendors_own_module_of_analyse() -> None:
-    """Its samples of offline analysis import it from there."""
+    """``analyse`` and ``profile`` can be imported from ``dynprof.profiler.profiler``."""
     from dynprof.profiler.profiler import analyse, profile
 
     assert (analyse, profile) == (torch_npu.profiler.analyse, torch_npu.profiler.profile)
@@ -238,11 +238,14 @@ def ranges(trace: dict[str, Any]) -> list[str]:
 
 
 def test_the_plugins_sample(tmp_path: Path) -> None:
-    """Marks alone of one step after the first: its phases, and no operator."""
-    import dynprof.plugin  # as the document imports its own, after torch
+    """Marks alone of one step after the first: its phases, its ``step N``, and no operator."""
+    import dynprof.plugin
+
+    dynprof.plugin.install()
+    import mstx_torch_plugin  # type: ignore[import-not-found] # noqa: F401 - as the document has it
 
     data = torch.utils.data.TensorDataset(torch.randn(16, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    loader, criterion = torch.utils.data.DataLoader(data, batch_size=4), torch.nn.MSELoss()
     with pytest.warns(UserWarning, match="mstx is switched on"):
         experimental_config = torch_npu.profiler._ExperimentalConfig(
             export_type=torch_npu.profiler.ExportType.Text,
@@ -259,7 +262,8 @@ def test_the_plugins_sample(tmp_path: Path) -> None:
         ) as prof:
             for (batch,) in loader:
                 _optimizer().zero_grad()
-                model(batch).square().mean().backward()
+                out = model(batch)
+                criterion(out, torch.zeros_like(out)).backward()
                 _optimizer().step()
                 prof.step()
     finally:
@@ -267,12 +271,15 @@ def test_the_plugins_sample(tmp_path: Path) -> None:
     (path,) = (tmp_path / "result").glob("*.trace.json")
     trace = json.loads(path.read_text())
     assert steps_in(trace) == [1]
-    assert {"dataloader", "forward", "backward", "Optimizer.step#SGD.step"} <= set(ranges(trace))
+    assert {"dataloader", "backward", "Optimizer.step#SGD.step"} <= set(ranges(trace))
+    assert ranges(trace).count("forward") == 1
+    around = [name for name in ranges(trace) if name.startswith("step ")]
+    assert sorted(around) == ["step 1", "step 2"]
     assert operators(trace, "aten::addmm") == []
 
 
 def test_the_sample_of_mstx(tmp_path: Path) -> None:
-    """Two ranges that cross, around work on tensors; a third is ended by a number that is known."""
+    """The sample's two ranges cross in the trace, around the work on tensors."""
     from dynprof import mstx
 
     settings = torch_npu.profiler._ExperimentalConfig(mstx=True)

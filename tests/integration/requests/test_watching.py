@@ -148,7 +148,7 @@ def test_a_save_is_one_edit(desk: Desk, how: str) -> None:
 
 
 def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
-    """Saving without a change, or touching the file, asks again."""
+    """A save without a change and a ``touch`` are requests, too."""
     for _ in range(3):
         time.sleep(0.2)
         desk.path.write_text(OLD)
@@ -157,6 +157,21 @@ def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
     desk.shell("touch profiler_config.json")
     assert desk.next_edit().raw.decode() == OLD
     desk.no_more()
+
+
+@pytest.mark.parametrize("mode", ["events", "poll"])
+def test_a_touch_is_an_edit_as_soon_as_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WatchMode
+) -> None:
+    """A new time alone repeats the request, and its event wakes the watcher: no check is due."""
+    monkeypatch.setattr(watch, "CHECK_S", patience_s() * 10)
+    desk = Desk(tmp_path, mode)
+    desk.watcher.start()
+    try:
+        os.utime(desk.path, (time.time() + 1,) * 2)
+        assert desk.next_edit().raw.decode() == OLD
+    finally:
+        desk.watcher.stop()
 
 
 def test_what_is_no_save_is_no_edit(desk: Desk) -> None:

@@ -141,15 +141,23 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
     assert "aten::div" in trace
 
 
-def test_a_session_of_acl(tmp_path: Path) -> None:
-    """acl.prof.stop() in a capture has the trace saved when that has ended."""
+def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
+    """acl.prof.start() is an error there; stop() has the trace saved when the capture ended."""
     script = """
     import warnings
     from dynprof import acl
+    from dynprof.errors import BackendError
     warnings.simplefilter("ignore")
     acl.init()
     acl.prof.init("out")
     config = acl.prof.create_config([0])
+    with dp.graph_capture():
+        try:
+            acl.prof.start(config)
+        except BackendError as error:
+            assert "cannot start: a graph is being captured" in str(error), error
+        else:
+            raise AssertionError("started in a capture")
     acl.prof.start(config)
     graph = Graph()
     graph.capture_begin()

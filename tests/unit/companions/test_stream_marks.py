@@ -21,7 +21,14 @@ from dynprof.process.graph_captures import graph_capture
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STREAM = "stream of the device"
+
+class Stream:
+    """Has what streams of torch and torch_npu have."""
+
+    stream_id = 3
+
+
+STREAM = Stream()
 
 
 class Noted:
@@ -83,7 +90,7 @@ def set_all_kinds(stream: object) -> None:
 
 @pytest.mark.parametrize("stream", [STREAM, 7777], ids=["stream", "handle"])
 def test_moments_and_both_ends_of_ranges_are_set_on_the_stream(stream: object) -> None:
-    """In the order in which the script puts them behind its work, once each."""
+    """A mark with a stream is set on it: a moment once, a range at both ends."""
     device = Noted()
     assert window(device, lambda: set_all_kinds(stream)) == []
     assert device.marks == [
@@ -96,7 +103,7 @@ def test_moments_and_both_ends_of_ranges_are_set_on_the_stream(stream: object) -
 
 @pytest.mark.parametrize("stream", [None, 0])
 def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
-    """As the document has it; nothing is said of it, with a device or without."""
+    """A mark without a stream is on the host alone, without a warning."""
     device = Noted()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -106,7 +113,7 @@ def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
 
 
 def test_without_a_device_it_is_said_once() -> None:
-    """To the script, and in the window's log and manifest; a later window says nothing."""
+    """Without a device one warning says that marks with a stream are on the host alone."""
     found: list[list[str]] = []
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device") as said:
         found.extend(window(None, lambda: set_all_kinds(STREAM)) for _ in range(2))
@@ -115,10 +122,10 @@ def test_without_a_device_it_is_said_once() -> None:
     assert "test_stream_marks.py" in said[0].filename
 
 
-def test_what_is_no_stream_is_said_once() -> None:
-    """Whatever the script gives, also what cannot be compared, ordered or hashed."""
+def test_a_stream_of_another_device_is_said_once() -> None:
+    """Also one that cannot be compared, ordered or hashed; the marks are on the host's side."""
 
-    class Odd:
+    class Odd(Stream):
         __hash__ = None  # type: ignore[assignment]
 
         def __eq__(self, other: object) -> bool:

@@ -64,6 +64,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ([1], "write an object in braces"),
         ({"active": 1.0}, "/active: 1.0 is not allowed"),
         ({"active": True}, "write a whole number"),
+        ({"active": 0}, "of at least 1"),
         ({"active": 10**30}, "of at most 9007199254740991"),
         ({"activities": []}, "non-empty list"),
         ({"activities": "CPU"}, "non-empty list"),
@@ -206,6 +207,13 @@ def test_a_setting_without_effect_is_remarked(
     assert remark.line == 1
 
 
+def test_analysis_in_a_process_of_its_own_needs_an_analysis() -> None:
+    """``async_mode`` alone does nothing, and a remark says so; with ``analyse`` it is served."""
+    (remark,) = parse_config(b'{"async_mode": true}').remarks
+    assert (remark.pointer, '"analyse": true' in remark.text) == ("/async_mode", True)
+    assert parse_config(b'{"async_mode": true, "analyse": true}').remarks == ()
+
+
 def test_settings_that_go_together_are_not_remarked() -> None:
     """What another setting allows passes without a word."""
     experimental = {
@@ -219,7 +227,7 @@ def test_settings_that_go_together_are_not_remarked() -> None:
 
 @pytest.mark.parametrize("wrong", ["Db", 7, ["text", "Db"], [], None, {"a": 1}])
 def test_what_is_no_export_type_becomes_text(wrong: Any) -> None:
-    """The vendor's document says so; it is remarked with its place, and costs no capture."""
+    """A wrong ``export_type`` becomes text, with a remark at its place."""
     raw = json.dumps({"active": 3, "experimental_config": {"export_type": wrong, "mstx": True}})
     parsed = parse_config(raw.encode())
     assert parsed.config.active == 3

@@ -16,6 +16,7 @@ from dynprof.files.output import (
     by_library,
     open_to_append,
     rename,
+    take_name,
     whole,
     whole_text,
     write_atomic,
@@ -41,6 +42,18 @@ def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
     assert sum(wins) == 1
     assert path.read_text() == str(wins.index(True))
     assert [p.name for p in tmp_path.iterdir()] == ["config"]
+
+
+def test_of_many_processes_one_takes_a_name(tmp_path: Path) -> None:
+    """Of many files that want one name exactly one gets it; the others keep theirs."""
+    files = [tmp_path / str(number) for number in range(64)]
+    for file in files:
+        file.write_text(file.name)
+    with ThreadPoolExecutor(16) as pool:
+        wins = list(pool.map(lambda file: take_name(file, tmp_path / "a", replace=False), files))
+    assert sum(wins) == 1
+    assert (tmp_path / "a").read_text() == files[wins.index(True)].name
+    assert [file.exists() for file in files] == [not won for won in wins]
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:

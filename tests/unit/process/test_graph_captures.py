@@ -47,7 +47,7 @@ def elsewhere(action: Callable[[], object]) -> threading.Thread:
 def test_a_capture_is_known_on_all_threads(
     graphs: tuple[GraphCaptures, type[Graph]], mode: str
 ) -> None:
-    """In any mode, from its begin to its end, with the thread that it is on."""
+    """A capture in any mode is known on all threads from its begin to its end."""
     captures, made = graphs
     graph = made()
     assert graph.capture_begin(capture_error_mode=mode) == mode
@@ -102,7 +102,7 @@ def test_a_class_is_followed_once(graphs: tuple[GraphCaptures, type[Graph]]) -> 
 def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
     graphs: tuple[GraphCaptures, type[Graph]],
 ) -> None:
-    """It begins once that is done, not in the midst of it."""
+    """A capture begins after a profiler has been opened or closed, not during it."""
     captures, made = graphs
     order, graph = [], made()
 
@@ -182,7 +182,7 @@ def _none_left() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_none_left")
 def test_a_declared_capture() -> None:
-    """A region of the script counts as one; also where its body raises."""
+    """A region that the script declares is a capture until it ends, also by an exception."""
 
     def fail() -> None:
         with graph_capture():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from dynprof.config import ProfilerConfig
+from dynprof.config import ProfilerConfig, template_text
 from dynprof.requests.capabilities import Capabilities, Lack
 from dynprof.requests.plan import Plan, Refusal, Script, Standing, plan
 
@@ -60,7 +61,7 @@ def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
 
 
 def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
-    """What is lacking is dropped with a remark, whatever its case; the rest is kept."""
+    """An activity that the machine lacks is left out with a remark; the rest is kept."""
     found = accepted(activities=["cpu", "NPU", "CPU"])
     assert found.activities == ("CPU",)
     assert [str(r) for r in found.remarks] == [
@@ -69,27 +70,65 @@ def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
 
 
 def test_activities_left_out_are_all_that_the_machine_has() -> None:
-    """Who does not name any is not told of the default's that are lacking."""
+    """A config without activities gets all that the machine has, without a remark."""
     found = accepted()
     assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
+
+
+@pytest.mark.parametrize("capable", [TORCH, PYTHON, Capabilities("torch", ("CPU",))])
+def test_the_template_records_all_that_the_machine_has(capable: Capabilities) -> None:
+    """The vendor's CPU and NPU mean host and device: a GPU is recorded, and nothing is remarked."""
+    found = accepted(capabilities=(capable,), **json.loads(template_text()))
+    assert (found.activities, found.remarks) == (capable.activities, ())
+
+
+def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
+    """In a script the same two activities are no template's."""
+    config = ProfilerConfig(activities=["CPU", "NPU"])
+    found = plan(config, Standing(10, 0, (TORCH,), free_disk_mb=5000), Script())
+    assert isinstance(found, Plan)
+    assert found.activities == ("CPU",)
+    assert [remark.pointer for remark in found.remarks] == ["/activities"]
 
 
 def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     """Of a setting of the file by its pointer; of one of the script's in words alone."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
     capabilities = (Capabilities("torch", ("CPU",), lacks=lacks),)
-    assert (
-        accepted(
-            capabilities=capabilities, experimental_config={"profiler_level": "Level1"}
-        ).remarks
-        == ()
-    )
+    assert accepted(capabilities=capabilities).remarks == ()
     found = accepted(capabilities=capabilities, experimental_config={"profiler_level": "Level2"})
-    assert [*map(str, found.remarks)] == ["/experimental_config/profiler_level: no overloads."]
+    assert str(found.remarks[-1]) == "/experimental_config/profiler_level: no overloads."
     standing = Standing(10, 0, capabilities, free_disk_mb=5000)
     script = plan(ProfilerConfig(), standing, Script(all_threads=True))
     assert isinstance(script, Plan)
     assert [*map(str, script.remarks)] == ["one."]
+
+
+@pytest.mark.parametrize(
+    ("level", "adds"),
+    [
+        ("Level0", ""),
+        ("Level1", "what collectives took (communication.json)"),
+        (
+            "Level2",
+            "the overload names of operators and what collectives took (communication.json)",
+        ),
+    ],
+)
+def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds: str) -> None:
+    """Level1 and Level2 name the few things that they add to Level0 on the CPU.
+
+    With a device they say nothing, and where torch has no overload names these are not promised.
+    """
+    asked = {"profiler_level": level}
+    on_cpu = accepted(activities=["CPU"], experimental_config=asked).remarks
+    said = f"{level} adds to Level0 on the CPU only {adds}; the rest needs a device."
+    pointer = "/experimental_config/profiler_level: "
+    assert [*map(str, on_cpu)] == ([pointer + said] if adds else [])
+    assert accepted(experimental_config=asked).remarks == ()
+    older = (Capabilities("torch", ("CPU",), lacks=(Lack("profiler_level", "Level2", "none."),)),)
+    remarks = accepted(capabilities=older, experimental_config=asked).remarks
+    assert not any("overload" in str(remark) for remark in remarks)
 
 
 def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
@@ -105,7 +144,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
 def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
-    """The vendor's document: it takes effect where CPU is among the activities."""
+    """A setting of the host gets a remark where CPU is not among the activities."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
     assert str(remark) == (
         f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
@@ -153,7 +192,7 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
 
 
 def test_too_little_disk_is_refused() -> None:
-    """The limit and what is free are both named; null switches the limit off."""
+    """A request is refused below the limit of free disk; the message has both numbers."""
     (text,) = refused(limits={"min_free_disk_mb": 6000})
     assert "5,000 MB are free where the capture would go, 6,000 are asked for" in text
     assert accepted(limits={"min_free_disk_mb": None})
@@ -186,7 +225,7 @@ def test_all_reasons_are_given_at_once() -> None:
 def test_a_setting_that_the_backend_cannot_serve_is_named(
     config: dict[str, Any], pointer: str
 ) -> None:
-    """Each setting without effect on the backend is remarked with its pointer."""
+    """A setting without effect on the backend gets a remark with its pointer."""
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], **config)
     (remark,) = found.remarks
     assert remark.pointer == pointer
@@ -209,7 +248,7 @@ ALONE = {"profiler_level": "Level_none", "mstx": True}
 @pytest.mark.parametrize("backend", ["auto", "torch", "python", "npu"])
 @pytest.mark.parametrize("activities", [["CPU"], ["NPU"], ["CUDA", "CPU"]])
 def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> None:
-    """Whichever is asked for, and whichever device, they are recorded; nothing is left out."""
+    """A window of marks alone needs no profiler, whatever backend and activities it names."""
     found = accepted(
         capabilities=(NO_NPU, TORCH, PYTHON, MARKS),
         backend=backend,
@@ -220,7 +259,7 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
 
 
 def test_marks_alone_may_have_a_database() -> None:
-    """In the config file, where the vendor's document takes it back; by the older name too."""
+    """``Level_none`` with ``msprof_tx`` and ``db`` in the config is served without a remark."""
     settings = {"profiler_level": "Level_none", "msprof_tx": True, "export_type": "db"}
     found = accepted(capabilities=(TORCH, MARKS), experimental_config=settings)
     assert (found.backend, found.remarks) == ("marks", ())

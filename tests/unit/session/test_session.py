@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
-    """Saved during step 5: step 6 and 7 warm up, 8 to 10 are recorded, then nothing is due."""
+    """A window begins at the step after the edit: two of warm-up, then three that are kept."""
     job.step(5)
     job.edit(warmup=2, active=3)
     assert job.state == "waiting"
@@ -48,11 +48,11 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     assert folder.name == "step_1-2_20231114T221321Z"
     (manifest,) = job.manifests()
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    assert names == [manifest.trace, "info/rank_0.info.json", "info/rank_0.metadata.json"]
+    assert names == [manifest.trace, "info/rank_0.info.json", "profiler_metadata.json"]
     assert manifest.trace
     assert manifest.trace.startswith("host_42.rank0.")
     assert manifest.trace.endswith(".fake.trace.json.gz")
-    assert json.loads((folder / "info" / "rank_0.metadata.json").read_text()) == {"run": 7}
+    assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": 7}
     assert manifest.request.config == {"active": 2, "metadata": {"run": 7}}
     assert manifest.trace_bytes == (folder / manifest.trace).stat().st_size
     assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"

@@ -86,7 +86,7 @@ def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
 def test_what_is_written_follows_the_level(
     tmp_path: Path, level: str | None, there: set[str], apis: set[str]
 ) -> None:
-    """Tables, calls by layer, and the database; what is left out names the level that has it."""
+    """Each level has its tables, calls and database; a missing table names its level."""
     inner = {"profiler_level": level} if level else {}
     measured = captured(tmp_path, EVENTS, experimental_config=inner)
     files = made(measured, ("text", "db"))
@@ -156,13 +156,15 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
     """Text alone is the default; whoever misses the database learns what makes it."""
     inner = {"export_type": asked} if asked else {}
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
-    why = reasons.get("ascend_pytorch_profiler_<rank>.db", "")
+    why = reasons.get("ascend_pytorch_profiler.db", "")
     assert (why == "export_type asks for text alone; with db it is made") == said
     assert bool(why) == said
+    tables = {"tables in csv and json": "export_type asks for db alone; with text they are made"}
+    assert (tables.items() <= reasons.items()) == (asked == "db")
 
 
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
-    """Without a manifest nobody asked for less; what no trace tells is named with its reason."""
+    """A trace without a manifest gives each table that it can; others are named with a reason."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": EVENTS}))
     measured = MeasuredTrace(path)
@@ -175,12 +177,37 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
 
 
 def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
-    """Beside the folder of the tables, not in it."""
-    files = made(captured(tmp_path, EVENTS, metadata={"run": 7}, active=1))
-    root = files["operator_details.csv"].parent.parent
-    assert json.loads((root / "profiler_metadata.json").read_text()) == {"run": 7}
-    info = json.loads((root / "profiler_info_0.json").read_text())
-    assert info["config"]["common_config"]["active"] == 1
-    assert {files[name].parent for name in ("profiler_metadata.json", "profiler_info_0.json")} == {
-        root
-    }
+    """profiler_info is next to the folder of the tables, for every export_type.
+
+    In a folder with the vendor's name for a capture, both are directly in it.
+    """
+    vendors = tmp_path / "w0_20260101000000000_ascend_pt"
+    for place in (tmp_path, vendors):
+        place.mkdir(exist_ok=True)
+        measured = captured(place, EVENTS, active=1)
+        assert set(made(measured, ("db",))) >= {"profiler_info_0.json", "analysis.db"}
+        files = made(measured)
+        root = files["operator_details.csv"].parent.parent
+        assert (root == place) == (place == vendors)
+        assert files["profiler_info_0.json"].parent == root
+        info = json.loads(files["profiler_info_0.json"].read_text())
+        assert (info["config"]["common_config"]["active"], info["rank_id"]) == (1, 0)
+        assert files["report.html"].parent == place / "analysis" / "host_1.rank0.1.pt"
+
+
+@pytest.mark.parametrize(
+    ("source", "world_size", "suffix"), [("", 1, ""), ("", 2, "_0"), ("RANK", 1, "_0")]
+)
+def test_no_rank_is_in_a_name_where_there_is_no_rank(
+    tmp_path: Path, source: str, world_size: int, suffix: str
+) -> None:
+    """Files have the number of a rank in their names where a launcher or the script gave one.
+
+    So it is in torch_npu's database parser and in its profiler_info.
+    """
+    measured = captured(tmp_path, EVENTS)
+    assert measured.manifest is not None
+    update = {"rank_source": source, "world_size": world_size}
+    measured.manifest = measured.manifest.model_copy(update=update)
+    names = set(made(measured, ("text", "db")))
+    assert {f"ascend_pytorch_profiler{suffix}.db", f"profiler_info{suffix}.json"} <= names

@@ -1,0 +1,116 @@
+"""Paths that a script names for its traces: where they lead, and whose file may be replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import CaptureError, why_not_written
+from dynprof.files.folders import make_dir
+from dynprof.files.layout import host_name
+from dynprof.files.output import remove, take_name
+from dynprof.files.who_may_change import ROOT
+from dynprof.process.warnings_to_script import warn_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_exported: dict[Path, tuple[int, int, int]] = {}
+"""The files that this process wrote: its id, for a forked child has a copy; device and inode."""
+
+
+def output_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a file or folder that a script wants written.
+
+    No symbolic link in it is followed but those of the machine, as ``/tmp`` or ``/home`` may be:
+    root's in a folder of root's. A process of root owns every link; it follows those in ``/``.
+
+    Raises:
+        CaptureError: A link is in the path.
+        OSError: A part of the path cannot be looked at.
+    """
+    place = Path(path).expanduser().absolute()
+    for part in (*reversed(place.parents), place):
+        if part.is_symlink() and not _is_of_the_machine(part):
+            real = os.path.realpath(place)
+            raise CaptureError(
+                f"{path} is not written: {part} is a symbolic link, which is not followed; "
+                f"write to {real} instead"
+            )
+    return Path(os.path.normpath(place))
+
+
+def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
+    """Write a file where a script wants it; return where it is.
+
+    A file of another process stays, also one of an earlier run: the new one gets a name of its
+    own, and the script a warning. What this process wrote is replaced, and so is an empty file.
+
+    Args:
+        path: Where to; its folder is made.
+        write: Writes the file at the path that it gets, which ends as this one does.
+
+    Raises:
+        CaptureError: A link is in the path, something is there that is no regular file, or it
+            cannot be written.
+    """
+    try:
+        return _write(output_path(path), write)
+    except OSError as error:
+        if error.filename is None:  # a full disk, or what a signal handler raised
+            raise
+        raise CaptureError(f"{path} is not written: {why_not_written(error)}") from error
+
+
+def _write(place: Path, write: Callable[[Path], object]) -> Path:
+    if place.exists() and not place.is_file():
+        raise CaptureError(f"{place} exists and is no regular file; name another one")
+    make_dir(place.parent)
+    hidden = place.with_name(f".{secrets.token_hex(8)}{''.join(place.suffixes)}")
+    try:
+        write(hidden)
+        return _placed(hidden, place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            remove(hidden)
+
+
+def _placed(file: Path, wanted: Path) -> Path:
+    """Give a file the name that is wanted, or the first that no other process has taken."""
+    facts = file.lstat()
+    place = next(p for p in _names(wanted) if take_name(file, p, replace=_may_be_replaced(p)))
+    _exported[place] = os.getpid(), facts.st_dev, facts.st_ino
+    if place != wanted:
+        warn_script(
+            f"the export was written to {place}, for another process wrote {wanted}; use a name "
+            "for each process, as with os.getpid() in it"
+        )
+    return place
+
+
+def _may_be_replaced(place: Path) -> bool:
+    try:
+        facts = place.lstat()
+    except FileNotFoundError:
+        return False
+    mine = os.getpid(), facts.st_dev, facts.st_ino
+    return facts.st_size == 0 or _exported.get(place) == mine  # empty: made by tempfile
+
+
+def _names(wanted: Path) -> Iterator[Path]:
+    suffix = "".join(wanted.suffixes[-2:]) if wanted.suffix == ".gz" else wanted.suffix
+    own = f"{wanted.name.removesuffix(suffix)}_{host_name()}_{os.getpid()}"
+    yield wanted
+    yield wanted.with_name(own + suffix)
+    for number in itertools.count(2):  # an earlier process had the same id
+        yield wanted.with_name(f"{own}_{number}{suffix}")
+
+
+def _is_of_the_machine(link: Path) -> bool:
+    if os.geteuid() == ROOT:
+        return link.parent == Path("/")
+    return {link.lstat().st_uid, link.parent.stat().st_uid} == {ROOT}

@@ -1,0 +1,5 @@
+"""Schedules and their actions, where ``torch_npu.profiler`` has them."""
+
+from dynprof.windows.schedule import ProfilerAction, Schedule
+
+__all__ = ["ProfilerAction", "Schedule"]
