@@ -102,7 +102,7 @@ newest: $(VENV)-newest/ready
 	$(NEWEST)/python -m benchmarks.inline_close 3
 	$(NEWEST)/pytest -n 2 tests/integration/backends
 
-# The tests on Python 3.10 to 3.13, as far as they are here, on PATH or under pyenv; one has the
+# The tests on Python 3.11 to 3.14, as far as they are here, on PATH or under pyenv; one has the
 # lowest versions of everything. With torch, which is gigabytes for each; without it in CI.
 # UV_TORCH_BACKEND=cpu makes torch small where uv can reach such builds.
 versions: $(VENV)/ready

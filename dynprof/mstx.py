@@ -22,8 +22,7 @@ from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
+    from typing import Self
 
     from dynprof.marks.subscription import Marker, Subscription
 

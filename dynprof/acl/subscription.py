@@ -13,8 +13,7 @@ from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
     from dynprof.backends.operator_stream import OperatorStream
 

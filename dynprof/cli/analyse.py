@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dynprof.analysis.runs.many_traces import Outcome
 
 
-class ExportType(str, Enum):
+class ExportType(StrEnum):
     """The form of the tables."""
 
     text = "text"
     db = "db"
 
 
-class Workers(str, Enum):
+class Workers(StrEnum):
     """Who does the work."""
 
     processes = "processes"
@@ -55,18 +55,18 @@ def analyse(
         ),
     ],
     export_type: Annotated[
-        Optional[list[ExportType]],  # noqa: UP045 - typer on Python 3.10
+        list[ExportType] | None,
         typer.Option(help="The form of the tables; twice for both. Else as the config asks."),
     ] = None,
     processes: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(
             parser=at_least(1), metavar="N", help="How many at most; else one for each processor."
         ),
     ] = None,
     executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
     scheduler: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Dask's address, or its file.json."),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +41,7 @@ PATIENCE_S = 120.0
 CHANGES: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
 
 
-class DemoBackend(str, Enum):
+class DemoBackend(StrEnum):
     """What the demo's job is made of."""
 
     torch = "torch"

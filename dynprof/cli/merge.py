@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ def merge(
         typer.Option(help="Such as slowest,median,0-3; else all.", show_default=False),
     ] = "",
     output: Annotated[
-        Optional[Path],  # noqa: UP045 - typer on Python 3.10
+        Path | None,
         typer.Option(help="The file or folder to write to; else analysis/ beside the traces."),
     ] = None,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from dynprof.errors import CaptureError, why_not_written
 def report(
     path: Captures,
     output: Annotated[
-        Optional[Path],  # noqa: UP045 - typer on Python 3.10
+        Path | None,
         typer.Option(help="The file or folder to write to; else analysis/ beside the trace."),
     ] = None,
     browser: Annotated[bool, typer.Option(metavar="", help="Open it.")] = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +28,7 @@ LEAST = 22
 """A name of an operator is not shortened to less than this; a column goes instead."""
 
 
-class SortBy(str, Enum):
+class SortBy(StrEnum):
     """What the rows are sorted by, the largest first."""
 
     own = "own"

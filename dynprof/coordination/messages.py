@@ -39,7 +39,7 @@ class Mark:
 
     step: int
     collectives: int
-    of_step: Union[int, None] = None  # noqa: UP007 - read while it runs, on Python 3.10 too
+    of_step: int | None = None
     is_exact: bool = False
 
 
@@ -61,7 +61,7 @@ class Proposal:
     edited_at_s: float
     patience_s: float
     ranks: str = ""
-    profiler: Union[Profiler, None] = None  # noqa: UP007 - as above
+    profiler: Profiler | None = None
     kind: Literal["proposal"] = "proposal"
 
 
@@ -114,7 +114,7 @@ class Withdrawal:
 
     number: int
     reasons: tuple[str, ...]
-    config: Union[str, None] = None  # noqa: UP007 - as above
+    config: str | None = None
     outcome: GivenUp = "refused"
     kind: Literal["withdrawal"] = "withdrawal"
 
@@ -153,9 +153,7 @@ class Farewell:
     kind: Literal["farewell"] = "farewell"
 
 
-Message = Union[  # noqa: UP007 - read while it runs, on Python 3.10 too
-    Proposal, Question, Opening, Withdrawal, Cancellation, Rejoin, Farewell
-]
+Message = Union[Proposal, Question, Opening, Withdrawal, Cancellation, Rejoin, Farewell]
 
 
 Same = TypeVar("Same", Profiler, Mark)
@@ -200,7 +198,7 @@ class Reply:
     problem: str = ""
     takes_part: bool = False
     step: int = 0
-    step_s: Union[float, None] = None  # noqa: UP007 - as above
+    step_s: float | None = None
     still_s: float = 0.0
     at_s: float = 0.0
     host: str = ""
@@ -210,9 +208,9 @@ class Reply:
     cut: str = ""
     why: str = ""
     busy: str = ""
-    would: Union[_Profiler, None] = None  # noqa: UP007 - as above
+    would: _Profiler | None = None
     usable: tuple[_Profiler, ...] = ()
-    mark: Union[_Mark, None] = None  # noqa: UP007 - as above
+    mark: _Mark | None = None
     newest: int = 0
 
 

@@ -80,7 +80,7 @@ def _short(raw: bytes) -> bytes:
 
 
 _ANY = Annotated[Message, Field(discriminator="kind")]
-_COMING_AND_GOING: Any = Union[Joined, Parted]  # noqa: UP007 - read while it runs, on Python 3.10 too
+_COMING_AND_GOING: Any = Union[Joined, Parted]
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from contextlib import AbstractContextManager
-
-    from typing_extensions import Self
+    from typing import Self
 
     Function = TypeVar("Function", bound=Callable[..., Any])
     Ranged = Callable[[], AbstractContextManager[object]]

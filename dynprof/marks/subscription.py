@@ -15,8 +15,7 @@ from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
+    from typing import Self
 
     from dynprof.marks.sinks import Range
     from dynprof.native.library import Listener, NativeMark

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class ProfilerActivity(Enum):
     NPU = "NPU"
 
 
-class _Name(str, Enum):
+class _Name(StrEnum):
     """A member that is the vendor's string, also where it is printed."""
 
     __str__ = str.__str__

@@ -76,7 +76,7 @@ class TraceHandler:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
             return self.folder
-        now = datetime.datetime.now(datetime.timezone.utc).astimezone()
+        now = datetime.datetime.now(datetime.UTC).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
         # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"

@@ -19,8 +19,7 @@ from dynprof.windows.schedule import ProfilerAction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
-
-    from typing_extensions import Self
+    from typing import Self
 
     from dynprof.config import ProfilerConfig
     from dynprof.profiler.closed_window import ClosedWindow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from dynprof.clock import iso, local
 
@@ -13,6 +13,6 @@ def test_times_are_those_of_datetime() -> None:
     chance = random.Random(1)  # noqa: S311
     for _ in range(10_000):
         wall_s = round(4e9 * chance.random(), chance.choice([3, 7]))
-        there = datetime.fromtimestamp(wall_s, timezone.utc)
+        there = datetime.fromtimestamp(wall_s, UTC)
         assert iso(wall_s) == there.isoformat(timespec="milliseconds")
         assert local(wall_s) == there.astimezone().strftime("%H:%M:%S.%f")[:-3]

@@ -141,7 +141,7 @@ subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
 
 
 @pytest.mark.parametrize("way", ["beside the script", "PYTHONPATH", "sys.path"])
-@pytest.mark.parametrize("version", ["this", "3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["this", "3.12", "3.13"])
 def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way: str) -> None:
     """However it was found there, and though another one is installed."""
     python = sys.executable if version == "this" else _found(version)
