@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -80,7 +80,7 @@ def _short(raw: bytes) -> bytes:
 
 
 _ANY = Annotated[Message, Field(discriminator="kind")]
-_COMING_AND_GOING: Any = Union[Joined, Parted]
+_COMING_AND_GOING: Any = Joined | Parted
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
