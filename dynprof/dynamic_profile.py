@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
 from dynprof.process.threads import is_own_thread
@@ -296,4 +297,4 @@ def _forget_in_child() -> None:
         session.leave_child()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+forget_in_child(_forget_in_child)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.acl.config import Config, read_json
 from dynprof.errors import SessionError
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
+    import os
+
     from dynprof.acl.subscription import Subscription
     from dynprof.acl.window import SessionWindow
 
@@ -184,4 +186,4 @@ def _devices(config: Config) -> str:
 
 SESSION = Session()
 """The process has one."""
-os.register_at_fork(after_in_child=SESSION.unlock_in_child)
+forget_in_child(SESSION.unlock_in_child)

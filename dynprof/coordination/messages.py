@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar, Union
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator
 
@@ -153,7 +153,7 @@ class Farewell:
     kind: Literal["farewell"] = "farewell"
 
 
-Message = Union[Proposal, Question, Opening, Withdrawal, Cancellation, Rejoin, Farewell]
+Message = Proposal | Question | Opening | Withdrawal | Cancellation | Rejoin | Farewell
 
 
 Same = TypeVar("Same", Profiler, Mark)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dynprof.launch.which_process import leave_to_children
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.threads import own_thread
 from dynprof.wall import StderrNotes, Wall
 
@@ -35,7 +36,7 @@ def follow_daemons(begin_again: Callable[[], object]) -> None:
     def after_fork() -> None:
         own_thread(lambda: _take_over(watched, begin_again), "dynprof-daemon").start()
 
-    os.register_at_fork(after_in_child=after_fork)
+    forget_in_child(after_fork)
 
 
 def _take_over(watched: int, begin_again: Callable[[], object]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 import weakref
 from time import time_ns
@@ -12,6 +11,7 @@ from typing import Any
 
 from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, Range
+from dynprof.process.forked_child import forget_in_child
 
 MOST_STARTED = 10_000
 """Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
@@ -123,7 +123,7 @@ def _renumber() -> None:
     STACKS.number = threading.get_native_id()
 
 
-os.register_at_fork(after_in_child=_renumber)
+forget_in_child(_renumber)
 
 
 def _tell_begin(begun: Range) -> None:

@@ -6,7 +6,6 @@ Its two methods are wrapped while somebody listens, once for all; torch itself i
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from threading import get_native_id
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dynprof.marks.sinks import Range
 from dynprof.marks.sources import Source
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,7 @@ def _record_function() -> Any:
 
 RECORD_FUNCTIONS = RecordFunctions()
 """The process has one."""
-os.register_at_fork(after_in_child=RECORD_FUNCTIONS.forget)
+forget_in_child(RECORD_FUNCTIONS.forget)
 
 
 class RecordFunctionMarks(Source):

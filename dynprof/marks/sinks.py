@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
+
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +140,7 @@ class Sinks:
 
 SINKS = Sinks()
 """The process has one set of them."""
-os.register_at_fork(after_in_child=SINKS.forget)
+forget_in_child(SINKS.forget)
 
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING
+
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from dynprof.marks.sinks import Range, Sink
@@ -84,4 +85,4 @@ def _forget_in_child() -> None:
         source.forget()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+forget_in_child(_forget_in_child)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.threads import own_thread
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class NativeMarks:
                 ctypes.c_size_t,
             )
         self.forget()
-        os.register_at_fork(after_in_child=self.forget)
+        forget_in_child(self.forget)
 
     def forget(self) -> None:
         """Let nobody listen, as in a child that was just forked."""

@@ -11,13 +11,13 @@ uses it but ``dynamic_profile``.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 
 from dynprof.marks.sinks import SINKS
 from dynprof.plugin.patches import Patches
 from dynprof.plugin.torch_phases import unwrap_all, wrap_all
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.vendor_imports import answer_import
 from dynprof.process.warnings_to_script import warn_script
 
@@ -62,7 +62,7 @@ def _unlock_in_child() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_unlock_in_child)
+forget_in_child(_unlock_in_child)
 install()
 
 __all__ = ["install", "uninstall"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,4 +195,4 @@ class graph_capture:  # noqa: N801 - used as a function is
         GRAPH_CAPTURES.end(mine)
 
 
-os.register_at_fork(after_in_child=GRAPH_CAPTURES.forget)
+forget_in_child(GRAPH_CAPTURES.forget)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING
+
+from dynprof.process.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,4 +71,4 @@ def _forget_in_child() -> None:
     _put_back()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+forget_in_child(_forget_in_child)

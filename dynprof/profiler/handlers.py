@@ -14,6 +14,7 @@ from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import Layout
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -276,4 +277,4 @@ def _forget_in_child() -> None:
     _exporter = None
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+forget_in_child(_forget_in_child)

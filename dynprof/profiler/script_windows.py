@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import os
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from dynprof.backends.base import discard
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
 from dynprof.files.layout import Layout
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.process_end import call_at_forked_end
 from dynprof.process.rank import find_rank
@@ -331,4 +331,4 @@ def _leave_child() -> None:
 
 
 atexit.register(_end_all)
-os.register_at_fork(after_in_child=_leave_child)
+forget_in_child(_leave_child)

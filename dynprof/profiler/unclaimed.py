@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.closing import is_being_tested
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Limits
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread
 from dynprof.profiler.handlers import save_now, trace_name, usual_folder, worker_here
@@ -227,4 +228,4 @@ def _end_all() -> None:
 
 
 AFTERWARDS.append(_end_all)
-os.register_at_fork(after_in_child=_SAVER.forget)
+forget_in_child(_SAVER.forget)
