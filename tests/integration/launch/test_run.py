@@ -157,17 +157,6 @@ Path("whose").write_text(repr([csv.WHOSE, queue.WHOSE, secrets.WHOSE]))
     assert (tmp_path / "whose").read_text().count("of the script") == 3
 
 
-def test_a_job_with_closed_standard_streams(tmp_path: Path) -> None:
-    """It runs and is watched; what it says there from C is written into no file that stays open."""
-    script = LOOP + "import os\nwhile any(os.path.exists(f'/dev/fd/{n}') for n in (0, 1, 2)):\n"
-    (tmp_path / "job.py").write_text(script + "    time.sleep(0.001)\n")
-    command = [*DYNPROF, "run", "--step-on", ":work", "job.py"]
-    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
-    with processes.start(closed, cwd=tmp_path) as process:
-        is_stepping(tmp_path)
-        ended(tmp_path, process)
-
-
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_a_folder_or_archive_with_modules_named_as_pythons_own(tmp_path: Path, kind: str) -> None:
     """Where Python runs all of it by its ``__main__.py``, its own modules are there as well."""
