@@ -322,7 +322,7 @@ acl.finalize()
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """Metrics and data types of create_config do; a stop of another thread changes nothing."""
+    """torch_npu gets metrics and data types of create_config; only the starting thread stops."""
     with NpuJob(tmp_path, version, ACL) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
@@ -370,7 +370,7 @@ assert '["stop"]' in calls().removeprefix(before)
 def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
     tmp_path: Path, version: str
 ) -> None:
-    """acl.prof.start() is an error there, and stop() comes when the capture has ended."""
+    """In a capture acl.prof.start() is an error, stop() comes later, the driver gets no call."""
     with NpuJob(tmp_path, version, GRAPHS) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0, errors
