@@ -10,8 +10,6 @@ Whatever cannot be taken is said in a warning and costs the mark, never the scri
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -19,6 +17,7 @@ from dynprof.marks import open_ranges
 from dynprof.marks.compiled_code import left_out
 from dynprof.marks.open_ranges import STACKS
 from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
+from dynprof.process.vendor_imports import answer_import
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -39,9 +38,10 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
     """Mark this moment.
 
     Args:
-        message: What to call it: 1 to 156 bytes; to 255 while somebody has subscribed.
+        message: What to call it: 1 to 156 bytes; up to 255 while a subscriber takes marks.
         stream: Of a device, or its handle: where the window records the device, the mark stands on
-            the stream's track too. None or 0 for the host alone.
+            the stream's track too. None or 0 for the host alone. Anything else is refused with a
+            warning.
         domain: A group of marks that the config can keep or leave out.
     """
     plain = stream is None and type(domain) is str and domain and type(message) is str
@@ -51,7 +51,7 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
             return
         for mark_there in SINKS.marks:
             mark_there(message, domain)
-    elif _is_fit(message, domain, "mark") and SINKS.on_streams:
+    elif _is_fit(message, stream, domain, "mark") and SINKS.on_streams:
         for sink in SINKS.for_message(message, stream):
             sink.mark(message, domain, stream)
 
@@ -61,9 +61,9 @@ def range_start(message: str | None = None, stream: object = None, domain: str =
     """Begin a range that any thread may end.
 
     Returns:
-        What :func:`range_end` takes; 0 where the message cannot be taken, which is said.
+        What :func:`range_end` takes; 0 with a warning where an argument cannot be taken.
     """
-    if _is_fit(message, domain, "range_start"):
+    if _is_fit(message, stream, domain, "range_start"):
         return open_ranges.start(message, domain, stream)
     return FAILED
 
@@ -82,9 +82,9 @@ def range_push(message: str | None = None, stream: object = None, domain: str = 
     """Begin a range inside those that are open on this thread.
 
     Returns:
-        How many were open before; -1 where the message cannot be taken, which is said.
+        How many were open before; -1 with a warning where an argument cannot be taken.
     """
-    if _is_fit(message, domain, "range_push"):
+    if _is_fit(message, stream, domain, "range_push"):
         return open_ranges.push(message, domain, stream)
     return -1
 
@@ -156,11 +156,12 @@ def mstx_range(
 
 
 def subscribe(callback: Callable[[Marker], object]) -> Subscription:
-    """Have every mark, and every range once it has ended, given to a function at once.
+    """Have every mark, and every range once it has ended, given to a function.
 
     Args:
-        callback: Is called on the thread that sets the mark, with a ``Marker``: its message,
-            domain, thread, ``began_ns`` and ``ended_ns``. Whatever it raises ends the subscription.
+        callback: Is called with a ``Marker``: its message, domain, thread, ``began_ns`` and
+            ``ended_ns``; at once on the thread that sets the mark, for marks of C up to 50 ms
+            later on a thread of dynprof's. Whatever it raises ends the subscription.
 
     Returns:
         A context manager; its ``cancel()`` ends the subscription as well.
@@ -186,14 +187,13 @@ def to_nvtx(*, on: bool = True) -> None:
 
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
-    if "mstx" not in sys.modules and importlib.util.find_spec("mstx") is None:
-        sys.modules["mstx"] = sys.modules[__name__]
+    answer_import("mstx", __name__)
 
 
-def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
-    """Return whether a message can be taken; say why where it cannot."""
+def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:
+    """Return whether a mark can be taken; warn the script where it cannot."""
     usual = isinstance(message, str) and 0 < len(message) < SURELY_SHORT
-    if usual and isinstance(domain, str) and domain:
+    if usual and stream is None and isinstance(domain, str) and domain:
         return True
     if not isinstance(domain, str) or not domain:
         text = f"mstx.{name}(): the domain is {domain!r}, it must be a string that is not empty"
@@ -201,7 +201,15 @@ def _is_fit(message: object, domain: object, name: str) -> TypeGuard[str]:
         text = f"mstx.{name}(): the message is {message!r}, it must be a string that is not empty"
     elif not is_short(message, SINKS.longest):
         text = f"mstx.{name}(): the message has more than {SINKS.longest} bytes"
+    elif not _is_stream(stream):
+        kind = type(stream).__name__
+        text = f"mstx.{name}(): the stream is a {kind}, it must be a torch.Stream or its handle"
     else:
         return True
     warn_script(text)
     return False
+
+
+def _is_stream(given: object) -> bool:
+    """Return whether it is None, a handle, or a stream of torch or torch_npu."""
+    return given is None or isinstance(given, int) or hasattr(type(given), "stream_id")

@@ -75,7 +75,7 @@ class MarkTracks(Companion, Sink):
         for source in self._sources:
             source.plug(self)
         if self._native:
-            self._listener = self._native.listen(self._take)
+            self._listener = self._native.listen(self._take, self.max_bytes)
 
     def stop(self) -> None:
         """Take no more."""
@@ -87,7 +87,8 @@ class MarkTracks(Companion, Sink):
             self._open = [begun for begun in mine if is_short(begun.message)]
             self._open += [begun for begun in others if self._keeps[begun.domain]]
             if self._native and self._listener:
-                for mark in self._native.dismiss(self._listener):
+                self._native.dismiss(self._listener)
+                for mark in self._native.all_open(self.max_bytes):
                     self._take(mark)
 
     def leave_child(self) -> None:

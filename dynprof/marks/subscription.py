@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.clock import time
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
+from dynprof.native.library import native_marks
+from dynprof.plural import counted
+from dynprof.process.warnings_to_script import warn_script
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dynprof.marks.sinks import Range
+    from dynprof.native.library import Listener, NativeMark
+
+_LAST_S = 1.0
+"""How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,9 @@ class Marker:
 
 
 class Subscription(Sink):
-    """Hands markers to a function, on the thread that sets them; ends as a context manager does.
+    """Hands markers to a function; ends as a context manager does.
+
+    Those of Python come on the thread that sets them, those of C on a thread of dynprof's.
 
     Args:
         callback: Is given each, but for those that it sets itself. What it raises is said once and
@@ -50,7 +59,11 @@ class Subscription(Sink):
     def __init__(self, callback: Callable[[Marker], object]) -> None:
         self._callback, self._wall = callback, Wall(StderrNotes())
         self._delivering = threading.local()
+        self._native, self._is_over = native_marks(), False
+        self._listener: Listener | None = None
         SINKS.plug(self)
+        if self._native:
+            self._wall.attempt("listening to marks of C", self._listen)
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Deliver a moment."""
@@ -64,8 +77,29 @@ class Subscription(Sink):
         )
 
     def cancel(self) -> None:
-        """Deliver no more."""
+        """Deliver what C has marked so far, and then no more."""
         SINKS.unplug(self)
+        listener, self._listener = self._listener, None
+        if self._native and listener:
+            self._native.dismiss(listener)
+            if not vars(self._delivering) and listener.left(_LAST_S):  # the callback may cancel
+                self._tell_dropped(listener.dropped)
+        self._is_over = True
+
+    @staticmethod
+    def _tell_dropped(count: int) -> None:
+        if count:
+            lost = f"{counted(count, 'mark')} of C found no room and are lost"
+            warn_script(f"mstx.subscribe(): {lost}; a faster callback loses fewer")
+
+    def _listen(self) -> None:
+        if self._native:
+            self._listener = self._native.listen(self._take, self.max_bytes)
+
+    def _take(self, mark: NativeMark) -> None:
+        """Deliver what C has marked, but for what the callback itself marks through C."""
+        if not self._is_over and mark.thread != threading.get_native_id():
+            self._deliver(Marker(*mark[:5]))
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ MISSING = (
 EVERY_S = 0.05
 """So often marks are taken from it; in that time 16,384 have room."""
 PATIENCE_S = 30.0
-"""For so long whoever leaves waits for the last of them."""
+"""How long a window that has ended waits for the last of them."""
 _AT_ONCE, _ROOM, _MOST_OPEN = 1024, 16384, 8192
 
 
@@ -59,7 +59,7 @@ class _Mark(ctypes.Structure):
         ("range", ctypes.c_uint64),
         ("thread", ctypes.c_uint32),
         ("domain", ctypes.c_uint32),
-        ("message", ctypes.c_char * 160),
+        ("message", ctypes.c_char * 256),
     )
 
 
@@ -68,14 +68,15 @@ class Listener:
 
     Args:
         take: Is given each.
+        max_bytes: Of the longest message that it takes; it does not hear of longer ones.
         dropped_before: How many were dropped before it came.
 
     Attributes:
         dropped: How many marks found no room while it listened; known once it has :meth:`left`.
     """
 
-    def __init__(self, take: Take, dropped_before: int) -> None:
-        self.take, self.leaves = take, False
+    def __init__(self, take: Take, max_bytes: int, dropped_before: int) -> None:
+        self.take, self.max_bytes, self.leaves = take, max_bytes, False
         self.dropped, self._before = 0, dropped_before
         self._left = Flag()
 
@@ -84,9 +85,9 @@ class Listener:
         self.dropped = dropped - self._before
         self._left.set()
 
-    def left(self) -> bool:
+    def left(self, patience_s: float = PATIENCE_S) -> bool:
         """Wait until it was given all that was marked before it was told to leave."""
-        return self._left.wait(PATIENCE_S)
+        return self._left.wait(patience_s)
 
 
 class NativeMarks:
@@ -113,31 +114,43 @@ class NativeMarks:
         self._buffer = (_Mark * _AT_ONCE)()
         self._dropped = 0
 
-    def listen(self, take: Take) -> Listener:
+    def listen(self, take: Take, max_bytes: int) -> Listener:
         """Have every mark from now on given to a function.
+
+        Args:
+            take: Is given each.
+            max_bytes: Of the longest message that it takes.
 
         Raises:
             RuntimeError: No thread can be started; nothing has changed.
         """
         with self._lock:
             self._dropped += self._library.dynprof_mstx_dropped()
-            listener = Listener(take, self._dropped)
+            listener = Listener(take, max_bytes, self._dropped)
             if not self._listeners:  # before anybody listens: there may be no thread to be had
                 own_thread(self._read, "dynprof-c-marks").start()
             self._listeners.append(listener)
-            self._library.dynprof_mstx_record(1)
+            self._tell_library()
         return listener
 
-    def dismiss(self, listener: Listener) -> list[NativeMark]:
-        """Let one get what is left, soon, and then no more; return the ranges that are open.
+    def dismiss(self, listener: Listener) -> None:
+        """Let one get what is left, soon, and then no more.
 
-        Waits for nobody: the reader may be busy for as long as C marks faster than Python reads.
+        Does not wait: the reader may be busy for as long as C marks faster than Python reads.
         """
         listener.leaves = True
         self._due.set()
+
+    def all_open(self, max_bytes: int) -> list[NativeMark]:
+        """Return the ranges that are open now, but for those with longer messages."""
         found = (_Mark * _MOST_OPEN)()
         count = self._library.dynprof_mstx_open(found, _MOST_OPEN)
-        return [self._made(found[number]) for number in range(count)]
+        short = (found[at] for at in range(count) if len(found[at].message) <= max_bytes)
+        return [self._made(mark) for mark in short]
+
+    def _tell_library(self) -> None:
+        longest = max((listener.max_bytes for listener in self._listeners), default=0)
+        self._library.dynprof_mstx_listeners(len(self._listeners), longest)
 
     def _read(self) -> None:
         while self._goes_on():
@@ -151,7 +164,7 @@ class NativeMarks:
             self._dropped += self._library.dynprof_mstx_dropped()
             for listener in leaving:
                 self._listeners.remove(listener)
-                self._library.dynprof_mstx_record(-1)
+                self._tell_library()
                 listener.leave(self._dropped)
             if not self._listeners:
                 return False
@@ -171,9 +184,10 @@ class NativeMarks:
         ):
             delivered += count
             for number in range(count):
-                mark = self._made(self._buffer[number])
+                size, mark = len(self._buffer[number].message), self._made(self._buffer[number])
                 for listener in self._listeners:
-                    listener.take(mark)
+                    if size <= listener.max_bytes:
+                        listener.take(mark)
         return delivered
 
     def _made(self, mark: _Mark) -> NativeMark:

@@ -1,4 +1,4 @@
-/* Marks from any native thread, on their way to the window that records them.
+/* Marks from any native thread, on their way to the windows and subscribers that take them.
  *
  * Marks and ranges that have ended go through a bounded queue of many writers and one reader, after
  * Dmitry Vyukov's: a writer claims a place by one exchange and never waits for another. Ranges that
@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define MESSAGE_BYTES 156
+#define USUAL_BYTES 156u   /* of messages and names, as a trace takes them */
+#define MESSAGE_BYTES 255u /* of messages while a subscriber takes them */
 #define PLACES 16384u /* of the queue; a power of two, as are the others */
 #define RANGES 8192u  /* that may be open */
 #define TRIES 64u     /* places in the table that a range looks at */
@@ -29,12 +30,12 @@ struct dynprof_mark {
     uint64_t range;    /* 0 for a moment */
     uint32_t thread;
     uint32_t domain;
-    char message[MESSAGE_BYTES + 4];
+    char message[MESSAGE_BYTES + 1];
 };
 
 struct mstxDomainRegistration_st {
     atomic_bool used;
-    char name[MESSAGE_BYTES + 4];
+    char name[USUAL_BYTES + 1];
 };
 
 struct place {
@@ -54,7 +55,8 @@ static atomic_uint_fast64_t written, dropped;
 static uint64_t read_so_far;
 static struct open_range ranges[RANGES];
 static atomic_uint_fast64_t begun;
-static atomic_int windows;
+static atomic_int listeners;
+static atomic_uint longest = USUAL_BYTES;
 static struct mstxDomainRegistration_st domains[DOMAINS];
 static atomic_uint domains_known;
 static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
@@ -71,9 +73,9 @@ static uint32_t this_thread(void) {
     return thread_here;
 }
 
-static size_t fitting(const char *text) {
-    size_t length = text ? strnlen(text, MESSAGE_BYTES + 1) : 0;
-    return length <= MESSAGE_BYTES ? length : 0;
+static size_t fitting(const char *text, size_t most) {
+    size_t length = text ? strnlen(text, most + 1) : 0;
+    return length <= most ? length : 0;
 }
 
 static void empty_queue(void) {
@@ -83,11 +85,12 @@ static void empty_queue(void) {
     read_so_far = 0;
 }
 
-/* A child has none of its parent's threads, nor of its windows. */
+/* A child has none of its parent's threads, nor of its listeners. */
 static void forget(void) {
     pthread_mutex_t anew = PTHREAD_MUTEX_INITIALIZER;
     memcpy(&naming, &anew, sizeof naming);
-    atomic_store(&windows, 0);
+    atomic_store(&listeners, 0);
+    atomic_store(&longest, USUAL_BYTES);
     thread_here = 0;
     empty_queue();
     for (uint32_t n = 0; n < RANGES; n++) atomic_store(&ranges[n].state, FREE);
@@ -121,7 +124,7 @@ static void put(const struct dynprof_mark *mark) {
 }
 
 static int fill(struct dynprof_mark *mark, mstxDomainHandle_t domain, const char *message) {
-    size_t length = fitting(message);
+    size_t length = fitting(message, atomic_load_explicit(&longest, memory_order_relaxed));
     if (!domain) domain = &domains[0];
     if (!length || domain < domains || domain >= domains + DOMAINS) return 0;
     if (!atomic_load(&domain->used)) return 0;
@@ -137,7 +140,7 @@ static int fill(struct dynprof_mark *mark, mstxDomainHandle_t domain, const char
 EXPORT void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream) {
     struct dynprof_mark mark;
     (void)stream;
-    if (atomic_load_explicit(&windows, memory_order_relaxed) && fill(&mark, domain, message))
+    if (atomic_load_explicit(&listeners, memory_order_relaxed) && fill(&mark, domain, message))
         put(&mark);
 }
 
@@ -172,7 +175,7 @@ EXPORT void mstxRangeEnd(mstxRangeId id) {
     struct open_range *range = &ranges[id % RANGES];
     uint_fast64_t state = id;
     if (id < RANGES || !atomic_compare_exchange_strong(&range->state, &state, CHANGING)) return;
-    if (atomic_load_explicit(&windows, memory_order_relaxed)) {
+    if (atomic_load_explicit(&listeners, memory_order_relaxed)) {
         range->mark.ended_ns = now_ns();
         put(&range->mark);
     }
@@ -185,7 +188,7 @@ EXPORT void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id) {
 }
 
 EXPORT mstxDomainHandle_t mstxDomainCreateA(const char *name) {
-    size_t length = fitting(name);
+    size_t length = fitting(name, USUAL_BYTES);
     mstxDomainHandle_t found = NULL;
     if (!length) return NULL;
     pthread_mutex_lock(&naming);
@@ -208,8 +211,12 @@ EXPORT void mstxDomainDestroy(mstxDomainHandle_t domain) {
 
 /* What follows is for dynprof alone, which calls it on one thread at a time. */
 
-/* Let one more window record, or one less. */
-EXPORT void dynprof_mstx_record(int change) { atomic_fetch_add(&windows, change); }
+/* Set how many listeners take marks, and the bytes of the longest message that one of them takes. */
+EXPORT void dynprof_mstx_listeners(int count, unsigned bytes) {
+    if (bytes < USUAL_BYTES) bytes = USUAL_BYTES;
+    atomic_store(&longest, bytes < MESSAGE_BYTES ? bytes : MESSAGE_BYTES);
+    atomic_store(&listeners, count);
+}
 
 /* Return how many marks could not be kept since the last time it was asked. */
 EXPORT uint64_t dynprof_mstx_dropped(void) { return atomic_exchange(&dropped, 0); }

@@ -2,10 +2,11 @@
 
 ``import dynprof.plugin``, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1`` wraps torch's
 own functions, of a torch that is imported later when the next window opens: data loaders, the
-outermost module's forward, backward, optimizers, saving, collectives. In come their calls; out go
-marks in the domain ``phases``, while a window or a subscriber takes them. Never changes what a call
-does, returns or raises. :func:`uninstall` puts back every function as it was. Nobody else in
-dynprof uses it but ``dynamic_profile``.
+model's forward, backward, optimizers, saving, collectives. In come their calls; out go marks in the
+domain ``phases``, while a window or a subscriber takes them. The range ``step N`` alone is always
+open, from a step of the optimizer that was made last to its next. Never changes what a call does,
+returns or raises. :func:`uninstall` puts back every function as it was. Nothing else in dynprof
+uses it but ``dynamic_profile``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 from dynprof.marks.sinks import SINKS
 from dynprof.plugin.patches import Patches
 from dynprof.plugin.torch_phases import unwrap_all, wrap_all
+from dynprof.process.vendor_imports import answer_import
 from dynprof.process.warnings_to_script import warn_script
 
 _patches = Patches()
@@ -25,7 +27,11 @@ _TOO_EARLY = "marks nothing before torch is imported and the next window opens; 
 
 
 def install() -> None:
-    """Mark phases from now on; a second time it wraps what was imported since."""
+    """Mark phases from now on; a second time it wraps what was imported since.
+
+    ``import mstx_torch_plugin`` finds this module from then on, unless there is a real one.
+    """
+    answer_import("mstx_torch_plugin", __name__)
     with _lock:
         SINKS.before_plug = _wrap
         _wrap()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Wrap = Callable[[Function], Function]
 
 
-class _Depth(threading.local):
+class Depth(threading.local):
     """How deep a thread is in calls of a kind."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Patches:
         self.on = False
         self.is_compiling: Callable[[], bool] = bool
         self._places: dict[tuple[int, str], Any] = {}
-        self._depths: dict[str, _Depth] = {}
+        self._depths: dict[str, Depth] = {}
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
         """Put a wrapper in the place of a function, once; what is not there is left out."""
@@ -75,7 +75,7 @@ class Patches:
                 setattr(owner, name, original)
         self._places.clear()
 
-    def marking(self, message: str) -> Wrap:
+    def marking(self, message: str, *, unless: Callable[..., bool] | None = None) -> Wrap:
         """Return what wraps a function so that each call is a phase, while somebody takes marks.
 
         But for those inside another one of that name, on their thread: modules, optimizers and
@@ -83,15 +83,18 @@ class Patches:
 
         Args:
             message: What to call it.
+            unless: Is given the arguments of an outermost call; where it returns true, neither that
+                call nor one inside it is a phase.
         """
-        depth, is_compiling = self._depths.setdefault(message, _Depth()), self.is_compiling
+        depth, is_compiling = self._depths.setdefault(message, Depth()), self.is_compiling
 
         def wrap(function: Function) -> Function:
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 if is_compiling() or not SINKS.all or not self.on or depth.now:
                     return function(*args, **kwargs)
-                number = open_ranges.start(message, DOMAIN)
+                is_phase = unless is None or not unless(*args)
+                number = open_ranges.start(message, DOMAIN) if is_phase else 0
                 depth.now += 1
                 try:
                     return function(*args, **kwargs)

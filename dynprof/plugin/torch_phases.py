@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from dynprof.phases import LOADING
+from dynprof.marks import open_ranges
+from dynprof.phases import DOMAIN, LOADING
+from dynprof.plugin.patches import Depth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +46,7 @@ def wrap_all(patches: Patches) -> None:
     marking = patches.marking
     loader = _loaded("torch.utils.data.dataloader")
     patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
-    forward = marking("forward")
+    forward = marking("forward", unless=_is_no_models)
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward"))
     saving = marking("save_checkpoint")
@@ -60,10 +63,20 @@ def unwrap_all(patches: Patches) -> None:
     """Put everything back as it was."""
     torch: Any = sys.modules["torch"]
     patches.undo()
+    _STEPS.forget()
     for kind in _all_below(torch.optim.Optimizer):
         step = vars(kind).get("step")
         if _is_ours(step):  # of an optimizer that was made since
             setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
+
+
+def _is_no_models(module: Any, *_: object) -> bool:
+    """Return whether a forward pass is a loss's, or one that a backward pass does once more."""
+    torch: Any = sys.modules["torch"]
+    if isinstance(module, torch.nn.modules.loss._Loss):
+        return True
+    backward = getattr(torch._C, "_current_graph_task_id", None)  # -1 outside of a backward pass
+    return backward is not None and backward() != -1
 
 
 def _unless_by(callers: str, function: Function, marked: Function) -> Function:
@@ -105,6 +118,69 @@ class _ModuleCall:
         return hash(self._marking)
 
 
+class _Steps:
+    """The range ``step N`` from one step of an optimizer to its next, as in the vendor's plugin.
+
+    The optimizer is the one that was made last; where the plugin has seen none being made, or that
+    one is gone, the next that steps. ``N`` counts these steps from 1, with a window or without.
+    """
+
+    def __init__(self) -> None:
+        self._inside = Depth()
+        self._optimizer: Callable[[], object] = _nothing
+        self._count = self._range = 0
+
+    def forget(self) -> None:
+        """End the range, and count from 1 again."""
+        open_ranges.end(self._range)
+        self._optimizer, self._count, self._range = _nothing, 0, 0
+
+    def wrap_init(self, init: Function, patches: Patches) -> Function:
+        """Return an optimizer's ``__init__`` that also makes this the optimizer."""
+
+        @functools.wraps(init)
+        def make(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            if patches.on:
+                self._optimizer = weakref.ref(optimizer)
+
+        return make
+
+    def wrap_step(self, step: Function, patches: Patches) -> Function:
+        """Return an optimizer's step that also begins the next range."""
+        is_compiling, inside = patches.is_compiling, self._inside
+
+        @functools.wraps(step)
+        def call(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not patches.on or inside.now or not self._takes(optimizer):
+                return step(optimizer, *args, **kwargs)
+            inside.now += 1  # its step may call that of the class above
+            try:
+                found = step(optimizer, *args, **kwargs)
+            finally:
+                inside.now -= 1
+            self._next()
+            return found
+
+        return call
+
+    def _takes(self, optimizer: object) -> bool:
+        if self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        return self._optimizer() is optimizer
+
+    def _next(self) -> None:
+        open_ranges.end(self._range)
+        self._count += 1
+        self._range = open_ranges.start(f"step {self._count}", DOMAIN)
+
+
+def _nothing() -> None:
+    """Return None, as a weak reference to what is gone does."""
+
+
+_STEPS = _Steps()
+"""The process has one."""
 _MARKS = "marks_phases"
 
 
@@ -113,7 +189,8 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
     mark = patches.marking(_STEP)
 
     def marking_step(step: Function) -> Function:
-        found: Any = mark(step)
+        found: Any = _STEPS.wrap_step(mark(step), patches)
+        found.__wrapped__ = step
         setattr(found, _MARKS, found)
         wrapped: Function = found
         return wrapped
@@ -126,6 +203,7 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
 
         return staticmethod(hook_step)
 
+    patches.replace(base, "__init__", lambda init: _STEPS.wrap_init(init, patches))
     patches.replace(base, "profile_hook_step", of_new_kinds)
     patches.replace(base, "zero_grad", patches.marking("optimizer.zero_grad"))
     for kind in _all_below(base):

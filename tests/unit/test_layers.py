@@ -20,8 +20,8 @@ errors version plural clock
 files
 process
 wall
-marks
 native
+marks
 mstx npu
 phases
 plugin

@@ -67,6 +67,21 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
     assert not open_ranges.all_open()
 
 
+@pytest.mark.parametrize("stream", [object(), "stream", 1.5])
+def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
+    """A call with no real stream warns, returns the value for failure and sets no mark."""
+
+    def set_all_kinds() -> None:
+        with pytest.warns(UserWarning, match=r"it must be a torch\.Stream or its handle"):
+            assert mstx.range_start("message", stream) == 0
+        with pytest.warns(UserWarning, match=f"the stream is a {type(stream).__name__}"):
+            assert mstx.range_push("message", stream) == -1
+        with pytest.warns(UserWarning, match="stream"):
+            mstx.mark("message", stream)
+
+    assert recorded(set_all_kinds) == []
+
+
 def test_the_message_may_be_left_out() -> None:
     """A call without a message fails with 0 and a warning, and raises nothing."""
     with pytest.warns(UserWarning, match="None"):

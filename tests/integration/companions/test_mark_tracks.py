@@ -13,6 +13,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.report.contents import contents
+from dynprof.companions.marks import BEGAN_BEFORE, ENDS_AFTER
 from dynprof.native.library import PATH
 from tests.integration.commands import dynprof
 from tests.integration.companions.marked_job import captured
@@ -52,6 +53,11 @@ def marks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted((e for e in events if e["kind"] == "mstx"), key=lambda event: event["begin"])
 
 
+def is_step(name: str) -> bool:
+    """Return whether it is the plugin's range of a step."""
+    return name.startswith("step ")
+
+
 def steps_of(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
     """Return begin and end of each step."""
     found = [e for e in events if e["name"].startswith("ProfilerStep#") and e["ph"] == "X"]
@@ -83,7 +89,10 @@ def test_each_step_has_each_mark_once(raw: list[dict[str, Any]]) -> None:
         assert {domain: sorted(names) for domain, names in found.items()} == {
             domain: sorted(names) for domain, names in IN_A_STEP.items()
         }
-    assert len(marks_of(raw)) == STEPS * sum(map(len, IN_A_STEP.values()))
+    around = [e for e in marks_of(raw) if is_step(e["name"])]
+    assert len(around) == STEPS + 1  # from one optimizer step to the next, across the window's ends
+    assert [e["args"].get("cut") for e in around] == [BEGAN_BEFORE, None, None, ENDS_AFTER]
+    assert len(marks_of(raw)) == len(around) + STEPS * sum(map(len, IN_A_STEP.values()))
     assert {e["name"] for e in marks_of(raw) if e["ph"] == "i"} == {"shard is read"}
 
 
@@ -192,10 +201,12 @@ def test_the_report_adds_up_what_a_plain_count_has(capture: Path) -> None:
     for name, kind, domain, begin, end, _ in plain(capture):
         times[name, kind, domain].append((end - begin) / 1e6)
     said = contents(MeasuredTrace(capture))["marks"]
-    assert said["count"] == len(times) == sum(map(len, IN_A_STEP.values()))
+    names = [row[0] for row in said["rows"] if not is_step(row[0])]
+    assert len(names) == sum(map(len, IN_A_STEP.values()))
+    assert said["count"] == len(times) == len(names) + STEPS + 1
     for name, kind, domain, count, _, total, longest in said["rows"]:
         mine = times[name, kind, domain]
-        assert count == len(mine) == STEPS
+        assert count == len(mine) == (1 if is_step(name) else STEPS)
         if kind == "marker":
             assert (total, longest) == (None, None)
         else:

@@ -224,6 +224,35 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     assert bool(dropped) == (each > 1500)
 
 
+def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
+    """Where a slow callback makes marks of C find no room, a warning has their number."""
+    script = """
+    import warnings
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    heard, held, leave = [], threading.Event(), threading.Event()
+    def slow(marker):
+        heard.append(marker)
+        held.set()
+        leave.wait()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with mstx.subscribe(slow):
+            lib.mstxMarkA(b"first", None)
+            held.wait()
+            for _ in range(16384 + 7):
+                lib.mstxMarkA(b"more", None)
+            leave.set()
+            while len(heard) < 1 + 16384:
+                time.sleep(0.01)
+    assert len(heard) == 1 + 16384
+    assert [str(one.message) for one in said] == [
+        "mstx.subscribe(): 7 marks of C found no room and are lost; a faster callback loses fewer"
+    ]
+    """
+    run(tmp_path, script)
+
+
 FLOOD = """
 #include <mstx/ms_tools_ext.h>
 #include <atomic>
@@ -352,3 +381,55 @@ def test_a_moment_without_threads(tmp_path: Path) -> None:
     run(tmp_path, script)
     assert "can't start new thread" in manifests(tmp_path)[0].reason
     assert [mark["name"] for mark in marks(tmp_path, 1)] == ["moment"]
+
+
+def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) -> None:
+    """A subscriber has all that C marked until it cancels; windows have up to 156 bytes."""
+    script = """
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    long, heard = b"x" * 255, []
+    window()
+    assert lib.mstxRangeStartA(long, None) == 0
+    with mstx.subscribe(heard.append):
+        number = lib.mstxRangeStartA(long, None)
+        assert number > 0 == lib.mstxRangeStartA(long + b"x", None)
+        lib.mstxMarkA(b"moment", None)
+        lib.mstxRangeEnd(number)
+        lib.mstxRangeStartA(long, None)
+    lib.mstxMarkA(b"too late for it", None)
+    assert lib.mstxRangeStartA(long, None) == 0
+    dp.step()
+    idle()
+    assert [marker.message for marker in heard] == ["moment", "x" * 255]
+    assert heard[0].began_ns == heard[0].ended_ns and heard[1].began_ns < heard[1].ended_ns
+    assert {marker.thread for marker in heard} == {threading.get_native_id()}
+    assert {marker.domain for marker in heard} == {"default"}
+    """
+    run(tmp_path, script)
+    assert [mark["name"] for mark in marks(tmp_path)] == ["moment", "too late for it"]
+
+
+def test_a_subscriber_of_c_marks_may_mark_and_cancel_in_its_callback(tmp_path: Path) -> None:
+    """A callback does not hear its own marks of C, and after ``cancel()`` it hears nothing."""
+    script = """
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    heard, others, answered = [], [], threading.Event()
+    def answer(marker):
+        heard.append(marker.message)
+        lib.mstxMarkA(b"of the callback", None)
+        if marker.message == "last":
+            subscription.cancel()
+        answered.set()
+    subscription = mstx.subscribe(answer)
+    for message in (b"first", b"last"):
+        answered.clear()
+        lib.mstxMarkA(message, None)
+        assert answered.wait(60)
+    with mstx.subscribe(others.append):
+        lib.mstxMarkA(b"after it", None)
+    assert heard == ["first", "last"], heard
+    assert others[-1].message == "after it"
+    """
+    run(tmp_path, script)

@@ -36,6 +36,26 @@ def test_torch_may_be_imported_later(tmp_path: Path) -> None:
     assert line.startswith(f"{script}:3: UserWarning: dynprof.plugin marks nothing before torch ")
 
 
+VENDORS = """
+import torch
+import dynprof.plugin
+dynprof.plugin.install()
+
+import mstx_torch_plugin
+print(mstx_torch_plugin.__name__)
+"""
+
+
+def test_the_vendors_import_of_the_plugin_works_after_an_install(tmp_path: Path) -> None:
+    """``import mstx_torch_plugin`` finds dynprof's plugin; a real one of that name stays."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
+    assert done.stdout == "dynprof.plugin\n", done.stderr
+    (tmp_path / "mstx_torch_plugin.py").write_text("")
+    done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
+    assert done.stdout == "mstx_torch_plugin\n", done.stderr
+
+
 def test_an_import_of_the_plugin_warns_at_its_own_line(tmp_path: Path) -> None:
     """Python's import machinery lies between; it is nobody's line."""
     script = tmp_path / "job.py"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 import pickle
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dynprof as dp
+import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.marks import open_ranges
 from tests.integration.plugin.marking import marked
@@ -24,6 +27,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from dynprof.marks.subscription import Marker
 
 
 class Data:
@@ -59,8 +64,139 @@ STEP = ["dataloader", "optimizer.zero_grad", "forward", "backward", "optimizer.s
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
-    """Each step of a training loop has each phase once; a loader's end is one more."""
-    assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "dataloader"]
+    """Each step has each phase once, the model's ``forward`` too; a loader's end is one more."""
+    assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "step 1", "dataloader"]
+
+
+def optimizer_of(kind: Any = torch.optim.SGD) -> Any:
+    """Return an optimizer of one weight."""
+    return kind([torch.ones(2, requires_grad=True)], lr=0.1)
+
+
+def step_ranges(action: Callable[[], object]) -> list[str]:
+    """Return the ranges from step to step that an action ends."""
+    return [name for name in marked(action) if name.startswith("step ")]
+
+
+def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
+    """A step's range is numbered from 1, and may begin before anything takes marks."""
+    optimizer = optimizer_of()
+    for _ in range(3):
+        optimizer.step()
+    found: list[Marker] = []
+    with mstx.subscribe(found.append):
+        began_ns = time.time_ns()
+        optimizer.step()
+        optimizer.step()
+    inner, first, other, second = found
+    assert (first.message, second.message) == ("step 3", "step 4")
+    assert inner.message == other.message == "optimizer.step"
+    assert first.began_ns < began_ns < inner.ended_ns <= first.ended_ns <= second.began_ns
+    assert second.began_ns <= other.began_ns < other.ended_ns <= second.ended_ns
+
+
+def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
+    """The optimizer made last counts, however often others step; after it, the next to step."""
+    first = optimizer_of()
+
+    def turns() -> None:
+        last = optimizer_of(torch.optim.Adam)
+        for _ in range(3):
+            first.step()
+            first.step()
+            last.step()
+
+    assert step_ranges(turns) == ["step 1", "step 2"]
+    gc.collect()
+    assert step_ranges(lambda: [first.step() for _ in range(2)]) == ["step 3", "step 4"]
+
+
+def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
+    """Both methods are wrapped; an optimizer inside another one counts as it does alone."""
+    sgd: Any = torch.optim.SGD
+    derived = optimizer_of(type("Derived", (sgd,), {"step": lambda self: sgd.step(self)}))
+    assert step_ranges(lambda: [derived.step() for _ in range(3)]) == ["step 1", "step 2"]
+    outer = optimizer_of(type("Outer", (sgd,), {"step": lambda self: self.inner.step()}))
+    outer.inner = optimizer_of()
+    assert step_ranges(lambda: [outer.step() for _ in range(2)]) == ["step 3", "step 4"]
+
+
+def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it() -> None:
+    """The range of a step continues where a GradScaler leaves out a step of infinite gradients."""
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_with(factor: float) -> None:
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    train_with(1.0)
+    assert step_ranges(lambda: train_with(float("inf"))) == []
+    assert step_ranges(lambda: train_with(1.0)) == ["step 1"]
+
+
+def test_a_step_that_fails_ends_no_range() -> None:
+    """Its error passes; the next step that succeeds ends it."""
+
+    def closure() -> None:
+        raise KeyError
+
+    optimizer = optimizer_of()
+    optimizer.step()
+
+    def fail_once() -> None:
+        with pytest.raises(KeyError):
+            optimizer.step(closure)
+        optimizer.step()
+
+    assert step_ranges(fail_once) == ["step 1"]
+
+
+def test_uninstalling_ends_the_range_of_the_step() -> None:
+    """No range stays open, and steps are counted from 1 after the next install."""
+    optimizer = optimizer_of()
+    optimizer.step()
+    assert [one.message for one in open_ranges.all_open()] == ["step 1"]
+    dp.plugin.uninstall()
+    assert not open_ranges.all_open()
+    optimizer.step()
+    dp.plugin.install()
+    assert step_ranges(lambda: [optimizer.step() for _ in range(2)]) == ["step 1"]
+
+
+def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
+    """The plugin marks the model's call, and not losses of torch, which are modules, too."""
+    model, features = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    perceptual = {"forward": lambda _self, one, _other: features(one).sum()}
+    kinds = [torch.nn.MSELoss, torch.nn.CrossEntropyLoss]
+    kinds.append(type("Perceptual", (torch.nn.modules.loss._Loss,), perceptual))
+
+    def forward_passes() -> None:
+        out = model(torch.ones(1, 2))
+        for kind in kinds:
+            kind()(out, out.detach())
+
+    assert marked(forward_passes) == ["forward"]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool) -> None:
+    """Checkpointed modules, which a backward pass calls once more, are no forward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    layer = torch.nn.Linear(2, 2)
+    calls: list[int] = []
+    layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    model = module(lambda _self, x: checkpoint(layer, x, use_reentrant=reentrant))
+
+    def train_once() -> None:
+        model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+
+    assert marked(train_once) == ["forward", "backward"]
+    assert len(calls) == 2
 
 
 def test_an_optimizer_that_was_made_before_it() -> None:
@@ -128,6 +264,7 @@ def test_everything_is_put_back() -> None:
     watched = [
         (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
         (torch.optim.Optimizer, "profile_hook_step"), (torch.optim.Optimizer, "zero_grad"),
+        (torch.optim.Optimizer, "__init__"),
         (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
         (torch.distributed, "all_reduce"),
     ]  # fmt: skip
@@ -188,7 +325,7 @@ def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
 
     body = {"step": functools.wraps(torch.optim.SGD.step)(step)}
     optimizer = type("Own", (torch.optim.SGD,), body)([torch.ones(2, requires_grad=True)], lr=0.1)
-    assert marked(optimizer.step) == ["optimizer.step"]
+    assert marked(optimizer.step) == ["optimizer.step", "step 2"]
     dp.plugin.uninstall()
     optimizer.step()
     assert done == ["own", "own"]
@@ -322,10 +459,14 @@ def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how
     assert manifest.complete
     found = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
     assert all(found.count(name) == 4 for name in STEP if name != "dataloader")
+    steps = [int(name.removeprefix("step ")) for name in found if name.startswith("step ")]
+    assert len(steps) == 5  # the last begins with the end of the window's last optimizer step
+    assert sorted(steps) == list(range(min(steps), min(steps) + 5))
     assert 4 <= found.count("dataloader") <= 5  # the end of a loader is one more
     (path,) = tmp_path.rglob("*.trace.json.gz")
     measured = MeasuredTrace(path)
     assert len(measured.phases) == 4
-    for phases in measured.phases:
+    for phases, (_, _, length) in zip(measured.phases, measured.marked, strict=True):
+        assert sum(phases.values()) == length  # "step N" is none of them, and counts no time twice
         assert all(phases[name] > 0 for name in ("data loading", "forward", "backward"))
         assert phases["optimizer"] > 0

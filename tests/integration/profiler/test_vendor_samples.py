@@ -238,12 +238,14 @@ def ranges(trace: dict[str, Any]) -> list[str]:
 
 
 def test_the_plugins_sample(tmp_path: Path) -> None:
-    """The plugin's sample records the phases of the second step, and no operator."""
-    import dynprof.plugin  # as the document imports its own, after torch
+    """The plugin's sample records the second step's phases, its ``step N`` and no operator."""
+    import dynprof.plugin
 
-    dynprof.plugin.install()  # the import does, unless another test imported it before
+    dynprof.plugin.install()
+    import mstx_torch_plugin  # type: ignore[import-not-found] # noqa: F401 - as the document has it
+
     data = torch.utils.data.TensorDataset(torch.randn(16, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    loader, criterion = torch.utils.data.DataLoader(data, batch_size=4), torch.nn.MSELoss()
     with pytest.warns(UserWarning, match="mstx is switched on"):
         experimental_config = torch_npu.profiler._ExperimentalConfig(
             export_type=torch_npu.profiler.ExportType.Text,
@@ -260,7 +262,8 @@ def test_the_plugins_sample(tmp_path: Path) -> None:
         ) as prof:
             for (batch,) in loader:
                 _optimizer().zero_grad()
-                model(batch).square().mean().backward()
+                out = model(batch)
+                criterion(out, torch.zeros_like(out)).backward()
                 _optimizer().step()
                 prof.step()
     finally:
@@ -268,7 +271,10 @@ def test_the_plugins_sample(tmp_path: Path) -> None:
     (path,) = (tmp_path / "result").glob("*.trace.json")
     trace = json.loads(path.read_text())
     assert steps_in(trace) == [1]
-    assert {"dataloader", "forward", "backward", "Optimizer.step#SGD.step"} <= set(ranges(trace))
+    assert {"dataloader", "backward", "Optimizer.step#SGD.step"} <= set(ranges(trace))
+    assert ranges(trace).count("forward") == 1
+    around = [name for name in ranges(trace) if name.startswith("step ")]
+    assert sorted(around) == ["step 1", "step 2"]
     assert operators(trace, "aten::addmm") == []
 
 

@@ -21,7 +21,14 @@ from dynprof.process.graph_captures import graph_capture
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STREAM = "stream of the device"
+
+class Stream:
+    """Has what streams of torch and torch_npu have."""
+
+    stream_id = 3
+
+
+STREAM = Stream()
 
 
 class Noted:
@@ -115,10 +122,10 @@ def test_without_a_device_it_is_said_once() -> None:
     assert "test_stream_marks.py" in said[0].filename
 
 
-def test_what_is_no_stream_is_said_once() -> None:
-    """Whatever the script gives, also what cannot be compared, ordered or hashed."""
+def test_a_stream_of_another_device_is_said_once() -> None:
+    """Also one that cannot be compared, ordered or hashed; the marks are on the host's side."""
 
-    class Odd:
+    class Odd(Stream):
         __hash__ = None  # type: ignore[assignment]
 
         def __eq__(self, other: object) -> bool:

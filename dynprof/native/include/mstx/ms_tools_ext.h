@@ -1,7 +1,7 @@
 /* Marks and ranges from C and C++, in the words of Ascend's mstx.
  *
  * Every function may be called on any thread, with or without Python's lock, and never waits: while
- * no window asks for marks a mark costs one load, and where the library is full it drops and counts.
+ * nothing takes marks a mark costs one load, and where the library is full it drops and counts.
  * Link with -lms_tools_ext; `dynprof mstx --path` prints the folder of the library. */
 
 #ifndef DYNPROF_MS_TOOLS_EXT_H
@@ -17,8 +17,9 @@ typedef void *aclrtStream;
 typedef uint64_t mstxRangeId;
 typedef struct mstxDomainRegistration_st *mstxDomainHandle_t;
 
-/* Messages and names have 1 to 156 bytes, of UTF-8. A stream may be NULL; marks stand on the host's
- * side in either case. A domain that is NULL is the one called "default". */
+/* Messages and names have 1 to 156 bytes of UTF-8; messages have up to 255 while the process has a
+ * subscriber (dynprof.mstx.subscribe). A stream may be NULL; marks are on the host's side in either
+ * case. A domain that is NULL is the one called "default". */
 
 /* Mark this moment. */
 void mstxMarkA(const char *message, aclrtStream stream);

@@ -119,6 +119,25 @@ def test_ranges_name_phases_however_they_were_set(
     assert phases["rest"] == 750_000
 
 
+def test_the_plugins_range_of_a_step_is_neither_phase_nor_step(tmp_path: Path) -> None:
+    """With ``step N`` and without it a page shows the same, except for the table of marks."""
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 300, "dur": 40}
+    events = [*crossing("forward", 1, 200, 250), *crossing("backward", 2, 500, 250), operator]
+    around = [*crossing("step 2", 3, 90, 20), *crossing("step 3", 4, 110, 980)]
+    without = written(tmp_path / "a.trace.json", events)
+    within = written(tmp_path / "b.trace.json", [*events, *around])
+    assert within.phases == without.phases
+    assert within.phases[0]["rest"] == 500_000
+    assert within.steps == without.steps
+    pages = [contents(one) for one in (without, within)]
+    marked = [page.pop("marks")["rows"] for page in pages]
+    named = [(page.pop("title"), page.pop("about")) for page in pages]
+    assert named[0] != named[1]  # by the file
+    assert [row[0] for row in marked[0]] == ["forward", "backward"]
+    assert sorted(row[0] for row in marked[1]) == ["backward", "forward", "step 2", "step 3"]
+    assert pages[0] == pages[1]
+
+
 def test_a_moment_is_no_phase(tmp_path: Path) -> None:
     """A mark of that name does not hide what shows the phase in another way."""
     engine = "autograd::engine::evaluate_function: AddmmBackward0"
