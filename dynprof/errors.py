@@ -10,7 +10,8 @@
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── LaunchError        a command, or a process, cannot be made to watch
     ├── OwnerError         root's command cannot act as the user who owns a folder
-    └── SessionError       a call of ``dynprof.acl`` came out of order
+    ├── SessionError       a call of ``dynprof.acl`` came out of order
+    └── ProfileError       a call of ``dynprof.profiler`` came out of order
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class OwnerError(DynprofError):
 
 class SessionError(DynprofError):
     """A call of :mod:`dynprof.acl` came out of order; it changed nothing."""
+
+
+class ProfileError(DynprofError, RuntimeError):
+    """A call of :mod:`dynprof.profiler` came out of order; it changed nothing."""
 
 
 def describe(error: BaseException) -> str:

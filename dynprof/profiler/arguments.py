@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,31 +12,41 @@ from dynprof.profiler.experimental_config import _ExperimentalConfig
 from dynprof.requests.plan import Script
 
 _ALLOWED = {
-    "activities": "a list of members of ProfilerActivity, or leave it out",
-    "backend": "'auto', 'torch', 'npu' or 'python'",
-    "experimental_config": "an _ExperimentalConfig, ours or torch's, or leave it out",
+    "activities": ("a list of members of ProfilerActivity", "all that the machine has is taken"),
+    "backend": ("'auto', 'torch', 'npu' or 'python'", "'auto' is taken"),
+    "experimental_config": ("an _ExperimentalConfig, ours or torch's", "the default is taken"),
 }
-"""What the arguments may be that are not True or False."""
+"""What the arguments may be that are not True or False, and what is taken in place of others."""
 
 
 def config_from(
-    experimental_config: Any, *, activities: Iterable[Any] | None, **settings: Any
-) -> ProfilerConfig:
-    """Return the config.
+    experimental_config: Any,
+    wrong: Callable[[str, str], None],
+    *,
+    activities: Iterable[Any] | None,
+    **settings: Any,
+) -> tuple[ProfilerConfig, Any]:
+    """Return the config, and ``experimental_config`` unless it cannot be used.
 
-    Raises:
-        ValueError: An argument is not one of its values.
+    Args:
+        experimental_config: Ours, torch's, or None.
+        wrong: Takes what is wrong with an argument, and what is taken in its place.
+        activities: What to watch; None for all.
+        settings: The other arguments, as the config file names them.
     """
     if activities is not None:
         settings["activities"] = names_of(activities)
     if isinstance(experimental_config, _ExperimentalConfig):
         settings["experimental_config"] = experimental_config.settings
     elif experimental_config is not None and not _is_torchs(experimental_config):
-        raise ValueError(_refusal("experimental_config", experimental_config))
+        _say_wrong("experimental_config", experimental_config, wrong)
+        experimental_config = None
     try:
-        return ProfilerConfig.model_validate(settings)
+        return ProfilerConfig.model_validate(settings), experimental_config
     except ValidationError as error:
-        raise ValueError("; ".join(_sentence(problem) for problem in error.errors())) from None
+        for name in dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()):
+            _say_wrong(name, settings.pop(name), wrong)
+    return ProfilerConfig.model_validate(settings), experimental_config
 
 
 def script_from(experimental_config: Any, **rest: Any) -> Script:
@@ -51,7 +61,7 @@ def _is_torchs(experimental_config: Any) -> bool:
 
 
 def names_of(activities: Any) -> Any:
-    """Return the names of some activities; what is no list of any stays, to be refused."""
+    """Return the names of some activities; what is no list of any stays, to be found wrong."""
     if isinstance(activities, str) or not isinstance(activities, Iterable):
         return activities
     return [_name(activity) for activity in activities]
@@ -63,10 +73,6 @@ def _name(activity: Any) -> Any:
     return "NPU" if name == "PrivateUse1" else name
 
 
-def _sentence(problem: Any) -> str:
-    return _refusal(str(problem["loc"][0]), problem["input"])
-
-
-def _refusal(argument: str, value: object) -> str:
-    wanted = _ALLOWED.get(argument, "True or False")
-    return f"{argument}={value!r} is not allowed; write {wanted}"
+def _say_wrong(argument: str, value: object, wrong: Callable[[str, str], None]) -> None:
+    wanted, taken = _ALLOWED.get(argument, ("True or False", "False is taken"))
+    wrong(f"{argument}={value!r:.80} is not {wanted}", taken)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
-from dynprof.errors import BackendError
+from dynprof.errors import BackendError, ProfileError
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import trace_stem
 from dynprof.files.output import PrivateFolder, whole
@@ -60,13 +60,13 @@ class ClosedWindow:
         """Torch's own object, which knows events and averages.
 
         Raises:
-            RuntimeError: This recording has none.
+            ProfileError: This recording has none.
         """
         results = self.recording.results
         if results is None:
             text = "only torch.profiler, closed where it ran, has results to ask for; this was"
             how = f"recorded by {self.manifest.backend} and closed {self.manifest.closing}"
-            raise RuntimeError(f"{text} {how}")
+            raise ProfileError(f"{text} {how}")
         return results
 
     @property
@@ -114,8 +114,8 @@ class ClosedWindow:
 
         Raises:
             BackendError: It could not be written whole.
-            CaptureError: A symbolic link is in the path, or no regular file at its end.
-            OSError: The place cannot be written.
+            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
+                be written.
         """
         folder = output_path(wanted).parent
         source = self.file()

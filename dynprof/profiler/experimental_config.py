@@ -82,13 +82,14 @@ class _ExperimentalConfig:
         sys_interconnection: bool = False,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
+        usual = {"aic_metrics": "PipeUtilization" if profiler_level in _DEEP else "AiCoreNone"}
         if aic_metrics is None:
-            given["aic_metrics"] = "PipeUtilization" if profiler_level in _DEEP else "AiCoreNone"
+            given |= usual
         elif isinstance(aic_metrics, str):
             given["aic_metrics"] = _METRIC_NAMES.get(aic_metrics, aic_metrics)
         fit: dict[str, Any] = {}
         for name, value in given.items():
-            fit[name], problem = _fitting(name, _plain(value))
+            fit[name], problem = _fitting(name, _plain(value), usual)
             if problem:
                 warn_script(problem)
         for name, value, problem in _contradictions(ExperimentalConfig(**fit)):
@@ -108,12 +109,12 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple, set)) else value
 
 
-def _fitting(name: str, value: Any) -> tuple[Any, str]:
+def _fitting(name: str, value: Any, usual: dict[str, Any]) -> tuple[Any, str]:
     """Return a value that can be used, and what is wrong with the one given, if anything is."""
     try:
         ExperimentalConfig.model_validate({name: value})
     except ValidationError as error:
-        default = ExperimentalConfig.model_fields[name].get_default()
+        default = usual.get(name, ExperimentalConfig.model_fields[name].get_default())
         reason = error.errors()[0]["msg"]
         return default, f"{name}={value!r} cannot be used ({reason}); {default!r} is taken"
     return value, ""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from dynprof.errors import ProfileError
 from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import write_file
+from dynprof.profiler.strictness import Strictness, forgiving
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
@@ -39,17 +43,32 @@ def takes_output_path(export: Export) -> Export:
     return cast("Export", with_path)
 
 
+def no_events() -> Any:
+    """Return torch's empty list of events, which has a table; a plain one without torch."""
+    return getattr(sys.modules.get("torch.autograd.profiler_util"), "EventList", list)([])
+
+
 class Exports(ABC):
-    """The newest trace of a profile, and torch's view of it."""
+    """The newest trace of a profile, and torch's view of it.
+
+    Where a call fails, it warns and returns nothing; a strict profile raises the errors named here.
+    """
+
+    _strictness: Strictness
 
     @abstractmethod
     def _recorded_now(self) -> ClosedWindow:
         """Return what the newest window recorded.
 
         Raises:
-            RuntimeError: It is open still, or there was none.
+            ProfileError: It is open still, or there was none.
         """
 
+    @abstractmethod
+    def _rescuing(self, recorded: ClosedWindow, call: str) -> AbstractContextManager[None]:
+        """Have what was recorded saved for nobody, should the body fail with it."""
+
+    @forgiving()
     @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
@@ -65,13 +84,16 @@ class Exports(ABC):
 
         Raises:
             BackendError: It could not be written whole.
-            CaptureError: A symbolic link is in the path, or no regular file at its end.
-            OSError: The place cannot be written.
-            RuntimeError: Nothing was recorded yet, or the profiler is still running.
+            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
+                be written.
+            ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
         del use_python_export
-        self._recorded_now().write(path)
+        recorded = self._recorded_now()
+        with self._rescuing(recorded, "export_chrome_trace()"):
+            recorded.write(path)
 
+    @forgiving()
     @takes_output_path
     def export_stacks(
         self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
@@ -86,20 +108,24 @@ class Exports(ABC):
                 ``self_npu_time_total``.
 
         Raises:
-            CaptureError: A symbolic link is in the path, or no regular file at its end.
-            RuntimeError: Nothing was recorded yet, or without stacks.
+            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
+                be written.
+            ProfileError: Nothing was recorded yet, or without stacks.
             ValueError: There is no such metric.
         """
         from dynprof.analysis.output.stacks import write_folded
 
         if metric not in STACK_METRICS:
-            raise ValueError(f"metric={metric!r} is none of {', '.join(STACK_METRICS)}")
+            text = f"metric={metric!r} is none of {', '.join(STACK_METRICS)}"
+            self._strictness.wrong(text, f"{STACK_METRICS[0]} is taken")
+            metric = STACK_METRICS[0]
         recorded = self._recorded_now()
         if not recorded.has_stacks:
-            raise RuntimeError("export_stacks() needs a profile with with_stack=True")
+            raise ProfileError("export_stacks() needs a profile with with_stack=True")
         trace, on_device = recorded.file(), metric != "self_cpu_time_total"
         write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
 
+    @forgiving()
     @takes_output_path
     def export_memory_timeline(
         self, path: str | os.PathLike[str], device: str | None = None
@@ -112,8 +138,9 @@ class Exports(ABC):
             device: Whose memory, such as ``cuda:0``; left out, the first device's, else the CPU's.
 
         Raises:
-            CaptureError: A symbolic link is in the path, or no regular file at its end.
-            RuntimeError: Torch has no results to ask for.
+            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
+                be written.
+            ProfileError: Torch has no results to ask for.
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
         results = self._recorded_now().results
@@ -124,19 +151,27 @@ class Exports(ABC):
 
         write_file(path, write)
 
+    @forgiving(no_events)
     def key_averages(
         self,
         group_by_input_shape: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
     ) -> Any:
-        """Return torch's averages of the events; see ``torch.profiler.profile.key_averages``."""
+        """Return torch's averages of the events; see ``torch.profiler.profile.key_averages``.
+
+        Where it fails they are empty, and so is their table.
+        """
         results = self._recorded_now().results
         newer = {"group_by_overload_name": True} if group_by_overload_name else {}
         return results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
 
+    @forgiving(no_events)
     def events(self) -> Any:
-        """Return torch's list of events; see ``torch.profiler.profile.events``."""
+        """Return torch's list of events; see ``torch.profiler.profile.events``.
+
+        Where it fails the list is empty.
+        """
         return self._recorded_now().results.events()
 
     @property

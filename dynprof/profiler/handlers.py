@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dynprof.profiler.exports import Exports
 
 VENDOR_SUFFIX = "ascend_pt"
+MAX_WORKER_CHARS = 225
+"""Of a worker's name, as with the vendor: time and ending follow it in a file's name."""
 EXIT_WAIT_S = 600.0
 """For so long the end of the process waits for traces that are being saved."""
 
@@ -185,7 +187,8 @@ def tensorboard_trace_handler(
 ) -> TraceHandler:
     """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
 
-    Beside the traces, ``info/`` holds their manifests and the metadata.
+    Beside the traces, ``info/`` holds their manifests and the metadata. In place of an argument
+    that cannot be used its default is taken, with a warning, as with torch_npu.
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
@@ -198,28 +201,47 @@ def tensorboard_trace_handler(
         use_gzip: Compress, and add ``.gz`` to the name.
         vendor_folders: Give each trace, with all that lies beside it, a folder named as the
             vendor's are, ``{worker}_{time}_ascend_pt``. What is in it is the same as without.
-
-    Raises:
-        ValueError: ``worker_name`` cannot be part of a file's name.
     """
-    if worker_name and (Path(worker_name).name != worker_name or not worker_name.isprintable()):
-        raise ValueError(f"worker_name={worker_name!r} cannot be part of a file's name")
-    worker = worker_name or worker_here()
     return TraceHandler(
-        usual_folder() if dir_name is None else Path(dir_name),
-        worker,
+        _folder_named(dir_name),
+        _worker_named(worker_name),
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
-        use_gzip=use_gzip,
-        vendor_folders=vendor_folders,
+        use_gzip=_flag("use_gzip", use_gzip, default=False),
+        vendor_folders=_flag("vendor_folders", vendor_folders, default=False),
     )
+
+
+def _folder_named(name: object) -> Path:
+    usual = usual_folder()
+    if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
+        return Path(name)
+    if name is not None:
+        _warn_of("dir_name", name, "path", str(usual.absolute()))
+    return usual
+
+
+def _worker_named(name: object) -> str:
+    usual = worker_here()
+    if name is None:
+        return usual
+    fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
+    if fits and Path(str(name)).name == name:
+        return str(name)
+    _warn_of("worker_name", name, "part of a file's name", usual)
+    return usual
 
 
 def _flag(name: str, value: object, *, default: bool) -> bool:
     if isinstance(value, bool):
         return value
-    warn_script(f"tensorboard_trace_handler(): {name}={value!r} is no bool; {default} is taken")
+    _warn_of(name, value, "bool", str(default))
     return default
+
+
+def _warn_of(name: str, value: object, wanted: str, taken: str) -> None:
+    text = f"tensorboard_trace_handler(): {name}={value!r:.80} is no {wanted}"
+    warn_script(f"{text}; {taken} is taken")
 
 
 _exporter: Exporter | None = None

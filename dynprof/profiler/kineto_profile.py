@@ -5,25 +5,33 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from dynprof.errors import ProfileError
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
-from dynprof.profiler.script_windows import ScriptWindows
+from dynprof.profiler.script_windows import NoWindows, ScriptWindows
+from dynprof.profiler.strictness import Strictness, forgiving
 from dynprof.profiler.unclaimed import Unclaimed
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
+    from dynprof.config import ProfilerConfig
     from dynprof.profiler.closed_window import ClosedWindow
+    from dynprof.requests.plan import Script
 
 
 class _KinetoProfile(Exports):
     """Records from :meth:`start` to :meth:`stop`, or within ``with``.
+
+    As with torch_npu, what fails is a warning and costs a trace, and the training goes on; so is a
+    wrong argument, in whose place the default is taken. ``strict=True`` raises instead.
 
     Args:
         activities: What to watch, of :class:`ProfilerActivity` or torch's own; left out, all
@@ -40,10 +48,12 @@ class _KinetoProfile(Exports):
         backend: ``torch``, ``npu``, ``python``, or ``auto``: the first that the script has loaded.
         acc_events: Torch's; has no effect here.
         post_processing_timeout_s: Torch's; has no effect here.
+        strict: Raise what is a warning otherwise. The errors that the methods name are raised then
+            only.
 
     Raises:
-        BackendError: No profiler can serve here.
-        ValueError: An argument is not one of its values.
+        BackendError: No profiler can serve here, and the profile is strict.
+        ValueError: An argument is not one of its values, and the profile is strict.
     """
 
     _in_place = "the script may ask for the results"
@@ -65,9 +75,13 @@ class _KinetoProfile(Exports):
         backend: str = "auto",
         acc_events: bool = False,
         post_processing_timeout_s: float | None = None,
+        strict: bool = False,
     ) -> None:
-        config = config_from(
+        name = type(self).__name__
+        self._strictness = Strictness(name, raises=strict)
+        config, experimental_config = config_from(
             experimental_config,
+            self._strictness.wrong,
             activities=activities,
             record_shapes=record_shapes,
             profile_memory=profile_memory,
@@ -80,23 +94,24 @@ class _KinetoProfile(Exports):
         self._say_no_effect(
             acc_events=acc_events, post_processing_timeout_s=post_processing_timeout_s
         )
-        self._trace_ids = _TraceIds(custom_trace_id_callback)
-        self._observer = execution_trace_observer
-        self._metadata = Metadata()
+        self._trace_ids = _TraceIds(custom_trace_id_callback, self._strictness)
+        self._observer = self._usable_observer(execution_trace_observer)
+        self._metadata = Metadata(self._strictness.wrong)
         self._recorded: ClosedWindow | None = None
         self._unclaimed = Unclaimed(self)
         self._running = False
-        self._windows = ScriptWindows(
-            config,
-            script_from(
-                experimental_config,
-                in_place=self._in_place,
-                observer=execution_trace_observer,
-                trace_id=self._trace_ids.newest,
-                metadata=self._metadata.values,
-            ),
-            marks_steps=self._marks_steps,
+        script = script_from(
+            experimental_config,
+            in_place=self._in_place,
+            observer=self._observer,
+            trace_id=self._trace_ids.newest,
+            metadata=self._metadata.values,
         )
+        self._windows: ScriptWindows = NoWindows()
+        self._strictness.attempt(f"{name}()", lambda: self._prepare(config, script))
+
+    def _prepare(self, config: ProfilerConfig, script: Script) -> None:
+        self._windows = ScriptWindows(config, script, marks_steps=self._marks_steps)
 
     def __enter__(self) -> Self:
         self.start()
@@ -106,29 +121,31 @@ class _KinetoProfile(Exports):
         if self._running:
             self.stop()
         if hasattr(self._observer, "cleanup"):
-            self._observer.cleanup()
+            self._strictness.attempt("execution_trace_observer.cleanup()", self._observer.cleanup)
 
+    @forgiving()
     def start(self) -> None:
         """Begin.
 
         Raises:
             BackendError: Another profiler is active, or this one cannot start now.
-            RuntimeError: It is running already.
+            ProfileError: It is running already.
         """
         if self._running:
-            raise RuntimeError("start(): the profiler is running already; stop() it first")
+            raise ProfileError("start(): the profiler is running already; stop() it first")
         self._begin()
         self._running = True
 
+    @forgiving()
     def stop(self) -> None:
         """End, and keep what was recorded; in a graph capture of this thread when that has ended.
 
         Raises:
             BackendError: The profiler failed; what it recorded is lost.
-            RuntimeError: It is not running, or only another thread may stop it.
+            ProfileError: It is not running, or only another thread may stop it.
         """
         if not self._running:
-            raise RuntimeError("stop(): the profiler is not running; start() it first")
+            raise ProfileError("stop(): the profiler is not running; start() it first")
         if self._windows.window:
             self._windows.insist("stop")
         if self._windows.puts_off(self.__exit__):
@@ -139,6 +156,7 @@ class _KinetoProfile(Exports):
             self._running = False
             self._windows.discard()  # a callback may have stepped into another one
 
+    @forgiving()
     def add_metadata(self, key: str, value: str) -> None:
         """Write a string into the trace and the metadata beside it.
 
@@ -148,6 +166,7 @@ class _KinetoProfile(Exports):
         if self._takes_metadata(key):
             self._metadata.add(key, value)
 
+    @forgiving()
     def add_metadata_json(self, key: str, value: Any) -> None:
         """Do the same with a value of JSON, written as JSON or as Python has it."""
         if self._takes_metadata(key):
@@ -157,22 +176,31 @@ class _KinetoProfile(Exports):
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Set what returns the id of the next trace."""
-        self._trace_ids.make = callback
+        self._trace_ids.ask(callback)
 
     def get_trace_id(self) -> str:
         """Return the id of the newest trace."""
         return self._trace_ids.newest()
 
+    @forgiving()
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch kinds of events on or off while recording, as torch does."""
         if self._windows.window and self._windows.window.results:
             self._windows.window.results.toggle_collection_dynamic(enable, activities)
 
     def _begin(self) -> None:
-        self._open(lambda _step: ProfilerAction.RECORD, 0)
+        self._attempt("start()", lambda: self._open(lambda _step: ProfilerAction.RECORD, 0))
 
     def _finish(self) -> None:
-        self._close()
+        if self._windows.window:
+            self._close()
+
+    def _attempt(self, call: str, action: Callable[[], None]) -> bool:
+        """Do something; return whether it failed, which drops the open window."""
+        failed = self._strictness.attempt(f"{type(self).__name__}.{call}", action)
+        if failed:
+            self._windows.discard()
+        return failed
 
     def _open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
         self._trace_ids.renew()
@@ -197,11 +225,23 @@ class _KinetoProfile(Exports):
 
     def _recorded_now(self) -> ClosedWindow:
         if self._windows.window:
-            raise RuntimeError("the profiler is still recording; stop() it first")
+            raise ProfileError("the profiler is still recording; stop() it first")
         if self._recorded is None:
-            raise RuntimeError("nothing was recorded yet")
+            raise ProfileError("nothing was recorded yet")
         self._unclaimed.claim()
         return self._recorded
+
+    def _rescuing(self, recorded: ClosedWindow, call: str) -> AbstractContextManager[None]:
+        return self._unclaimed.rescuing(recorded, call)
+
+    def _usable_observer(self, observer: Any) -> Any:
+        if observer is None or all(
+            callable(getattr(observer, call, None)) for call in ("start", "stop")
+        ):
+            return observer
+        text = f"execution_trace_observer={observer!r} has no start() and stop()"
+        self._strictness.wrong(text, "it is left out")
+        return None
 
     def _takes_metadata(self, key: str) -> bool:
         late = self._recorded is not None and not self._running
@@ -213,17 +253,43 @@ class _KinetoProfile(Exports):
 class _TraceIds:
     """The ids of a profile's traces.
 
-    Attributes:
+    Args:
         make: Returns the next one; None where it is random.
+        strictness: Takes what is wrong with it.
     """
 
-    def __init__(self, make: Callable[[], str] | None) -> None:
-        self.make, self._newest = make, ""
+    def __init__(self, make: object, strictness: Strictness) -> None:
+        self._newest, self._strictness = "", strictness
+        self.ask(make)
+
+    def ask(self, make: object) -> None:
+        """Set what returns the next one."""
+        if make is not None and not callable(make):
+            text = f"custom_trace_id_callback={make!r} cannot be called"
+            self._strictness.wrong(text, "random ids are taken")
+            make = None
+        self._make = make
 
     def renew(self) -> None:
         """Make the id of the trace that begins."""
-        self._newest = str(self.make()) if self.make else uuid.uuid4().hex
+        self._newest = uuid.uuid4().hex
+        if self._make:
+            self._strictness.attempt("custom_trace_id_callback", self._renew)
+
+    def _renew(self) -> None:
+        made = self._make() if self._make else None
+        if isinstance(made, str) and len(made) <= MAX_CHARS:
+            self._newest = made
+            return
+        text = (
+            f"custom_trace_id_callback returned {made!r:.80}, no string of {MAX_CHARS} characters"
+        )
+        self._strictness.wrong(f"{text} or less", f"the random id {self._newest} is taken")
 
     def newest(self) -> str:
         """Return the id of the newest trace."""
         return self._newest
+
+
+MAX_CHARS = 1024
+"""Of a trace's id, as with the vendor."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError
 from dynprof.plural import counted
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.strictness import Strictness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,8 @@ def analyse(
     profiler_path: str | os.PathLike[str],
     max_process_number: int | None = None,
     export_type: ExportType | str | Sequence[ExportType | str] | None = None,
+    *,
+    strict: bool = False,
 ) -> list[Path]:
     """Make tables, folded stacks and memory timelines from captures that were saved.
 
@@ -31,32 +34,49 @@ def analyse(
         max_process_number: How many processes at most; left out, one for each processor.
         export_type: The form of the tables: ``text``, ``db`` or a list of both; left out, what
             the config of each capture asks for.
+        strict: Raise where an argument is wrong or something fails. Left out, that is a warning, as
+            with torch_npu.
 
     Returns:
         The files that were written, in ``analysis`` beside each trace.
 
     Raises:
-        CaptureError: There is no capture, or some cannot be read; the others were analysed.
+        CaptureError: There is no capture, or some cannot be read, and ``strict`` is on; the others
+            were analysed.
+        ValueError: An argument is not one of its values, and ``strict`` is on.
     """
+    made: list[Path] = []
+    strictness = Strictness("analyse", raises=strict)
+
+    def do() -> None:
+        processes = _count(max_process_number, strictness)
+        _analyse(Path(profiler_path), processes, _types(export_type, strictness), made)
+
+    strictness.attempt("analyse()", do)
+    return made
+
+
+def _analyse(
+    path: Path, processes: int | None, types: tuple[str, ...] | None, made: list[Path]
+) -> None:
     from dynprof.analysis.runs.many_traces import analyse_each
     from dynprof.analysis.runs.one_trace import traces_in
 
-    outcome = analyse_each(
-        traces_in(Path(profiler_path)), _types(export_type), processes=_count(max_process_number)
-    )
-    for path, torn in outcome.torn.items():
-        warn_script(f"{path} is not whole: {torn}")
+    outcome = analyse_each(traces_in(path), types, processes=processes)
+    made += outcome.made
+    for trace, torn in outcome.torn.items():
+        warn_script(f"{trace} is not whole: {torn}")
     if outcome.problems:
-        raise CaptureError("; ".join(f"{path}: {why}" for path, why in outcome.problems.items()))
-    return outcome.made
+        raise CaptureError("; ".join(f"{trace}: {why}" for trace, why in outcome.problems.items()))
 
 
-def _count(asked: object) -> int | None:
+def _count(asked: object, strictness: Strictness) -> int | None:
     most = os.cpu_count() or 1
     if asked is None:
         return None
     if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
-        warn_script(f"max_process_number={asked!r} is no positive number; {most} is taken")
+        text = f"max_process_number={asked!r} is no positive whole number"
+        strictness.wrong(text, f"{most} is taken")
         return None
     if asked > most:
         there = counted(most, "processor")
@@ -64,16 +84,15 @@ def _count(asked: object) -> int | None:
     return min(asked, most)
 
 
-def _types(asked: object) -> tuple[str, ...] | None:
+def _types(asked: object, strictness: Strictness) -> tuple[str, ...] | None:
     from dynprof.analysis.runs.one_trace import EXPORT_TYPES
 
     if asked is None:
         return None
     named = asked if isinstance(asked, (list, tuple, set)) else [asked]
-    found = tuple(dict.fromkeys(getattr(kind, "value", kind) for kind in named))
-    if not found or not set(found) <= set(EXPORT_TYPES):
-        warn_script(
-            f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}; the config's is taken"
-        )
-        return None
-    return tuple(map(str, found))
+    found = [getattr(kind, "value", kind) for kind in named]
+    if found and all(kind in EXPORT_TYPES for kind in found):
+        return tuple(dict.fromkeys(map(str, found)))
+    text = f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}"
+    strictness.wrong(text, "what the config of each capture asks for is taken")
+    return None

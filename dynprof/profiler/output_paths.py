@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, why_not_written
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import host_name
 from dynprof.files.output import remove, take_name
@@ -55,10 +55,18 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
         write: Writes the file at the path that it gets, which ends as this one does.
 
     Raises:
-        CaptureError: A link is in the path, or something is there that is no regular file.
-        OSError: It cannot be written.
+        CaptureError: A link is in the path, something is there that is no regular file, or it
+            cannot be written.
     """
-    place = output_path(path)
+    try:
+        return _write(output_path(path), write)
+    except OSError as error:
+        if error.filename is None:  # a full disk, or what a signal handler raised
+            raise
+        raise CaptureError(f"{path} is not written: {why_not_written(error)}") from error
+
+
+def _write(place: Path, write: Callable[[Path], object]) -> Path:
     if place.exists() and not place.is_file():
         raise CaptureError(f"{place} exists and is no regular file; name another one")
     make_dir(place.parent)

@@ -11,7 +11,7 @@ from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
-from dynprof.wall import Wall
+from dynprof.profiler.strictness import forgiving
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
             all if it comes within one; see :func:`tensorboard_trace_handler`.
         use_cuda: Torch's, deprecated: adds or removes CUDA.
-        strict: Raise where the profiler, a callback, a save or an analysis fails. Left out, that is
-            a warning, as with torch_npu: it costs a trace, and the training goes on.
+        strict: Raise where an argument is wrong, or the profiler, a callback, a save or an analysis
+            fails. Left out, that is a warning, as with torch_npu.
 
     Attributes:
         step_num: The number of the step that is running, from 0.
@@ -66,19 +66,9 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         use_cuda: bool | None = None,
         strict: bool = False,
     ) -> None:
-        if schedule is not None and not callable(schedule):
-            warn_script(f"schedule={schedule!r} cannot be called; everything is recorded")
-            schedule = None
-        if on_trace_ready is not None and not callable(on_trace_ready):
-            warn_script(f"on_trace_ready={on_trace_ready!r} cannot be called; nothing is done")
-            on_trace_ready = None
         if isinstance(on_trace_ready, TraceHandler) and on_trace_ready.async_mode:
             self._in_place = ""
-        self.schedule, self.on_trace_ready = schedule, on_trace_ready
-        self._marks_steps = schedule is not None
-        self._strict, self._wall, self._skips = strict, Wall(_Warnings()), False
-        self.step_num = 0
-        self.current_action = self._action_at(0)
+        self._marks_steps = callable(schedule)
         super().__init__(
             _with_cuda(activities, use_cuda),
             record_shapes,
@@ -93,15 +83,28 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             backend=backend,
             acc_events=acc_events,
             post_processing_timeout_s=post_processing_timeout_s,
+            strict=strict,
         )
+        wrong = self._strictness.wrong
+        if schedule is not None and not callable(schedule):
+            wrong(f"schedule={schedule!r} cannot be called", "everything is recorded")
+            schedule = None
+        if on_trace_ready is not None and not callable(on_trace_ready):
+            wrong(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
+            on_trace_ready = None
+        self.schedule, self.on_trace_ready = schedule, on_trace_ready
+        self._skips = False
+        self.step_num = 0
+        self.current_action = self._next_action(0)
 
+    @forgiving()
     def step(self) -> None:
         """End a step and begin the next.
 
         Raises:
-            RuntimeError: Only another thread may; nothing has changed, nor with the next one.
-            BackendError: The profiler failed, and the profile is strict; so too with what the
-                schedule raises, a ValueError where it returned no action, and with others.
+            ProfileError: Only another thread may; nothing has changed.
+            BackendError: The profiler failed.
+            ValueError: The schedule returned no action.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
@@ -178,14 +181,12 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         def ask() -> None:
             found.append(self._action_at(step))
 
-        if self._strict:
-            ask()
-        else:
-            self._wall.attempt("profile.step()", ask)
+        self._strictness.attempt("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
-        self._begin_step()
+        self._skips = False
+        self._attempt("start()", self._begin_step)
 
     def _end_step(self, before: ProfilerAction, action: ProfilerAction) -> None:
         if self._windows.window:
@@ -207,9 +208,6 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._trace_ready()
 
     def _finish(self) -> None:
-        self._attempt("stop()", self._end)
-
-    def _end(self) -> None:
         if self._windows.window:
             self._close()
             if self.current_action in RECORDING:
@@ -226,35 +224,16 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     def _is_to_be_asked(self) -> bool:
         return self.on_trace_ready is None and super()._is_to_be_asked()
 
-    def _attempt(self, call: str, action: Callable[[], None]) -> None:
-        """Do something that must not stop the training; what fails is over until the next cycle."""
-        if self._strict:
-            action()
-        elif self._wall.attempt(f"profile.{call}", action):
-            self._skips = True
-            self._windows.discard()
+    def _attempt(self, call: str, action: Callable[[], None]) -> bool:
+        """Do something; what fails is over until the next cycle."""
+        failed = super()._attempt(call, action)
+        self._skips |= failed
+        return failed
 
     def _trace_ready(self) -> None:
-        if not (self.on_trace_ready and self._recorded):
-            return
-        failed = True
-        try:
-            self.on_trace_ready(self)
-            failed = False
-        finally:
-            if failed:
-                self._unclaimed.rescue(self._recorded)
-
-
-class _Warnings:
-    """Has the script told in warnings what failed."""
-
-    def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status."""
-
-    def error(self, text: str) -> None:
-        """Warn of it."""
-        warn_script(f"training goes on, but {text}\n(profile(strict=True) raises it)")
+        if self.on_trace_ready and self._recorded:
+            with self._rescuing(self._recorded, "on_trace_ready"):
+                self.on_trace_ready(self)
 
 
 def _of_vendor(call: str, **settings: bool) -> bool:

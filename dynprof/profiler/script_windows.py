@@ -14,7 +14,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.base import discard
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.clock import time
-from dynprof.errors import BackendError
+from dynprof.errors import BackendError, ProfileError
 from dynprof.files.layout import Layout
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.process_end import call_at_forked_end
@@ -254,15 +254,31 @@ class ScriptWindows:
         """Return the open window.
 
         Raises:
-            RuntimeError: There is none, or only another thread may touch it.
+            ProfileError: There is none, or only another thread may touch it.
         """
         if self._current is None:
-            raise RuntimeError(f"{call}(): nothing is being recorded")
+            raise ProfileError(f"{call}(): nothing is being recorded")
         elsewhere = self._current.thread is not threading.current_thread()
         if elsewhere and self._current.window.bound_to_thread:
             name = self._current.thread.name
-            raise RuntimeError(f"{call}(): only the thread that started the profiler may: {name}")
+            raise ProfileError(f"{call}(): only the thread that started the profiler may: {name}")
         return self._current
+
+
+class NoWindows(ScriptWindows):
+    """Takes the place of windows that could not be prepared: none opens."""
+
+    def __init__(self) -> None:
+        self._current = None
+
+    def open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
+        """Refuse to.
+
+        Raises:
+            BackendError: Always.
+        """
+        del action_at, step
+        raise BackendError("the profiler cannot start: it could not be prepared")
 
 
 def _in_script(problem: Problem) -> str:

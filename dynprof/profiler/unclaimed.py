@@ -31,6 +31,7 @@ from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
@@ -75,14 +76,20 @@ class Unclaimed:
         if not self._asked:
             self._hold(window, "nobody asked for the trace of a profile")
 
-    def rescue(self, window: ClosedWindow) -> None:
-        """Take a window whose handler failed, unless nothing is left of it to be saved."""
-        if window.can_be_written:
-            self._hold(window, "on_trace_ready failed with the trace of a profile")
+    @contextlib.contextmanager
+    def rescuing(self, window: ClosedWindow, call: str) -> Iterator[None]:
+        """Take a window with which the body fails, unless nothing is left of it to be saved."""
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            if failed and window.can_be_written:
+                self._hold(window, f"{call} failed with the trace of a profile")
 
     def _hold(self, window: ClosedWindow, why: str) -> None:
         _SAVER.start()
-        self._held.append(_Held(window, _folder_now(), os.getpid(), why))
+        self._held[:] = [_Held(window, _folder_now(), os.getpid(), why)]
         _known.add(self)
 
     def claim(self) -> None:

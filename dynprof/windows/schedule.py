@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dynprof.process.warnings_to_script import warn_script
+
 
 class ProfilerAction(Enum):
     """What a profiler does during one step."""
@@ -27,6 +29,9 @@ RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 class Schedule:
     """Says what to do at each step, as the function that ``torch.profiler.schedule`` returns does.
 
+    In place of a number that cannot be used the least that can is taken, with a warning, as with
+    torch_npu.
+
     Args:
         wait: Steps to do nothing, at the start of each cycle.
         active: Steps to record.
@@ -36,10 +41,7 @@ class Schedule:
         skip_first_wait: Not 0: the first cycle leaves out its ``wait``.
 
     Attributes:
-        wait: As above, as is each argument.
-
-    Raises:
-        ValueError: A number is negative or no whole number, or ``active`` is not positive.
+        wait: What is taken, as of each argument.
     """
 
     wait: int
@@ -50,10 +52,11 @@ class Schedule:
     skip_first_wait: int = 0
 
     def __post_init__(self) -> None:
-        _insist(1, active=self.active)
-        _insist(
-            0, wait=self.wait, warmup=self.warmup, repeat=self.repeat, skip_first=self.skip_first
-        )
+        self.wait, self.active = _usable("wait", self.wait), _usable("active", self.active, least=1)
+        self.warmup, self.repeat = _usable("warmup", self.warmup), _usable("repeat", self.repeat)
+        self.skip_first = _usable("skip_first", self.skip_first)
+        if not isinstance(self.skip_first_wait, int):
+            self.skip_first_wait = _usable("skip_first_wait", self.skip_first_wait)
 
     def __call__(self, step: int) -> ProfilerAction:
         """Return the action of a step, counted from 0.
@@ -77,7 +80,10 @@ class Schedule:
         return ProfilerAction.RECORD if within < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
 
 
-def _insist(least: int, **numbers: object) -> None:
-    for name, number in numbers.items():
-        if not isinstance(number, int) or number < least:
-            raise ValueError(f"{name} is {number!r}; it must be a whole number of {least} or more")
+def _usable(name: str, number: object, least: int = 0) -> int:
+    """Return the number, or the least that can be used."""
+    if isinstance(number, int) and number >= least:
+        return number
+    wanted = f"a whole number of {least} or more"
+    warn_script(f"schedule(): {name}={number!r} is not {wanted}; {least} is taken")
+    return least

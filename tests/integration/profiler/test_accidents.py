@@ -30,6 +30,7 @@ from tests.integration.running import operators, wait_for
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -63,13 +64,13 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
     """Another place serves; folders, devices and pipes in the way are refused and stay."""
-    prof = recorded()
+    prof = recorded(strict=True)
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("folder.json", "pipe.json"):
         with pytest.raises(CaptureError, match="no regular file"):
             prof.export_chrome_trace(name)
-    with pytest.raises(OSError, match="proc"):
+    with pytest.raises(CaptureError, match="is not written: /proc/here: no such file"):
         prof.export_chrome_trace("/proc/here/trace.json")
     assert stat.S_ISFIFO((tmp_path / "pipe.json").stat().st_mode)
     prof.export_chrome_trace("fine.json")
@@ -123,7 +124,7 @@ def test_arguments_of_operators_come_with_every_export(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_fails_costs_its_own_profile_only() -> None:
-    """The script gets its exception; the next profile starts."""
+    """An observer that fails to start costs its profile, with a warning; the next one starts."""
 
     class Failing:
         def start(self) -> None:
@@ -132,7 +133,7 @@ def test_an_observer_that_fails_costs_its_own_profile_only() -> None:
         def stop(self) -> None:
             """Do nothing."""
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.warns(UserWarning, match="ZeroDivisionError"):
         profile(execution_trace_observer=Failing()).start()
     assert recorded().events()
 
@@ -159,7 +160,7 @@ def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
         """
         prof = profile(); prof.start(); del prof
         try:
-            profile().start()
+            profile(strict=True).start()
         except Exception as error:
             print(error)
         """,
@@ -243,7 +244,7 @@ def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:
         caught = []
         def on_a_thread():
             try:
-                profile().start()
+                profile(strict=True).start()
             except Exception as error:
                 caught.append(str(error))
         with torch.profiler.profile():
@@ -341,29 +342,26 @@ def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> 
 
 
 def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
-    """It is refused; the profile goes on where it was, and its callback comes."""
+    """A step of another thread warns and counts no step; the profile continues."""
     ready: list[int] = []
-    refused: list[str] = []
     with profile(
         schedule=schedule(wait=0, warmup=0, active=2, repeat=1),
         on_trace_ready=lambda prof: ready.append(prof.step_num),
     ) as prof:
-
-        def step() -> None:
-            try:
-                prof.step()
-            except RuntimeError as error:
-                refused.append(str(error))
-
-        thread = threading.Thread(target=step)
-        thread.start()
-        thread.join()
+        with pytest.warns(UserWarning, match="only the thread that started"):
+            threaded(prof.step)
         assert prof.step_num == 0
         for _ in range(2):
             work()
             prof.step()
     assert ready == [2]
-    assert "only the thread that started" in refused[0]
+
+
+def threaded(action: Callable[[], None]) -> None:
+    """Do something on another thread, to its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
 
 
 def test_a_callback_that_fails_leaves_a_profile_that_can_start() -> None:
@@ -419,7 +417,7 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
         pytest.warns(UserWarning, match="not whole"),
         pytest.raises(CaptureError, match=r"b\.trace"),
     ):
-        analyse(tmp_path)
+        analyse(tmp_path, strict=True)
 
 
 def test_profiles_that_begin_and_end_while_another_begins(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
     trace = json.loads(path.read_text())
     assert steps_in(trace) == [2, 3]
     assert sum("dumps" in event["name"] for event in trace["traceEvents"]) == 2
-    with pytest.raises(RuntimeError, match="recorded by python"):
+    with pytest.warns(UserWarning, match="recorded by python"):
         prof.key_averages()
 
 
@@ -275,7 +275,7 @@ def test_another_thread_saves(tmp_path: Path) -> None:
     paths = sorted((tmp_path / "log").glob("*.json"))
     assert [steps_in(json.loads(path.read_text())) for path in paths] == [[1, 2], [4, 5], [7, 8]]
     assert [m.steps.first for m in sorted(found, key=lambda m: m.request.number)] == [1, 4, 7]
-    with pytest.raises(RuntimeError, match="closed detached"):
+    with pytest.warns(UserWarning, match="closed detached"):
         prof.key_averages()
     assert "aten::addmm" in {row.key for row in run_again().key_averages()}
 

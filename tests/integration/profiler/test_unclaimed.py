@@ -144,7 +144,7 @@ def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, stric
         work(5)
     """
     done = run(tmp_path, script, code=int(strict))
-    said = "on_trace_ready failed with the trace of a profile; it was saved as"
+    said = "failed with the trace of a profile; it was saved as"
     (path,) = (tmp_path / "place").glob("*.pt.trace.json")
     assert f"{said} {path} (" in done.stderr
     (operator,) = operators(json.loads(path.read_text()), "aten::mm")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,12 +45,26 @@ def test_a_schedule_is_that_of_torch(
     assert all(ours(step).name == theirs(step).name for step in range(40))
 
 
-@pytest.mark.parametrize("wrong", [{"wait": -1}, {"warmup": -1}, {"repeat": -1}, {"active": 0}])
-def test_wrong_numbers_are_refused_in_words(wrong: dict[str, int]) -> None:
-    """A negative number, or nothing to record, is named."""
-    (name,) = wrong
-    with pytest.raises(ValueError, match=name):
-        schedule(**{"wait": 0, "warmup": 0, "active": 1, **wrong})
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wait": -1},
+        {"warmup": -1},
+        {"repeat": "x"},
+        {"active": 0},
+        {"skip_first": 1.5},
+        {"skip_first_wait": None},
+    ],
+)
+def test_a_wrong_number_of_a_schedule_is_named_and_the_least_taken(wrong: dict[str, Any]) -> None:
+    """A wrong number gives a warning, and the least that can be used is taken."""
+    ((name, number),) = wrong.items()
+    least = int(name == "active")
+    usual = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0}
+    with pytest.warns(UserWarning, match=rf"{name}={number!r} is not .*; {least} is taken"):
+        odd = schedule(**{**usual, **wrong})
+    plain = schedule(**{**usual, name: least})
+    assert [odd(step) for step in range(9)] == [plain(step) for step in range(9)]
 
 
 def run(window: Window, step: int, steps: int) -> FakeRecording:

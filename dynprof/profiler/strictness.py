@@ -1,0 +1,89 @@
+"""Whether what fails in a script's profile is a warning, as with the vendor, or raises."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from dynprof.process.warnings_to_script import warn_script
+from dynprof.wall import Wall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Strictness:
+    """Raises or warns: the one place that decides it for a profile, or for a call.
+
+    Ctrl-C, ``sys.exit()`` and what the script's signal handlers raise pass in either case.
+
+    Args:
+        name: What the script calls, for the warnings.
+        raises: Whether the script asked for exceptions, with ``strict=True``.
+    """
+
+    def __init__(self, name: str, *, raises: bool) -> None:
+        self._name, self._raises = name, raises
+
+    def wrong(self, what: str, taken: str) -> None:
+        """Say that an argument is wrong, and what is taken in its place.
+
+        Raises:
+            ValueError: The script is strict.
+        """
+        if self._raises:
+            raise ValueError(what)
+        warn_script(f"{what}; {taken}")
+
+    def attempt(self, doing: str, action: Callable[[], object]) -> bool:
+        """Do something; return whether it failed, which was said in a warning then.
+
+        Args:
+            doing: What is attempted, for the warning: "profile.stop()".
+            action: What to do.
+
+        Raises:
+            Exception: It failed, and the script is strict.
+        """
+        if self._raises:
+            action()
+            return False
+        return Wall(self).attempt(doing, action) is not None
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it: there is no status."""
+
+    def error(self, text: str) -> None:
+        """Warn of what failed."""
+        warn_script(f"the script goes on, but {text}\n({self._name}(strict=True) raises it)")
+
+
+class _Strict(Protocol):
+    """What has a strictness."""
+
+    _strictness: Strictness
+
+
+_S = TypeVar("_S", bound=_Strict)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def forgiving(
+    otherwise: Callable[[], Any] = lambda: None,
+) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R]]:
+    """Have a method warn and return ``otherwise()`` where it fails, unless its object is strict."""
+
+    def decorate(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+        @functools.wraps(method)
+        def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            found: list[_R] = []
+            self._strictness.attempt(
+                f"{type(self).__name__}.{method.__name__}()",
+                lambda: found.append(method(self, *args, **kwargs)),
+            )
+            return found[0] if found else otherwise()
+
+        return call
+
+    return decorate
