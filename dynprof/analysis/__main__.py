@@ -8,8 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dynprof.analysis.runs.one_trace import analyse_trace, draw_memory
-from dynprof.analysis.runs.remote_files import located, place_of
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.read_trace import find_manifest
+from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
+from dynprof.analysis.runs.remote_files import Place, located, place_of
+from dynprof.captures.manifest import NOT_WRITTEN
 from dynprof.errors import DynprofError, describe
 from dynprof.process.file_size_limit import in_words, limit_file_size
 
@@ -34,18 +38,35 @@ def main() -> None:
 
 
 def _analyse(named: str, only: str | None) -> str:
-    """Analyse one trace; return why it could not be done."""
+    """Analyse one trace; return why it could not be done.
+
+    The manifest and standard error get what was left out, and why.
+    """
     if Path(named).is_symlink():  # what was saved is none; somebody has put it there since
         return f"{named} is a symbolic link, which is not followed"
     try:
         there = located(named)
         with place_of(there.parent) as place:
             trace = place.fetch_capture(there)
-            for made in draw_memory(trace) if only else analyse_trace(trace):
+            measured = None if only else MeasuredTrace(trace)
+            for made in write_analysis(measured, None) if measured else draw_memory(trace):
                 print(place.deliver(made))
+            if measured:
+                reasons = left_out(measured)
+                for name, why in reasons.items():
+                    print(f"{NOT_WRITTEN}{name}, {why}", file=sys.stderr)
+                _note(reasons, trace, place)
     except (DynprofError, OSError) as error:
         return in_words(error, describe(error))
     return ""
+
+
+def _note(reasons: dict[str, str], trace: Path, place: Place) -> None:
+    """Write into a trace's manifest what was left out; it may hold more than when it was read."""
+    path, manifest = find_manifest(trace)
+    if path and manifest:
+        manifest.model_copy(update={"left_out": reasons}).save(path)
+        place.deliver(path)
 
 
 def _workplace(named: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from dynprof.captures.manifest import NOT_WRITTEN
 from dynprof.errors import CaptureError
 from dynprof.process.side_process import SideProcess
 
@@ -76,21 +77,23 @@ class Analyses:
         self.look()
 
     def look(self) -> None:
-        """Write down the one that has ended, and begin the next.
+        """Write down the one that has ended, with what it left out, and begin the next.
 
         Raises:
             OSError: No process can be started.
         """
         if self._running:
             trace, process = self._running
-            reason = process.why_failed(WHOLE)
-            if reason is None:
+            words = process.words()
+            if words is None:
                 return
             shown, self._running = "/".join(trace.split("/")[-2:]), None
-            if reason:
-                self._journal.warning(f"{shown} could not be analysed: {reason}")
+            *lines, last = words.split("\n")
+            if last == WHOLE:
+                left_out = [line for line in lines if line.startswith(NOT_WRITTEN)]
+                self._journal.info("\n".join([f"analysed {shown}", *left_out]))
             else:
-                self._journal.info(f"analysed {shown}")
+                self._journal.warning(f"{shown} could not be analysed: {last}")
         if self._waiting:
             self._begin_next()
 

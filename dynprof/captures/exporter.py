@@ -17,7 +17,9 @@ from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
 from dynprof.clock import time
 from dynprof.errors import describe
+from dynprof.files.layout import METADATA, VENDORS_FOLDER, own_metadata
 from dynprof.files.output import PrivateFolder, write_atomic, write_if_absent
+from dynprof.files.regular import read_regular
 from dynprof.process.flags import Flag
 from dynprof.process.memory import give_back, grown_mb
 from dynprof.process.thread_switching import brisk_switching
@@ -221,6 +223,8 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
         _look_for_root(export)
         _claim(export)
     manifest.save(export.manifest_path)
+    if export.folder.name.endswith(VENDORS_FOLDER):
+        manifest.save_profiler_info(export.folder)
 
 
 def _save_files(export: Export) -> Manifest:
@@ -237,9 +241,25 @@ def _write_folder_files(export: Export) -> None:
     _look_for_root(export)
     export.layout.make_dir(export.manifest_path.parent)
     _claim(export)
-    metadata = json.dumps(_user_metadata(export.manifest), indent=2)
-    write_atomic(export.layout.metadata(export.folder, export.copy), metadata + "\n")
+    if (metadata := _user_metadata(export.manifest)) and export.manifest.backend != "npu":
+        _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
     export.workplace = PrivateFolder(export.layout.workplace(export.folder, export.token))
+
+
+def _write_metadata(export: Export, text: str) -> None:
+    """Write the vendor's file next to the trace; an NPU's capture has its own.
+
+    All ranks of a window have the metadata of its config: they share one file. A capture with
+    other metadata, such as a rank's of a script, leaves it alone and writes a file of its own.
+    """
+    shared = export.folder / METADATA
+    if write_if_absent(shared, text):
+        return
+    with contextlib.suppress(OSError):
+        if read_regular(shared, len(text)) == text.encode():
+            return
+    stem = export.layout.stem(export.folder, export.copy).name
+    write_atomic(export.folder / own_metadata(stem), text)
 
 
 def _look_for_root(export: Export) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -14,6 +15,10 @@ from dynprof.files.regular import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
 """Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
+MAX_ADDED_BYTES = 10_000
+"""Of what analysis adds to one: it names some twenty files."""
+NOT_WRITTEN = "not written: "
+"""What a line about a file begins with that analysis left out."""
 
 
 class Record(BaseModel):
@@ -120,6 +125,8 @@ class Manifest(Record):
         pid: Id of the process.
         rank: Rank of the process.
         world_size: Number of ranks.
+        rank_source: What said which rank this is; empty where no launcher, process group or script
+            did. Older manifests have none.
         directory: That of the config, to which paths in that are relative; older ones have none.
         request: What its window was opened for.
         steps: Which steps were recorded.
@@ -136,6 +143,8 @@ class Manifest(Record):
             None where there is none.
         trace_bytes: Size of the trace on disk.
         trace_bytes_raw: Size of the trace before compression.
+        left_out: Which files analysis did not write, each with the reason; empty where the config
+            asks for no analysis, or until it ends.
         cost: What it cost.
     """
 
@@ -146,6 +155,7 @@ class Manifest(Record):
     pid: int
     rank: int
     world_size: int
+    rank_source: str = ""
     directory: str = ""
     request: RequestRecord
     steps: Steps
@@ -160,7 +170,26 @@ class Manifest(Record):
     trace: str | None = None
     trace_bytes: int = 0
     trace_bytes_raw: int = 0
+    left_out: dict[str, str] = {}
     cost: Cost
+
+    @property
+    def rank_suffix(self) -> str:
+        """What names of the vendor's files say of the rank; empty where the job is one process."""
+        return f"_{self.rank}" if self.rank_source or self.world_size > 1 else ""
+
+    def save_profiler_info(self, folder: Path) -> Path:
+        """Write what the vendor's tools read about a recording; return where it is."""
+        config = dict(self.request.config)
+        inner = config.pop("experimental_config", {})
+        content = {
+            "config": {"common_config": config, "experimental_config": inner},
+            **({"rank_id": self.rank} if self.rank_suffix else {}),
+            "dynprof": self.model_dump(mode="json", exclude={"request"}),
+        }
+        path = folder / f"profiler_info{self.rank_suffix}.json"
+        write_atomic(path, json.dumps(content, indent=1) + "\n")
+        return path
 
     def begun(self) -> Manifest:
         """Return the manifest as it stands while the trace is being saved."""
@@ -210,6 +239,14 @@ class Manifest(Record):
         with contextlib.suppress(OSError):
             return read_regular(path, MAX_BYTES) == self.to_text().encode()
         return False
+
+    def found_at(self, path: Path) -> Manifest | None:
+        """Return what was written there, with what analysis has added since; None if it is gone."""
+        with contextlib.suppress(CaptureError):
+            found = load_manifest(path, len(self.to_text()) + MAX_ADDED_BYTES)
+            if found.model_copy(update={"left_out": self.left_out}) == self:
+                return found
+        return None
 
     def to_text(self) -> str:
         """Return what the file holds."""

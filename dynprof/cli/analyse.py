@@ -93,7 +93,7 @@ def analyse(
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
     if types:
-        for reason in [one for one in outcome.left_out if one[1] == NOT_ASKED_FOR]:
+        for reason in [one for one in outcome.left_out if one[1] in NOT_ASKED_FOR]:
             del outcome.left_out[reason]  # of the config, in whose place stands the option
     _tell(outcome)
 

@@ -21,7 +21,7 @@ from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
 from dynprof.errors import describe
 from dynprof.files.destination import OUTGOING, is_url, why_no_destination
-from dynprof.files.layout import INFO_DIR
+from dynprof.files.layout import INFO_DIR, METADATA, own_metadata
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
 from dynprof.journal.journal import printable
@@ -94,15 +94,25 @@ def _put_capture(order: Order, target: Target) -> str:
     name is no other's anyway.
     """
     stem = Path(order.files[-1]).name.removesuffix(".info.json")
-    named = [file for file in order.files if file.startswith(f"{INFO_DIR}/{stem}.")]
+    own = (f"{INFO_DIR}/{stem}.", METADATA, own_metadata(stem))
+    named = [file for file in order.files if file.startswith(own)]
     for file in order.files:
         if file not in named:
             _put(order, target, file, file)
     with target.alone():
         free = _free_stem(order, target)
         for file in named:
-            _put(order, target, file, renamed(file, stem, free))
+            if file == METADATA and _is_others(order, target, file):
+                _put(order, target, file, own_metadata(free))
+            else:
+                _put(order, target, file, renamed(file, stem, free))
     return renamed(order.files[-1], stem, free)
+
+
+def _is_others(order: Order, target: Target, file: str) -> bool:
+    """Return whether a file of this name is there that holds something else."""
+    there = target.content(file)
+    return there is not None and there != read_regular(Path(order.folder, file), MAX_BYTES)
 
 
 def _put(order: Order, target: Target, file: str, name: str) -> None:

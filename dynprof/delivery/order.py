@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.files.below import files_below
 from dynprof.files.destination import destination
-from dynprof.files.layout import INFO_DIR
+from dynprof.files.layout import INFO_DIR, METADATA, own_metadata
 from dynprof.files.who_may_change import is_trusted
 
 if TYPE_CHECKING:
@@ -150,11 +150,13 @@ def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _beside(manifest_path: Path) -> list[Path]:
-    """Return the other files of a capture in the folder of its manifest."""
+    """Return the other files of a capture: its metadata, and those next to its manifest."""
     stem = manifest_path.name.removesuffix(".info.json")
+    folder = manifest_path.parent.parent
+    metadata = [folder / METADATA, folder / own_metadata(stem)]
     mine = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
     named = [path for path in sorted(manifest_path.parent.iterdir()) if mine.match(path.name)]
-    return [path for path in named if path != manifest_path and _is_own(path)]
+    return [path for path in (*metadata, *named) if path != manifest_path and _is_own(path)]
 
 
 def _is_own(path: Path) -> bool:
@@ -168,5 +170,7 @@ def _is_own(path: Path) -> bool:
 
 def renamed(file: str, stem: str, other: str) -> str:
     """Return the path of a capture's file where another capture has its name."""
+    if file == own_metadata(stem):
+        return own_metadata(other)
     head = f"{INFO_DIR}/{stem}."
     return f"{INFO_DIR}/{other}.{file.removeprefix(head)}" if file.startswith(head) else file

@@ -26,6 +26,10 @@ INFO_DIR = "info"
 """Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 ANALYSIS_DIR, VENDORS_ANALYSIS_DIR = "analysis", "ASCEND_PROFILER_OUTPUT"
 """What is made from traces: next to them, and in the vendor's folder of one."""
+METADATA = "profiler_metadata.json"
+"""Next to the trace, as with the vendor: what the user wrote about the capture."""
+VENDORS_FOLDER = "_ascend_pt"
+"""What the vendor's name for the folder of one capture ends with."""
 WINDOW_RECORD = "window.json"
 """There too: the record of a window of several ranks."""
 
@@ -162,10 +166,6 @@ class Layout:
         """
         return self._beside(folder, copy, "info.json")
 
-    def metadata(self, folder: Path, copy: int = 1) -> Path:
-        """Return the file of the user's metadata in a window's folder."""
-        return self._beside(folder, copy, "metadata.json")
-
     def stem(self, folder: Path, copy: int = 1) -> Path:
         """Return what the paths of a capture's other files begin with."""
         name = f"rank_{self.rank}.{copy}" if copy > 1 else f"rank_{self.rank}"
@@ -201,6 +201,15 @@ class Layout:
     @property
     def _process(self) -> str:
         return f"{self.host}_{self.pid}.rank{self.rank}"
+
+
+def own_metadata(stem: str) -> str:
+    """Return the name of a capture's metadata in a folder where other captures have other metadata.
+
+    Args:
+        stem: What the name of its manifest begins with, such as ``rank_0``.
+    """
+    return f"profiler_metadata_{stem.removeprefix('rank_')}.json"
 
 
 def pid_namespace() -> str:

@@ -57,7 +57,12 @@ class SideProcess:
         return started
 
     def last_line(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
-        """Return the last that it said on its standard error; None while it is running.
+        """Return the last line of :meth:`words`."""
+        said = self.words(wait=wait, most_s=most_s)
+        return said and said.rpartition("\n")[2]
+
+    def words(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
+        """Return what it said on its standard error; None while it is running.
 
         A job that ignores SIGCHLD is told no exit code, so one that succeeds says so there.
 
@@ -80,7 +85,7 @@ class SideProcess:
         _unasked.remove(self)
         if late:
             return f"it was not done after {most_s:g} s"
-        return said.rpartition("\n")[2] or f"it ended with code {code}"
+        return said or f"it ended with code {code}"
 
     def why_failed(self, last_line: str, *, wait: bool = False) -> str | None:
         """Return why it failed, nothing where it did not, None while it is running.

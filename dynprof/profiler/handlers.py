@@ -76,9 +76,11 @@ class TraceHandler:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
             return self.folder
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.timezone.utc).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
-        return self.folder / f"{self._worker}_{stamp}_{VENDOR_SUFFIX}"
+        # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
+        worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
+        return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
     def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
         arguments = arguments_for(manifest, analyse=self._analyse)
@@ -187,8 +189,9 @@ def tensorboard_trace_handler(
 ) -> TraceHandler:
     """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
 
-    Beside the traces, ``info/`` holds their manifests and the metadata. In place of an argument
-    that cannot be used its default is taken, with a warning, as with torch_npu.
+    Next to the traces, ``info/`` holds their manifests, and ``profiler_metadata.json`` what
+    ``add_metadata`` and ``add_metadata_json`` were given. In place of an argument that cannot be
+    used its default is taken, with a warning, as with torch_npu.
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
@@ -199,8 +202,10 @@ def tensorboard_trace_handler(
         async_mode: Let another thread save, and the training go on; the profile then has no
             results to ask for. Where torch allows it, closing costs the loop microseconds.
         use_gzip: Compress, and add ``.gz`` to the name.
-        vendor_folders: Give each trace, with all that lies beside it, a folder named as the
-            vendor's are, ``{worker}_{time}_ascend_pt``. What is in it is the same as without.
+        vendor_folders: Give each trace a folder named as the vendor's,
+            ``{worker}_{time}_ascend_pt``, with ``profiler_info.json``, ``profiler_metadata.json``
+            and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
+            the process id there.
     """
     return TraceHandler(
         _folder_named(dir_name),

@@ -128,6 +128,7 @@ def plan(
             *dropped,
             *_without_effect(config, capable.backend),
             *_without_host(config, activities),
+            *_without_device(config, activities, capable),
             *_served_in_part(config, script, capable),
         ),
         script=script,
@@ -268,6 +269,22 @@ def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterat
         if getattr(config, name) and "CPU" not in activities:
             text = "has no effect: it belongs to CPU, which the activities leave out."
             yield Problem(text, f"/{name}")
+
+
+def _without_device(
+    config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
+) -> Iterator[Problem]:
+    """Yield a level whose additions belong to a device, where none is recorded."""
+    level = config.experimental.profiler_level
+    if capable.backend == "torch" and activities == ("CPU",) and level in ("Level1", "Level2"):
+        lacks_overloads = any(lack.value == level for lack in capable.lacks)
+        overloads = level == "Level2" and not lacks_overloads
+        more = "the overload names of operators and " if overloads else ""
+        text = (
+            f"{level} adds to Level0 on the CPU only {more}what collectives took "
+            "(communication.json); the rest needs a device."
+        )
+        yield Problem(text, "/experimental_config/profiler_level")
 
 
 def _served_in_part(

@@ -75,13 +75,12 @@ class Unsettled:
             lost_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
             extra_ms = lost_ms if lost_ms >= 0 else None
         saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
-        settled = self.manifest.settled(
-            step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
-        )
         # Whoever took the capture away or deleted it has the cost as it stood then.
         with contextlib.suppress(FileNotFoundError):
-            if self.manifest.lies_at(self.path):
-                settled.save(self.path)
+            if found := self.manifest.found_at(self.path):
+                found.settled(
+                    step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
+                ).save(self.path)
         return True
 
 

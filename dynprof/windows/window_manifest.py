@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.clock import iso
+from dynprof.process.rank import UNKNOWN
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def window_manifest(
         pid=process.layout.pid,
         rank=process.rank.number,
         world_size=process.rank.world_size,
+        rank_source="" if process.rank.source == UNKNOWN else process.rank.source,
         directory=root if root.isprintable() else "",  # a manifest is UTF-8, names are any bytes
         request=RequestRecord(
             number=request.number,

@@ -36,7 +36,7 @@ def given_up(tmp_path: Path, size: str, *, active: int, least_mb: float) -> tupl
         job.ends_unharmed()
         assert trace == {}
         left = sorted(path.name for path in below(disk, "*") if path.is_file())
-        assert left == ["rank_0.info.json", "rank_0.metadata.json"]
+        assert left == ["rank_0.info.json"]
         return manifest.reason, job.log()
 
 

@@ -134,6 +134,7 @@ def test_the_vendors_own_record(tmp_path: Path, version: str) -> None:
     assert special["_data_simplification"] is False
     metadata = json.loads((folder / "profiler_metadata.json").read_text())
     assert metadata["run"] == 7
+    assert not list(folder.parent.glob("profiler_metadata*"))
     order = [c[0] for c in job.calls() if c[0] in ("init", "start", "stop", "finalize")]
     assert order == ["init", "start", "stop", "finalize"]
     assert not [p for p in job.root.glob(".*") if p.name.endswith(".recording")]

@@ -25,10 +25,7 @@ _CHECKED_AFTER = 64 << 20
 
 
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
-    """Write the json files that have something to say; yield their paths.
-
-    Those of the recording lie beside the folder of the tables, as with the vendor.
-    """
+    """Write the json files that have something to say; yield their paths."""
     view = folder / "trace_view.json"
     with opened(measured.path) as source, whole(view) as sink:
         _copy(source, sink, lambda: check_space(measured, folder))
@@ -36,8 +33,6 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     contents: dict[Path, Callable[[MeasuredTrace], dict[str, Any]]] = {
         folder / "communication.json": communication,
         folder / "communication_matrix.json": communication_matrix,
-        folder.parent / f"profiler_info_{measured.rank}.json": _profiler_info,
-        folder.parent / "profiler_metadata.json": lambda measured: measured.metadata,
     }
     for path, made in contents.items():
         if is_written(measured, path.name) and (content := made(measured)):
@@ -55,15 +50,3 @@ def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
             if unchecked >= _CHECKED_AFTER:
                 check()
                 unchecked = 0
-
-
-def _profiler_info(measured: MeasuredTrace) -> dict[str, Any]:
-    if measured.manifest is None:
-        return {}
-    config = dict(measured.manifest.request.config)
-    inner = config.pop("experimental_config", {})
-    return {
-        "config": {"common_config": config, "experimental_config": inner},
-        "rank_id": measured.rank,
-        "dynprof": measured.manifest.model_dump(mode="json", exclude={"request"}),
-    }

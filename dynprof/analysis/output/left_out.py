@@ -17,14 +17,17 @@ _WITHOUT_SHAPES = (
 )
 _NOT_SENT = "no collective was recorded"
 _NO_PEERS = "only of sends and receives a trace tells between which ranks, and none has that"
-NOT_ASKED_FOR = "export_type asks for text alone; with db it is made"
-"""Of the database; not so where whoever analyses asks for other forms than the config."""
+NO_DATABASE = "export_type asks for text alone; with db it is made"
+NO_TABLES = "export_type asks for db alone; with text they are made"
+NOT_ASKED_FOR = (NO_DATABASE, NO_TABLES)
+"""Not so where a command asks for other forms than the config."""
 _TORN = "the file ends before it has told all of any step"
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
     """Return why files are not written, by what they are."""
     trace, torn = measured.trace, measured.tear.hides
+    asked = _experimental(measured).get("export_type") or ("text",)  # a list, or one of them
     device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     reasons = {
         "operator_details.csv": (len(measured.operators.span), "no operator was recorded"),
@@ -58,9 +61,10 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
-        "ascend_pytorch_profiler_<rank>.db": (_wants_database(measured), NOT_ASKED_FOR),
+        "ascend_pytorch_profiler.db": ("db" in asked, NO_DATABASE),
+        "tables in csv and json": ("text" in asked, NO_TABLES),
         "profiler_metadata.json": (len(measured.metadata), "the config has no metadata"),
-        "profiler_info": (measured.manifest is not None, "no manifest lies beside the trace"),
+        "profiler_info.json": (measured.manifest is not None, "the trace has no manifest"),
     }
     left = {name: why for name, (there, why) in reasons.items() if not there}
     levels = {name: why_not(measured, name) for name in LEVELLED}
@@ -77,12 +81,6 @@ def _no_marks(measured: MeasuredTrace) -> str:
     if _asks(measured, "mstx_domain_include") or _asks(measured, "mstx_domain_exclude"):
         return "nothing was marked in the domains that were asked for"
     return "nothing was marked"
-
-
-def _wants_database(measured: MeasuredTrace) -> bool:
-    """Return whether a trace's config asks for one; where there is none, nobody does."""
-    inner = _experimental(measured)
-    return "db" in (inner.get("export_type") or ())  # a list, or one of them
 
 
 def _asks(measured: MeasuredTrace, setting: str) -> bool:

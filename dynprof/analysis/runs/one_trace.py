@@ -28,7 +28,7 @@ from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.files.below import files_below, folders_below, written_s
-from dynprof.files.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, trace_stem
+from dynprof.files.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
 from dynprof.files.output import by_library
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ FILES, PATH = "files", "critical path"
 PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
 """Of the work on a trace, in their order. Views are the report, what is made of the same measures,
 and the database; events go with memory; files are the vendor's json."""
-_OF_NPUS = "_ascend_pt"
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
@@ -66,10 +65,10 @@ def traces_in(path: Path) -> list[Path]:
 
 
 def _why_none(path: Path) -> str:
-    named = (folder for folder in folders_below(path) if folder.name.endswith(_OF_NPUS))
+    named = (folder for folder in folders_below(path) if folder.name.endswith(VENDORS_FOLDER))
     # One that has such a folder is named so, and has lost its trace.
     if not all((folder / INFO_DIR).exists() for folder in named):
-        return f"folders that end with {_OF_NPUS} are read by torch_npu's own analyse()"
+        return f"folders that end with {VENDORS_FOLDER} are read by torch_npu's own analyse()"
     return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
 
 
@@ -91,27 +90,13 @@ def export_types(measured: MeasuredTrace) -> tuple[str, ...]:
     return tuple(str(kind) for kind in named)
 
 
-def analyse_trace(path: Path, types: Collection[str] | None = None) -> Iterator[Path]:
-    """Make what can be made from a trace; yield the files.
-
-    Args:
-        path: The trace.
-        types: The forms of tables; left out, those that its config asks for.
-
-    Raises:
-        CaptureError: It cannot be read.
-        OSError: The place cannot be written.
-    """
-    yield from write_analysis(MeasuredTrace(path), types)
-
-
 def write_analysis(
     measured: MeasuredTrace,
     types: Collection[str] | None,
     parts: Iterable[str] = PARTS,
     into: Path | None = None,
 ) -> Iterator[Path]:
-    """Do the same with a trace that was read.
+    """Make what can be made from a trace; yield the files.
 
     Args:
         measured: The trace.
@@ -126,7 +111,8 @@ def write_analysis(
             copied = measured.trace.size if part == FILES and "text" in wanted else 0
             check_space(measured, folder, copied)
             check_space(measured, Path(tempfile.gettempdir()))  # databases are made there
-            own_folder(folder / OUTPUT)
+            own_folder(folder)
+            own_folder(_results(measured, folder) / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 
 
@@ -146,21 +132,24 @@ def _write_operators(
     """Write the vendor's tables of operators and calls."""
     if "text" in wanted:
         tables = {**operator_tables(measured), **host_tables(measured)}
-        yield from write_tables(tables, folder / OUTPUT)
+        yield from write_tables(tables, _results(measured, folder) / OUTPUT)
 
 
 def _write_memory(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
     """Write what was allocated, and every event."""
     if "text" in wanted:
-        yield from write_tables(memory_tables(measured), folder / OUTPUT)
+        yield from write_tables(memory_tables(measured), _results(measured, folder) / OUTPUT)
     yield from write_events(measured, folder)
     yield from write_memory_timeline(measured.trace, folder, measured.path.name)
 
 
 def _write_files(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
     """Write the vendor's json."""
+    results = _results(measured, folder)
     if "text" in wanted:
-        yield from write_json_files(measured, folder / OUTPUT)
+        yield from write_json_files(measured, results / OUTPUT)
+    if measured.manifest:
+        yield measured.manifest.save_profiler_info(results)
 
 
 def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
@@ -172,11 +161,12 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
     yield from write_stacks(measured, folder)
     yield write_report(measured, folder / REPORT)
     if "db" in wanted:
-        database = folder / OUTPUT / f"ascend_pytorch_profiler_{measured.rank}.db"
+        output = _results(measured, folder) / OUTPUT
+        database = output / f"ascend_pytorch_profiler{measured.rank_suffix}.db"
         with by_library(database) as made:
             write_database(measured, made)
         yield database
-        yield from _write_analysis_database(measured, folder / OUTPUT / ANALYSIS_DATABASE)
+        yield from _write_analysis_database(measured, output / ANALYSIS_DATABASE)
 
 
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
@@ -210,7 +200,7 @@ def draw_memory(path: Path) -> Iterator[Path]:
 
 
 def folder_of(path: Path, into: Path | None = None) -> Path:
-    """Return where what is made from a trace lies.
+    """Return where what is made from a trace goes; for the vendor's files see :func:`_results`.
 
     Args:
         path: The trace.
@@ -224,3 +214,15 @@ def folder_of(path: Path, into: Path | None = None) -> Path:
         return path.parent / FOLDER / name
     above = hashlib.sha256(os.fsencode(path.parent)).hexdigest()
     return into / FOLDER / above / name
+
+
+def _results(measured: MeasuredTrace, folder: Path) -> Path:
+    """Return where the vendor's files of a trace go: to the root of a folder named as the vendor's.
+
+    Args:
+        measured: The trace.
+        folder: Where what is made from it goes otherwise.
+    """
+    place = measured.path.parent
+    is_vendors = place.name.endswith(VENDORS_FOLDER) and folder.is_relative_to(place)
+    return place if is_vendors else folder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.analysis.runs.one_trace import write_analysis
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,7 @@ def test_deep_recursion(tmp_path: Path) -> None:
         sys.setrecursionlimit(limit)
     path = tmp_path / "deep.trace.json"
     profiler.export_chrome_trace(str(path))
-    made = {file.name for file in analyse_trace(path, ("text", "db"))}
+    made = {file.name for file in write_analysis(MeasuredTrace(path), ("text", "db"))}
     assert {"operator_details.csv", "stacks.folded", "report.html"} <= made
     measured = MeasuredTrace(path)
     adds = [

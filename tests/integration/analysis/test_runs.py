@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.runs.one_trace import write_analysis
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.profiler import analyse, profile, schedule
 from tests.integration.analysis.traces import recorded, rows
@@ -26,7 +28,10 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
-    """With ``"analyse": true`` tables and databases are made while the job trains."""
+    """With ``"analyse": true`` tables and databases are made while the job trains.
+
+    Log and manifest name the files that were not written, each with the reason.
+    """
     script = (
         TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
     )
@@ -37,11 +42,17 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
         manifest, _ = job.capture()
         wait_for("the log", lambda: "analysed step_" in job.log() or None)
         (folder,) = below(job.root, "ASCEND_PROFILER_OUTPUT")
+        log, (metadata,) = job.log(), below(job.root, "profiler_metadata*.json")
+        (saved,) = below(job.root, "*.info.json")
+        left_out = load_manifest(saved).left_out
     names = {path.name for path in folder.iterdir()}
     assert {"operator_details.csv", "step_trace_time.csv", "op_statistic.csv"} <= names
-    assert {"ascend_pytorch_profiler_0.db", "analysis.db"} <= names
-    assert json.loads((folder.parent / "profiler_metadata.json").read_text()) == {"run": 7}
-    info = json.loads((folder.parent / "profiler_info_0.json").read_text())
+    assert {"ascend_pytorch_profiler.db", "analysis.db"} <= names
+    assert metadata.parent.name.startswith("step_")
+    assert json.loads(metadata.read_text()) == {"run": 7}
+    assert left_out["kernel_details.csv"] == "no device worked"
+    assert all(f"not written: {name}, {why}\n" in log for name, why in left_out.items())
+    info = json.loads((folder.parent / "profiler_info.json").read_text())
     assert info["config"]["common_config"]["active"] == 3
     found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]
     assert found == list(range(manifest.steps.first, manifest.steps.first + 3))
@@ -55,7 +66,7 @@ def test_a_python_capture_has_tables(tmp_path: Path) -> None:
             prof.step()
     path = tmp_path / "a.py.trace.json"
     prof.export_chrome_trace(path)
-    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    made = {found.name: found for found in write_analysis(MeasuredTrace(path), ["text"])}
     assert any("dumps" in row["Name"] for row in rows(made["operator_details.csv"]))
     assert [int(row["Step"]) for row in rows(made["step_trace_time.csv"])] == [0, 1]
     assert "memory_record.csv" not in made

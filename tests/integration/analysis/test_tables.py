@@ -17,7 +17,7 @@ from dynprof.analysis.output import tables
 from dynprof.analysis.output.database import API_TYPES, TABLES
 from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.reading.categories import ON_DEVICE, OPERATORS
-from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.analysis.runs.one_trace import write_analysis
 from tests.integration.analysis.traces import recorded, rows
 from tests.real_traces import REAL, needs_real, on_each
 
@@ -53,7 +53,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
     """The tables have a row for each operator with shapes and stack, each step and allocation."""
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
-    made = {found.name: found for found in analyse_trace(path, ["text"])}
+    made = {found.name: found for found in write_analysis(MeasuredTrace(path), ["text"])}
     capture = MeasuredTrace(path)
     details = rows(made["operator_details.csv"])
     products = [row for row in details if row["Name"] == "aten::addmm"]
@@ -84,7 +84,11 @@ def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
     """Names, shapes, call chains and steps of the database join through their ids."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
-    (made,) = [found for found in analyse_trace(path, ["db"]) if found.name.startswith("ascend")]
+    (made,) = [
+        found
+        for found in write_analysis(MeasuredTrace(path), ["db"])
+        if found.name.startswith("ascend")
+    ]
     with sqlite3.connect(made) as database:
         found = database.execute(
             "SELECT n.value, count(*), sum(CAST(endNs AS INTEGER) - CAST(startNs AS INTEGER)) "
@@ -118,7 +122,9 @@ def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
     """Any reader of Parquet has every span, with names and whole ns since the epoch."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path)
-    (made,) = [found for found in analyse_trace(path, []) if found.name == "events.parquet"]
+    (made,) = [
+        found for found in write_analysis(MeasuredTrace(path), []) if found.name == "events.parquet"
+    ]
     found = duckdb.execute(
         "SELECT name, count(*), sum(duration_ns), min(start_ns) "
         f"FROM '{made}' WHERE category = 'cpu_op' GROUP BY name"
@@ -157,7 +163,11 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     assert list(folded(MeasuredTrace(stray))) == lines
     assert any(stack.endswith("aten::linear;aten::addmm") for stack, _ in lines)
     assert len({stack for stack, _ in lines}) == len(lines)
-    (flame,) = [made for made in analyse_trace(path, []) if made.name.endswith("speedscope.json")]
+    (flame,) = [
+        made
+        for made in write_analysis(MeasuredTrace(path), [])
+        if made.name.endswith("speedscope.json")
+    ]
     shown = json.loads(flame.read_text())
     names = [frame["name"] for frame in shown["shared"]["frames"]]
     (sampled,) = shown["profiles"]
@@ -171,7 +181,7 @@ def test_real_device_traces(tmp_path: Path, path: Path) -> None:
     """Every real trace gives tables whose times add up."""
     copy = tmp_path / path.name.replace(".json", ".trace.json")
     copy.write_bytes(path.read_bytes())
-    made = {found.name: found for found in analyse_trace(copy, ["text", "db"])}
+    made = {found.name: found for found in write_analysis(MeasuredTrace(copy), ["text", "db"])}
     capture = MeasuredTrace(copy)
     kernels = capture.trace.category(ON_DEVICE)
     if kernels.any():

@@ -50,7 +50,8 @@ def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
         job.edit(experimental_config={"profiler_level": "Level2"})
         manifest, _ = job.capture()
         assert manifest.complete
-        level, threads = manifest.remarks
+        device, level, threads = manifest.remarks
+        assert "Level2 adds to Level0 on the CPU only what collectives took" in device
         assert "/experimental_config/profiler_level: Level2 has no overloads" in level
         assert threads.startswith("only the thread that opens the window is recorded: torch lacks")
         job.end()

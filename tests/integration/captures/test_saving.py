@@ -83,7 +83,7 @@ def test_the_limit_of_the_wait_can_be_set(tmp_path: Path) -> None:
         job.end()
         manifest = the_manifest(job)
         assert "saving was given up: it took more than 0 s, and the process" in manifest.reason
-        assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
+        assert left_behind(job) == ["rank_0.info.json"]
         assert "saving is given up" in job.log()
 
 
@@ -97,7 +97,7 @@ def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
         job.process.communicate()
         assert job.process.returncode == -signal.SIGINT
         assert "given up: Ctrl-C while the process ended" in the_manifest(job).reason
-        assert left_behind(job) == ["rank_0.info.json", "rank_0.metadata.json"]
+        assert left_behind(job) == ["rank_0.info.json"]
 
 
 @pytest.mark.parametrize(

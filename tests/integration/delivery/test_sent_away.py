@@ -39,13 +39,17 @@ def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:
     """Trace, metadata and manifest, and later the tables; nothing stays, and no secret is told."""
     with bucket.served(), job(tmp_path, bucket) as running:
         code, output, errors = dynprof(
-            "arm", running.root, "--prof-dir", PLACE, "--active", "3", "--analyse", "--wait"
-        )
+            "arm", running.root, "--prof-dir", PLACE, "--active", "3", "--analyse", "--wait",
+            "--metadata", "run=7",
+        )  # fmt: skip
         assert code == 0, output + errors
-        wait_for(
-            "the tables",
-            lambda: any("operators.parquet" in key for key in bucket.objects()) or None,
-        )
+
+        def analysed() -> bool | None:
+            there = bucket.objects().items()
+            manifests = [json.loads(text) for key, text in there if key.endswith(".info.json")]
+            return any(manifest["left_out"] for manifest in manifests) or None
+
+        wait_for("the manifest after analysis", analysed)
         found = bucket.objects()
         status = running.status()
         end(running)
@@ -56,7 +60,8 @@ def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:
     trace = found[f"{folder}/{manifest.trace}"]
     assert steps_of(trace) == list(range(manifest.steps.first, manifest.steps.last + 1))
     assert len(trace) == manifest.trace_bytes
-    assert f"{folder}/info/rank_0.metadata.json" in found
+    assert any("operators.parquet" in key for key in found)
+    assert json.loads(found[f"{folder}/profiler_metadata.json"]) == {"run": 7}
     assert status is not None
     assert status.last_capture == f"s3://runs/{manifest_key}"
     assert str(status.last_capture) in output
@@ -135,7 +140,8 @@ def test_a_capture_is_put_together_on_the_machines_own_disk(tmp_path: Path) -> N
     scratch = tmp_path / "scratch"
     with RunningJob(tmp_path, UNTIL_ENOUGH, DYNPROF_PROF_DIRS=str(scratch)) as running:
         running.when("training", lambda status: status.state == "idle")
-        running.edit(prof_dir="captures", active=2, storage={"scratch_dir": str(scratch)})
+        storage = {"scratch_dir": str(scratch)}
+        running.edit(prof_dir="captures", active=2, storage=storage, metadata={"run": 7})
         status = running.when("the capture", lambda status: bool(status.last_capture))
         path = running.root / str(status.last_capture)
         manifest = load_manifest(path)
@@ -145,8 +151,11 @@ def test_a_capture_is_put_together_on_the_machines_own_disk(tmp_path: Path) -> N
     here = path.parent.parent
     assert here.parent == running.root / "captures"
     assert files(here) == [
-        "info", "info/rank_0.info.json", "info/rank_0.metadata.json", manifest.trace,
-    ]  # fmt: skip
+        "info",
+        "info/rank_0.info.json",
+        "profiler_metadata.json",
+        manifest.trace,
+    ]
     expected = list(range(manifest.steps.first, manifest.steps.last + 1))
     assert steps_of((here / str(manifest.trace)).read_bytes()) == expected
     assert files(scratch) == []

@@ -20,9 +20,9 @@ MORE_THAN_ALLOWED = 65 << 20
 ANALYSIS = f"""
 from pathlib import Path
 from dynprof.analysis import __main__ as analysis
-def write(trace):
+def write(trace, _):
     trace.with_name("large").write_bytes(bytes({MORE_THAN_ALLOWED}))
-analysis.analyse_trace = write
+analysis.MeasuredTrace, analysis.write_analysis = Path, write
 analysis.main()
 """
 DELIVERY = f"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -132,12 +133,13 @@ def test_tensorboards_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_folders_named_as_the_vendors(tmp_path: Path, async_mode: bool) -> None:
-    """With ``vendor_folders=True`` each cycle has a folder as the vendor names it."""
+    """Each cycle has a folder with the vendor's files in its root, and all readers find it."""
     handler = tensorboard_trace_handler(
-        "log", worker_name="w0", async_mode=async_mode, vendor_folders=True, analyse_flag=False
+        "log", worker_name="w0", async_mode=async_mode, vendor_folders=True
     )
     steps = schedule(wait=0, warmup=0, active=1, repeat=2)
     with profile(schedule=steps, on_trace_ready=handler) as prof:
+        prof.add_metadata("run", "7")
         for _ in range(3):
             model(inputs)
             prof.step()
@@ -146,11 +148,19 @@ def test_folders_named_as_the_vendors(tmp_path: Path, async_mode: bool) -> None:
 
     def saved() -> bool | None:
         found = [load_manifest(path) for path in place.glob(manifests)]
-        return (len(found) == 2 and all(manifest.trace for manifest in found)) or None
+        return (len(found) == 2 and all(manifest.left_out for manifest in found)) or None
 
     wait_for("both", saved)
     folders = sorted(place.iterdir())
-    assert all(re.fullmatch(r"w0_\d{17}_ascend_pt", folder.name) for folder in folders)
+    named = rf"w0_{os.getpid()}_\d{{17}}_ascend_pt"
+    assert all(re.fullmatch(named, folder.name) for folder in folders)
+    assert sorted(place.glob("*_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json")) == [
+        folder / "ASCEND_PROFILER_OUTPUT" / "trace_view.json" for folder in folders
+    ]
+    for folder in folders:
+        assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": "7"}
+        config = json.loads((folder / "profiler_info.json").read_text())["config"]
+        assert set(config) == {"common_config", "experimental_config"}
     traces = traces_in(place)
     assert [trace.parent for trace in traces] == folders
     assert newest_in(place) == traces[1]

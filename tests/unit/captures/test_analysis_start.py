@@ -13,8 +13,10 @@ import pytest
 
 from dynprof.captures import analysis_start
 from dynprof.captures.analysis_start import WHOLE, Analyses, analyse_now, begin_analysis
+from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
+from tests.unit.analysis.output.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +43,7 @@ class Fake:
     more: tuple[str, ...] = ()
     ended: str | None = None
 
-    def why_failed(self, last_word: str) -> str | None:  # noqa: ARG002
+    def words(self) -> str | None:
         """Return what the test set."""
         return self.ended
 
@@ -67,12 +69,40 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
         analyses.begin(f"there/window/{name}", ())
     analyses.look()
     assert [one.trace for one in begun] == ["there/window/a"]
-    begun[0].ended = ""
+    begun[0].ended = "analysed"
     analyses.look()
     begun[1].ended = "no room"
     analyses.look()
     assert [one.trace[-1] for one in begun] == ["a", "b", "c"]
     assert notes.lines == ["analysed window/a", "window/b could not be analysed: no room"]
+
+
+def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
+    """The files that were not written, each with the reason, follow the line on the analysis.
+
+    Whatever else the process printed does not.
+    """
+    notes = Notes()
+    analyses = Analyses(notes)  # type: ignore[arg-type]
+    analyses.begin("there/window/a", ())
+    begun[0].ended = "a warning\nnot written: l2_cache.csv, no device worked\nanalysed"
+    analyses.look()
+    assert notes.lines == ["analysed window/a\nnot written: l2_cache.csv, no device worked"]
+
+
+def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
+    """A real analysis of a capture adds to its manifest each file that it did not write, and why.
+
+    What the job measures later is added to that.
+    """
+    before = captured(tmp_path, [{"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 1, "tid": 1}])
+    assert before.manifest is not None
+    analyse_now(before.path, ())
+    path = tmp_path / "info" / "rank_0.info.json"
+    assert load_manifest(path).left_out["kernel_details.csv"] == "no device worked"
+    found = before.manifest.found_at(path)
+    assert found is not None
+    assert found.settled(step_after_ms=3.0).left_out == load_manifest(path).left_out
 
 
 def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:

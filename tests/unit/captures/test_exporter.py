@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pydantic import JsonValue
+
     from dynprof.backends.base import Saved
 
 
@@ -63,7 +65,6 @@ class GreedyRecording(FakeRecording):
 def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
     """Return a function that exports a recording and returns the manifest left on disk."""
     layout = Layout(tmp_path, 0, "host", 42)
-    folder = tmp_path / "step_1-2_x"
 
     def attempt(_: str, action: Callable[[], object]) -> Exception | None:
         try:
@@ -73,14 +74,18 @@ def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
         return None
 
     def run(
-        recording: FakeRecording, least_free_mb: float | None, kind: type[Exporter] = HandExporter
+        recording: FakeRecording,
+        least_free_mb: float | None,
+        kind: type[Exporter] = HandExporter,
+        name: str = "step_1-2_x",
+        **changed: object,
     ) -> Manifest:
-        exporter = kind(attempt)
+        exporter, folder = kind(attempt), tmp_path / name
         exporter.start()
         exporter.submit(
             Export(
                 recording=recording,
-                manifest=a_manifest(),
+                manifest=a_manifest().model_copy(update=changed),
                 folder=folder,
                 trace_name="t.json",
                 layout=layout,
@@ -140,7 +145,7 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     assert "limits.min_free_disk_mb keeps 20 for the job" in manifest.reason
     assert manifest.trace is None
     names = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
-    assert names == ["rank_0.info.json", "rank_0.metadata.json"]
+    assert names == ["profiler_metadata.json", "rank_0.info.json"]
 
 
 def test_too_little_disk_is_seen_before_saving(
@@ -211,6 +216,53 @@ def test_a_capture_that_the_disk_has_no_room_for_leaves_no_empty_folders(
     with pytest.raises(CaptureError):
         export(FakeRecording(FakeBackend()), None)
     assert list(tmp_path.iterdir()) == []
+
+
+def metadata_of(export: Callable[..., Manifest], folder: Path, metadata: JsonValue) -> list[str]:
+    """Export a capture with this metadata; return the metadata files in the folder then."""
+    request = a_manifest().request.model_copy(update={"config": {"metadata": metadata}})
+    export(FakeRecording(FakeBackend()), None, request=request)
+    return sorted(path.name for path in folder.glob("step_1-2_x/profiler_metadata*.json"))
+
+
+def test_metadata_is_in_the_captures_root_under_the_vendors_name(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """profiler_metadata.json is next to the trace, and there is no second copy of it."""
+    assert metadata_of(export, tmp_path, {"run": 7}) == ["profiler_metadata.json"]
+    (found,) = tmp_path.rglob("*metadata*")
+    assert json.loads(found.read_text()) == {"run": 7}
+    assert found.parent == tmp_path / "step_1-2_x"
+
+
+def test_captures_of_one_folder_share_the_same_metadata(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """A second capture with the same metadata adds no file; one with other metadata adds its own.
+
+    The first file stays as it is.
+    """
+    metadata_of(export, tmp_path, {"run": 7})
+    assert metadata_of(export, tmp_path, {"run": 7}) == ["profiler_metadata.json"]
+    names = metadata_of(export, tmp_path, {"run": 8})
+    assert names == ["profiler_metadata.json", "profiler_metadata_0.3.json"]
+    found = [json.loads((tmp_path / "step_1-2_x" / name).read_text()) for name in names]
+    assert found == [{"run": 7}, {"run": 8}]
+
+
+def test_without_metadata_there_is_no_file(export: Callable[..., Manifest], tmp_path: Path) -> None:
+    """A config without metadata leaves the folder to the trace, as the vendor does."""
+    assert metadata_of(export, tmp_path, {}) == []
+
+
+def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """profiler_info.json and profiler_metadata.json are in it once the trace is saved."""
+    name = "w0_1_20260101000000000_ascend_pt"
+    export(FakeRecording(FakeBackend()), None, name=name)
+    names = {path.name for path in (tmp_path / name).iterdir()}
+    assert names == {"info", "profiler_info.json", "profiler_metadata.json", "t.json.gz"}
 
 
 class DyingRecording(FakeRecording):

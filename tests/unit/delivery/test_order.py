@@ -92,11 +92,11 @@ def write(folder: Path, *names: str) -> None:
 def test_the_manifest_is_sent_last(tmp_path: Path) -> None:
     """Whoever finds it finds the others; what other ranks and captures left is not sent."""
     folder = tmp_path / "outgoing" / FOLDER
-    mine = ["info/rank_0.metadata.json", "info/rank_0.stacks", "info/rank_0.info.json"]
+    mine = ["profiler_metadata.json", "info/rank_0.stacks", "info/rank_0.info.json"]
     others = [
         "info/rank_0.2.info.json",
-        "info/rank_0.2.metadata.json",
-        "info/rank_01.metadata.json",
+        "profiler_metadata_0.2.json",
+        "profiler_metadata_01.json",
     ]
     write(folder, "a.json.gz", "b.json.gz", *mine, *others)
     made = delivery(tmp_path, prof_dir=URL)
@@ -104,7 +104,7 @@ def test_the_manifest_is_sent_last(tmp_path: Path) -> None:
     assert order.files == ("a.json.gz", *mine)
     assert order.target == f"{URL}/{FOLDER}"
     second = made.order(folder / others[0], a_manifest("b.json.gz"))
-    assert second.files == ("b.json.gz", others[1], others[0])
+    assert second.files == ("b.json.gz", mine[0], others[1], others[0])
 
 
 def test_a_trace_of_several_files_is_sent_with_all_of_them(tmp_path: Path) -> None:

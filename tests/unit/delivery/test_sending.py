@@ -16,7 +16,7 @@ from dynprof.delivery.__main__ import main, send_all
 from dynprof.delivery.deliveries import DELIVERED
 from dynprof.delivery.order import Order
 
-FILES = ("trace.json", "info/rank_0.metadata.json", "info/rank_0.info.json")
+FILES = ("trace.json", "info/rank_0.stacks", "info/rank_0.info.json")
 
 
 @pytest.fixture
@@ -87,7 +87,20 @@ def test_a_second_capture_of_the_steps_gets_names_of_its_own(
     found = contents(tmp_path / "captures" / "step_1")
     assert found["info/rank_0.info.json"] == f"one {FILES[2]}"
     assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
-    assert found["info/rank_0.2.metadata.json"] == f"two {FILES[1]}"
+    assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
+
+
+def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> None:
+    """Captures with the same metadata share the target's file; other metadata gets its own."""
+    name = "profiler_metadata.json"
+    with_metadata = replace(order, files=(name, *FILES))
+    for content, run in (("one", 7), ("two", 7), ("three", 8)):
+        fill(Path(order.folder), content)
+        Path(order.folder, name).write_text(f"run {run}")
+        main(with_metadata.to_text())
+    found = contents(Path(order.target))
+    told = {name: text for name, text in found.items() if name.startswith("profiler")}
+    assert told == {name: "run 7", "profiler_metadata_0.3.json": "run 8"}
 
 
 def test_others_choose_names_once_the_chosen_ones_are_there(
@@ -112,7 +125,7 @@ def test_others_choose_names_once_the_chosen_ones_are_there(
     main(other.to_text())
     found = contents(Path(order.target))
     assert {name: found[name] for name in FILES[1:]} == {name: f"one {name}" for name in FILES[1:]}
-    assert found["info/rank_0.2.metadata.json"] == f"two {FILES[1]}"
+    assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
     assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
     assert len(found) == 5  # both traces have one name here, and no lock is left
 

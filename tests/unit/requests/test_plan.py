@@ -78,18 +78,40 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     """Of a setting of the file by its pointer; of one of the script's in words alone."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
     capabilities = (Capabilities("torch", ("CPU",), lacks=lacks),)
-    assert (
-        accepted(
-            capabilities=capabilities, experimental_config={"profiler_level": "Level1"}
-        ).remarks
-        == ()
-    )
+    assert accepted(capabilities=capabilities).remarks == ()
     found = accepted(capabilities=capabilities, experimental_config={"profiler_level": "Level2"})
-    assert [*map(str, found.remarks)] == ["/experimental_config/profiler_level: no overloads."]
+    assert str(found.remarks[-1]) == "/experimental_config/profiler_level: no overloads."
     standing = Standing(10, 0, capabilities, free_disk_mb=5000)
     script = plan(ProfilerConfig(), standing, Script(all_threads=True))
     assert isinstance(script, Plan)
     assert [*map(str, script.remarks)] == ["one."]
+
+
+@pytest.mark.parametrize(
+    ("level", "adds"),
+    [
+        ("Level0", ""),
+        ("Level1", "what collectives took (communication.json)"),
+        (
+            "Level2",
+            "the overload names of operators and what collectives took (communication.json)",
+        ),
+    ],
+)
+def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds: str) -> None:
+    """Level1 and Level2 name the few things that they add to Level0 on the CPU.
+
+    With a device they say nothing, and where torch has no overload names these are not promised.
+    """
+    asked = {"profiler_level": level}
+    on_cpu = accepted(activities=["CPU"], experimental_config=asked).remarks
+    said = f"{level} adds to Level0 on the CPU only {adds}; the rest needs a device."
+    pointer = "/experimental_config/profiler_level: "
+    assert [*map(str, on_cpu)] == ([pointer + said] if adds else [])
+    assert accepted(experimental_config=asked).remarks == ()
+    older = (Capabilities("torch", ("CPU",), lacks=(Lack("profiler_level", "Level2", "none."),)),)
+    remarks = accepted(capabilities=older, experimental_config=asked).remarks
+    assert not any("overload" in str(remark) for remark in remarks)
 
 
 def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:

@@ -48,11 +48,11 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     assert folder.name == "step_1-2_20231114T221321Z"
     (manifest,) = job.manifests()
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    assert names == [manifest.trace, "info/rank_0.info.json", "info/rank_0.metadata.json"]
+    assert names == [manifest.trace, "info/rank_0.info.json", "profiler_metadata.json"]
     assert manifest.trace
     assert manifest.trace.startswith("host_42.rank0.")
     assert manifest.trace.endswith(".fake.trace.json.gz")
-    assert json.loads((folder / "info" / "rank_0.metadata.json").read_text()) == {"run": 7}
+    assert json.loads((folder / "profiler_metadata.json").read_text()) == {"run": 7}
     assert manifest.request.config == {"active": 2, "metadata": {"run": 7}}
     assert manifest.trace_bytes == (folder / manifest.trace).stat().st_size
     assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"

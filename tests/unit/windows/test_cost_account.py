@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.report.about import NOT_MEASURABLE, _recorded
-from dynprof.captures.manifest import Manifest
+from dynprof.captures.manifest import Manifest, load_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,20 @@ def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
     assert manifest.cost.step_saving_ms == pytest.approx(15, rel=0.05)
     assert manifest.cost.step_after_ms == pytest.approx(10)
     assert manifest.cost.extra_ms == pytest.approx(150, rel=0.1)
+
+
+def test_the_cost_is_added_to_what_analysis_wrote_into_the_manifest(job: Job) -> None:
+    """A manifest that analysis has changed since keeps its left_out, and gets the cost."""
+    job.edit(active=2)
+    job.step(4)
+    (path,) = job.root.glob("step_*/info/rank_0.info.json")
+    left_out = {"l2_cache.csv": "no device worked"}
+    load_manifest(path).model_copy(update={"left_out": left_out}).save(path)
+    job.step(1100)
+    job.session._tick()
+    (manifest,) = job.manifests()
+    assert manifest.left_out == left_out
+    assert manifest.cost.step_after_ms is not None
 
 
 @pytest.mark.parametrize("taken", ["folder", "manifest"])

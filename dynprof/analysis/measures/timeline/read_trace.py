@@ -86,6 +86,13 @@ class ReadTrace:
         return self.manifest.rank if self.manifest else 0
 
     @property
+    def rank_suffix(self) -> str:
+        """What names of the vendor's files say of the rank; empty where the job is one process."""
+        if self.manifest:
+            return self.manifest.rank_suffix
+        return f"_{self.rank}" if self.world_size > 1 else ""
+
+    @property
     def world_size(self) -> int:
         """How many ranks there are, as far as it is known; 0 where it is not."""
         size = self._distributed("world_size")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.cells import cell
-from dynprof.analysis.runs.one_trace import analyse_trace
+from dynprof.analysis.runs.one_trace import write_analysis
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,9 @@ def test_names_of_a_trace_are_no_formulas_in_any_table(tmp_path: Path) -> None:
     ]
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    tables = [made for made in analyse_trace(path, ["text"]) if made.suffix == ".csv"]
+    tables = [
+        made for made in write_analysis(MeasuredTrace(path), ["text"]) if made.suffix == ".csv"
+    ]
     assert {"operator_details.csv", "kernel_details.csv"} <= {table.name for table in tables}
     for table in tables:
         with table.open(newline="") as file:

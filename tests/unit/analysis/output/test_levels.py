@@ -156,9 +156,11 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
     """Text alone is the default; whoever misses the database learns what makes it."""
     inner = {"export_type": asked} if asked else {}
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
-    why = reasons.get("ascend_pytorch_profiler_<rank>.db", "")
+    why = reasons.get("ascend_pytorch_profiler.db", "")
     assert (why == "export_type asks for text alone; with db it is made") == said
     assert bool(why) == said
+    tables = {"tables in csv and json": "export_type asks for db alone; with text they are made"}
+    assert (tables.items() <= reasons.items()) == (asked == "db")
 
 
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
@@ -175,12 +177,37 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
 
 
 def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
-    """Metadata and info of the recording are next to the folder of the tables."""
-    files = made(captured(tmp_path, EVENTS, metadata={"run": 7}, active=1))
-    root = files["operator_details.csv"].parent.parent
-    assert json.loads((root / "profiler_metadata.json").read_text()) == {"run": 7}
-    info = json.loads((root / "profiler_info_0.json").read_text())
-    assert info["config"]["common_config"]["active"] == 1
-    assert {files[name].parent for name in ("profiler_metadata.json", "profiler_info_0.json")} == {
-        root
-    }
+    """profiler_info is next to the folder of the tables, for every export_type.
+
+    In a folder with the vendor's name for a capture, both are directly in it.
+    """
+    vendors = tmp_path / "w0_20260101000000000_ascend_pt"
+    for place in (tmp_path, vendors):
+        place.mkdir(exist_ok=True)
+        measured = captured(place, EVENTS, active=1)
+        assert set(made(measured, ("db",))) >= {"profiler_info_0.json", "analysis.db"}
+        files = made(measured)
+        root = files["operator_details.csv"].parent.parent
+        assert (root == place) == (place == vendors)
+        assert files["profiler_info_0.json"].parent == root
+        info = json.loads(files["profiler_info_0.json"].read_text())
+        assert (info["config"]["common_config"]["active"], info["rank_id"]) == (1, 0)
+        assert files["report.html"].parent == place / "analysis" / "host_1.rank0.1.pt"
+
+
+@pytest.mark.parametrize(
+    ("source", "world_size", "suffix"), [("", 1, ""), ("", 2, "_0"), ("RANK", 1, "_0")]
+)
+def test_no_rank_is_in_a_name_where_there_is_no_rank(
+    tmp_path: Path, source: str, world_size: int, suffix: str
+) -> None:
+    """Files have the number of a rank in their names where a launcher or the script gave one.
+
+    So it is in torch_npu's database parser and in its profiler_info.
+    """
+    measured = captured(tmp_path, EVENTS)
+    assert measured.manifest is not None
+    update = {"rank_source": source, "world_size": world_size}
+    measured.manifest = measured.manifest.model_copy(update=update)
+    names = set(made(measured, ("text", "db")))
+    assert {f"ascend_pytorch_profiler{suffix}.db", f"profiler_info{suffix}.json"} <= names
