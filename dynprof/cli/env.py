@@ -11,7 +11,7 @@ from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.launch.pth_file import install as install_file
 from dynprof.launch.pth_file import is_installed, pth_file
 from dynprof.launch.pth_file import uninstall as uninstall_file
-from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
+from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, directory_asked_for
 
 
 def env(
@@ -27,7 +27,8 @@ def env(
     """Say whether jobs of this Python look at DYNPROF_CONFIG, and switch that on or off.
 
     With it installed, DYNPROF_CONFIG=DIR in the environment of a job does what dynprof run does,
-    and PROF_CONFIG_PATH=DIR too. Interpreters without the variable pay for reading one line.
+    and PROF_CONFIG_PATH=DIR too, where torch_npu is not installed. DYNPROF_CONFIG goes first.
+    Interpreters without either variable pay for reading one line.
 
     Exit code 0: done; 2: the file cannot be written or removed.
 
@@ -53,3 +54,5 @@ def _tell() -> None:
     say(f"{pth_file()} {state}")
     for name in (CONFIG, VENDORS_CONFIG, STEPS):
         say(f"{name}: {os.environ.get(name) or 'not set'}")
+    if other := directory_asked_for(os.environ)[1]:
+        say(other)

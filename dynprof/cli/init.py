@@ -25,8 +25,13 @@ def init(
         ),
     ],
     activities: Annotated[
-        str, typer.Option(metavar="A,B", help="What the config shall watch: CPU, CUDA, XPU, NPU.")
-    ] = "CPU",
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="What the config asks to watch: CPU, CUDA, XPU, NPU. Left out: all that the "
+            "machine of the job has.",
+        ),
+    ] = "",
 ) -> None:
     """Make the directory, the config and its schema, where they are not there yet.
 
@@ -41,7 +46,7 @@ def init(
     try:
         make_dir(directory)
         wrote = write_starter_files(
-            directory, tuple(part.strip() for part in activities.split(","))
+            directory, tuple(part.strip() for part in activities.split(",") if activities)
         )
     except ConfigError as error:
         fail(f"--activities: {error}", INVALID)

@@ -109,6 +109,11 @@ class ExperimentalConfig(Section):
             marks=_ALL_MARKS,
         ),
     ] = False
+    host_sys: Annotated[
+        list[HostSystem] | None,
+        Field(description="Sample these parts of the host while recording."),
+        Effect(torch=_HOST, python=_HOST, marks=_HOST),
+    ] = []
     mstx_domain_include: Annotated[
         list[str] | None,
         Field(description="Keep only marks of these domains."),
@@ -118,11 +123,6 @@ class ExperimentalConfig(Section):
         list[str] | None,
         Field(description="Leave out marks of these domains."),
         Effect(torch="yes", python="yes", marks="yes"),
-    ] = []
-    host_sys: Annotated[
-        list[HostSystem] | None,
-        Field(description="Sample these parts of the host while recording."),
-        Effect(torch=_HOST, python=_HOST, marks=_HOST),
     ] = []
     sys_io: Annotated[bool, Field(description="Collect NIC and RoCE data."), ASCEND_ONLY] = False
     sys_interconnection: Annotated[

@@ -55,8 +55,8 @@ class ProfilerConfig(Section):
         Field(
             min_length=1,
             max_length=16,
-            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device). Left out: "
-            "all that the machine has and the process uses.",
+            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device). Left out, or "
+            "as the template has it: all that the machine has and the process uses.",
         ),
         SAME,
     ] = ["CPU", "NPU"]
@@ -231,6 +231,14 @@ class ProfilerConfig(Section):
     def experimental(self) -> ExperimentalConfig:
         """The experimental settings, defaults where the file has null."""
         return self.experimental_config or ExperimentalConfig()
+
+    @property
+    def watches_all(self) -> bool:
+        """Whether the file asks for all that the machine has, by the vendor's default or no key.
+
+        The default, CPU and NPU, is all that the vendor's machines have; it means so on others.
+        """
+        return bool(self.activities == type(self).model_fields["activities"].get_default())
 
     @property
     def records_memory(self) -> bool:

@@ -20,6 +20,8 @@ def remarks(config: ProfilerConfig) -> list[Problem]:
 def _top_level_remarks(config: ProfilerConfig) -> Iterator[Problem]:
     if config.rank_list and not config.is_rank:
         yield Problem("has no effect: it needs is_rank true, or write it as ranks.", "/rank_list")
+    if config.async_mode and not config.analyse:
+        yield Problem('has no effect: it needs "analyse": true.', "/async_mode")
 
 
 def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:

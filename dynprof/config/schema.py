@@ -6,31 +6,27 @@ import functools
 import json
 from typing import Any
 
-from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.limits import Limits
 from dynprof.config.model import ProfilerConfig
 from dynprof.files.layout import SCHEMA_NAME
 
-_SEED_TOP = (
+_VENDORS_KEYS = (
+    "activities",
     "prof_dir",
     "analyse",
+    "async_mode",
     "record_shapes",
     "profile_memory",
     "with_stack",
     "with_flops",
     "with_modules",
     "active",
+    "warmup",
+    "start_step",
+    "is_rank",
+    "rank_list",
+    "experimental_config",
 )
-_SEED_EXPERIMENTAL = (
-    "profiler_level",
-    "aic_metrics",
-    "l2_cache",
-    "op_attr",
-    "data_simplification",
-    "record_op_args",
-    "export_type",
-    "msprof_tx",
-)
+"""Those of torch_npu 2.14.0, in its order."""
 
 
 @functools.cache
@@ -52,25 +48,21 @@ def schema_text() -> str:
     return json.dumps(config_schema(), indent=2) + "\n"
 
 
-def template_text(activities: tuple[str, ...]) -> str:
-    """Return the file that ``init()`` creates: the vendor's keys first, in the vendor's order.
+def template_text(activities: tuple[str, ...] = ()) -> str:
+    """Return the file that ``init()`` creates: the vendor's keys and defaults, then dynprof's own.
 
     Args:
-        activities: What this machine can watch, such as ``("CPU", "CUDA")``; none where that is not
-            known yet: a config that names none asks for all there is.
+        activities: What to watch, such as ``("CPU", "CUDA")``; none for the vendor's default, which
+            asks for all that the machine has.
     """
     default = ProfilerConfig().model_dump(mode="json")
-    experimental = ExperimentalConfig().model_dump(mode="json")
     template = {
         "$schema": f"./{SCHEMA_NAME}",
+        **{key: default[key] for key in _VENDORS_KEYS},
         **({"activities": list(activities)} if activities else {}),
-        **{key: default[key] for key in _SEED_TOP},
-        "experimental_config": {key: experimental[key] for key in _SEED_EXPERIMENTAL},
-        "warmup": default["warmup"],
-        "start_step": default["start_step"],
         "backend": default["backend"],
-        "ranks": "all",
-        "cancel": False,
-        "limits": Limits().model_dump(mode="json"),
+        "ranks": default["ranks"],
+        "cancel": default["cancel"],
+        "limits": default["limits"],
     }
     return json.dumps(template, indent=4) + "\n"

@@ -31,6 +31,7 @@ Keys, spelling and defaults are those of the Ascend PyTorch Profiler. What diffe
 - a value that is not allowed is refused in a sentence, where `torch_npu` takes the default; of
   `export_type` the default is taken here too, with a remark;
 - `start_step` 0 is the next step, as is -1;
+- `activities` with CPU and NPU, as in the template, ask for all that the machine has, a GPU too;
 - `limits` hold, though the file names none.
 """
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_starter_files(root: Path, activities: tuple[str, ...]) -> bool:
+def write_starter_files(root: Path, activities: tuple[str, ...] = ()) -> bool:
     """Write what is not there yet; of many ranks that start at once one writes.
 
     Args:
         root: The directory, which must be there.
-        activities: What the template shall watch; none: all that there will be.
+        activities: What the template asks to watch; none: all that the machine has.
 
     Returns:
         Whether this call wrote the config.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.dynamic_profile import disabled, init_from_outside
+from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
-from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG
+from dynprof.launch.variables import CONFIG, STEPS, directory_asked_for
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
 from dynprof.process.shadowed_modules import forget_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
 _begun = False
 
@@ -32,7 +31,7 @@ def begin(before: Collection[str] = ()) -> None:
         return
     _begun = True
     program = this_program()
-    if directory_asked_for(os.environ) and not why_left_alone(program, os.environ, os.getpid()):
+    if directory_asked_for(os.environ)[0] and not why_left_alone(program, os.environ, os.getpid()):
         from dynprof.wall import StderrNotes, Wall
 
         Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
@@ -40,22 +39,12 @@ def begin(before: Collection[str] = ()) -> None:
         forget_shadowed(before, program.folders())
 
 
-def directory_asked_for(environ: Mapping[str, str]) -> str:
-    """Return the directory to watch; empty where none is asked for.
-
-    The vendor's variable is its own affair where torch_npu is installed, which reads it too.
-    """
-    if own := environ.get(CONFIG, ""):
-        return own
-    vendors = environ.get(VENDORS_CONFIG, "")
-    return vendors if vendors and importlib.util.find_spec("torch_npu") is None else ""
-
-
 def _begin() -> None:
     from dynprof.backends.kineto_messages import keep_kineto_quiet_without_devices
     from dynprof.launch.daemons import follow_daemons
 
-    directory = Path(directory_asked_for(os.environ)).expanduser().absolute()
+    asked_for, other = directory_asked_for(os.environ)
+    directory = Path(asked_for).expanduser().absolute()
     os.environ[CONFIG] = str(directory)  # a script that changes directory starts others from there
     leave_to_children()
     keep_kineto_quiet_without_devices()
@@ -69,4 +58,6 @@ def _begin() -> None:
             raise LaunchError(f"{error}; this process runs unwatched") from None
 
     watch()
+    if other and (session := running()):
+        session.note(other)
     follow_daemons(watch)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+from typing import TYPE_CHECKING
+
 from dynprof.steps.wish import VARIABLE as STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CONFIG = "DYNPROF_CONFIG"
 VENDORS_CONFIG = "PROF_CONFIG_PATH"
@@ -10,4 +16,20 @@ VENDORS_CONFIG = "PROF_CONFIG_PATH"
 WATCHED = "DYNPROF_WATCHED"
 """Set by a process that watches, for its children: its id, and which rank it is."""
 
-__all__ = ["CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED"]
+__all__ = ["CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "directory_asked_for"]
+
+
+def directory_asked_for(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the directory to watch, empty for none, and why the vendor's variable does not count.
+
+    The reason is empty where the variable counts, or is not set, or names the same directory.
+    """
+    own, vendors = environ.get(CONFIG, ""), environ.get(VENDORS_CONFIG, "")
+    if own:
+        differs = vendors not in ("", own)
+        text = f"{VENDORS_CONFIG}={vendors} is not watched; {CONFIG} goes first"
+        return own, text if differs else ""
+    if vendors and importlib.util.find_spec("torch_npu"):
+        text = f"{VENDORS_CONFIG}={vendors} is not watched; torch_npu is installed and reads it"
+        return "", text
+    return vendors, ""

@@ -21,8 +21,6 @@ SAME_SAVE_S = 0.01
 LATEST_S = 253_370_764_800.0
 """The begin of the year 9999: a later time, or one before 1970, is none that a save can have."""
 
-GONE = ConfigError([Problem("the file is gone; nothing changes until it is saved again.")])
-
 
 @dataclass(frozen=True)
 class Edit:
@@ -56,8 +54,24 @@ class Edit:
         return self.raw.decode(errors="replace")
 
 
-Reading = Source | ConfigError
+@dataclass(frozen=True)
+class Unread:
+    """Why the file was not read, and which save that concerns.
+
+    Attributes:
+        problems: The reasons.
+        inode: The serial number of what is in the file's place; 0 where nothing is known of it.
+        mtime_ns: Its time of writing, in ns since the epoch: each refused save is an edit.
+    """
+
+    problems: tuple[Problem, ...]
+    inode: int = 0
+    mtime_ns: int = 0
+
+
+Reading = Source | Unread
 """What lies in the place of the file: its content, or why there is none."""
+GONE = Unread((Problem("the file is gone; nothing changes until it is saved again."),))
 
 
 def read(path: Path, *, follow_symlinks: bool = False, is_watched: bool = True) -> Reading:
@@ -73,12 +87,20 @@ def read(path: Path, *, follow_symlinks: bool = False, is_watched: bool = True) 
     except FileNotFoundError:
         return GONE
     except ConfigError as error:
-        return error
+        return _unread(path, error, follow_symlinks=follow_symlinks)
+
+
+def _unread(path: Path, error: ConfigError, *, follow_symlinks: bool) -> Unread:
+    try:
+        facts = path.stat(follow_symlinks=follow_symlinks)
+    except OSError:
+        return Unread(error.problems)
+    return Unread(error.problems, facts.st_ino, facts.st_mtime_ns)
 
 
 def edit_of(reading: Reading, at_s: float, file: Path | None) -> Edit:
     """Return what a script asks for that has the config, or a file of its own, read right now."""
-    if not isinstance(reading, ConfigError):
+    if isinstance(reading, Source):
         return Edit(reading.raw, at_s, file=file, owner=reading.owner)
     problems = reading.problems
     if reading is GONE and file:  # it may never have been there
@@ -90,8 +112,9 @@ def edit_of(reading: Reading, at_s: float, file: Path | None) -> Edit:
 class EditDetector:
     """Tells saves from readings; knows no thread, no clock and no file.
 
-    A reading that differs from the last in bytes, inode or time of writing is a save. One that
-    is cut off, missing or unreadable is held back until it has stayed so for ``SETTLE_S``.
+    A reading that differs from the last in bytes, inode or time of writing is a save; the vendor
+    goes by the time as well, so that a touch repeats the request. One that is cut off, missing or
+    unreadable is held back until it has stayed so for ``SETTLE_S``.
 
     Args:
         at_start: What lay there when watching began; it is never an edit.
@@ -120,7 +143,7 @@ class EditDetector:
             now_s: Monotonic time in seconds.
             wall_s: Time since the epoch in seconds, for an edit without a file.
         """
-        if not _same(reading, self._last):
+        if reading != self._last:
             self._last, self._changed_at_s = reading, now_s
             self._unsettled = not _is_whole(reading)
             return None if self._unsettled else self._deliver(reading, now_s, wall_s)
@@ -130,7 +153,7 @@ class EditDetector:
         return None
 
     def _deliver(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
-        if isinstance(reading, ConfigError):
+        if isinstance(reading, Unread):
             return Edit(b"", wall_s, reading.problems)
         if self._is_old(reading):
             return None
@@ -146,19 +169,13 @@ class EditDetector:
         return reading == before or unread_at_start
 
 
-def _same(a: Reading, b: Reading) -> bool:
-    if isinstance(a, ConfigError) or isinstance(b, ConfigError):
-        return type(a) is type(b) and str(a) == str(b)
-    return a == b
-
-
 def _is_whole(reading: Reading) -> bool:
     """Tell a finished file from one that an editor may still be writing.
 
     What may be nested deeply is left to the reader that ends there: ``json`` goes as deep as the
     job's ``sys.setrecursionlimit()`` lets it, which may be deeper than a stack, and ends the job.
     """
-    if isinstance(reading, ConfigError):
+    if isinstance(reading, Unread):
         return False
     try:
         text = reading.raw.decode("utf-8-sig")

@@ -14,10 +14,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import watchdog.events
 from watchdog.events import (
     FileClosedEvent,
     FileCreatedEvent,
     FileDeletedEvent,
+    FileModifiedEvent,
     FileMovedEvent,
     FileSystemEvent,
     FileSystemEventHandler,
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 _KIND = "anon_inode:inotify"
 """What a descriptor is through which file events come."""
-_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent]
+_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent]
+if hasattr(watchdog.events, "FileAttribEvent"):  # a new time; before 7.1 it was a modification
+    _SIGNALS.append(watchdog.events.FileAttribEvent)
 
 # Where nobody handles what a library logs, logging writes it to the job's stderr.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())

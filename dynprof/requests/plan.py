@@ -111,7 +111,7 @@ def plan(
     capable = _choose(config, standing.capabilities)
     if isinstance(capable, Problem):
         return Refusal((capable,))
-    activities, dropped = _activities(config, capable)
+    activities, dropped = _activities(config, capable, script)
     hindrances = (
         past_start(config, standing.step),
         _place(config, standing),
@@ -203,9 +203,10 @@ def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:
 
 
 def _activities(
-    config: ProfilerConfig, capable: Capabilities
+    config: ProfilerConfig, capable: Capabilities, script: Script | None
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    if "activities" not in config.model_fields_set or capable.backend == MARKS:
+    named_by_script = script is not None and "activities" in config.model_fields_set
+    if capable.backend == MARKS or (config.watches_all and not named_by_script):
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)

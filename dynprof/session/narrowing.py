@@ -24,7 +24,7 @@ def narrowed(asked: Asked, proposal: Proposal) -> Asked:
 
 def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
     """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
-    if "activities" not in config.model_fields_set:
+    if config.watches_all:
         return list(profiler.activities)
     asked = {name.upper() for name in config.activities}
     return [name for name in profiler.activities if name in asked] or list(profiler.activities)

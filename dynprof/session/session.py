@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.exporter import Exporter
+from dynprof.config import Source
 from dynprof.delivery.deliveries import Deliveries
-from dynprof.errors import ConfigError
 from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.process.flags import Flag
 from dynprof.process.stack_room import NO_ROOM, has_room
-from dynprof.requests.edits import GONE, Edit
+from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.session.agreements import Agreements
@@ -114,7 +114,7 @@ class Session:
             costs=self._costs,
             on_saved=saved_captures.take,
         )
-        raw = b"" if isinstance(self._at_start, ConfigError) else self._at_start.raw
+        raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
@@ -155,8 +155,9 @@ class Session:
         )
         if text := mounted_alone(layout.config):
             self._journal.warning(text)
-        if isinstance(self._at_start, ConfigError) and self._at_start is not GONE:
-            self._journal.warning(f"the config that is there now: {self._at_start}")
+        if isinstance(self._at_start, Unread) and self._at_start is not GONE:
+            said = "; ".join(map(str, self._at_start.problems))
+            self._journal.warning(f"the config that is there now: {said}")
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)

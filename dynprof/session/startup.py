@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import encodings.utf_8_sig  # noqa: F401 - as below
-import importlib.util
 import os
 import re
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +40,6 @@ with contextlib.suppress(ImportError):  # isal is not built for every machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from dynprof.requests.capabilities import Capabilities
 
     Places = Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
 
@@ -82,7 +78,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         usable = next(
             (capable for b in backends if not (capable := b.capabilities()).missing), None
         )
-        write_starter_files(root, _activities(usable))
+        write_starter_files(root)
         if usable:
             keep_kineto_quiet(usable)
         layout = Layout.here(
@@ -114,20 +110,6 @@ def _begin(session: Session) -> None:
     finally:
         if not begun:
             session.end("it could not begin")
-
-
-def _activities(usable: Capabilities | None) -> tuple[str, ...]:
-    """Return what the template watches; none while torch, which knows devices, may yet come."""
-    if "torch" not in sys.modules and _is_there("torch"):
-        return ()
-    return usable.activities if usable else ("CPU",)
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # where dynprof's threads do not look after it has been attached
-        return True
 
 
 def _place(rank: int | None) -> Rank:

@@ -178,10 +178,13 @@ def publish(mount: Path, version: int, config: dict[str, object]) -> None:
 
 
 def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
-    """A world-writable directory is as bad as a world-writable file."""
+    """A world-writable directory is as bad as a world-writable file; each save there is refused."""
     job.root.chmod(0o777)
     job.edit(active=1)
     assert "everybody may replace the file; run chmod o-w on its directory" in refusal(job)
+    job.edit(active=2)
+    status = job.when("a second answer", lambda status: len(status.edits) == 2)
+    assert [edit.outcome for edit in status.edits] == ["refused", "refused"]
     job.root.chmod(0o1777)
     job.edit(active=1)
     job.when("a capture", lambda status: bool(status.last_capture))

@@ -6,6 +6,7 @@ native module and the device are stubs (``stub/``) that note what they are asked
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.config import template_text
 from tests.integration.running import TORCH_JOB, RunningJob, wait_for
 from tests.npu.fetch import WHEELS, WHEELS_DIR
 
@@ -224,6 +226,22 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
     assert len(list((tmp_path / "result" / "info").glob("*.info.json"))) == 2
     assert len(list((tmp_path / "alone").glob("*_ascend_pt"))) == 1
     assert "what an NPU recorded is the folder" in errors
+
+
+def test_the_template_is_that_of_the_newest_version() -> None:
+    """Keys, order and defaults of its JSON_DATA; export_type is a word, which all versions take."""
+    name = "torch_npu/profiler/_dynamic_profiler/_dynamic_profiler_monitor_shm.py"
+    source = ast.parse((WHEELS_DIR / "2.14.0" / name).read_text())
+    (vendors,) = (
+        ast.literal_eval(node.value)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "JSON_DATA"
+    )
+    vendors["experimental_config"]["export_type"] = "text"
+    template = json.loads(template_text())
+    assert json.dumps({key: template[key] for key in template if key in vendors}) == json.dumps(
+        vendors
+    )
 
 
 def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:

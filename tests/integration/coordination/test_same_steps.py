@@ -158,7 +158,7 @@ def test_what_one_rank_cannot_serve_all_refuse(tmp_path: Path) -> None:
         code, _, errors = dynprof(*arm)
         assert code != 0
         (said,) = [line for line in errors.splitlines() if line.startswith("rank 0: refused: ")]
-        assert "rank 1: line 6, column 5, /prof_dir: " in said
+        assert "rank 1: line 7, column 5, /prof_dir: " in said
         assert f"{tmp_path}/desk_1/captures is not a directory; " in said
     assert manifests(tmp_path) == []
 

@@ -50,6 +50,21 @@ def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path, variable:
     assert len(logs(tmp_path)) == 1
 
 
+def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
+    tmp_path: Path, python: Path
+) -> None:
+    """DYNPROF_CONFIG is watched, and the log says that PROF_CONFIG_PATH is not."""
+    env(python, "--install")
+    (tmp_path / "job.py").write_text(LOOP)
+    named = {CONFIG: "prof_config", VENDORS_CONFIG: "vendors", "DYNPROF_STEPS": ":work"}
+    with processes.start([python, "job.py"], cwd=tmp_path, env={**os.environ, **named}) as process:
+        is_stepping(tmp_path)
+        ended(tmp_path, process)
+    (log,) = logs(tmp_path)
+    assert "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first" in log
+    assert not (tmp_path / "vendors").exists()
+
+
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path, python: Path) -> None:
     """Nothing of dynprof is imported, and after dynprof itself is gone nothing is missed."""
     env(python, "--install")
@@ -70,6 +85,9 @@ def test_how_things_stand_is_said(python: Path) -> None:
     assert found[0].endswith("zz_dynprof.pth is installed")
     assert found[1] == f"{CONFIG}: not set"
     assert env(python, "--install", "--uninstall").returncode == 2
+    both = {**os.environ, CONFIG: "ours", VENDORS_CONFIG: "vendors"}
+    told = processes.run([python, "-m", "dynprof", "env"], env=both).stdout.splitlines()
+    assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:

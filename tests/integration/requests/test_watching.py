@@ -159,6 +159,21 @@ def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
     desk.no_more()
 
 
+@pytest.mark.parametrize("mode", ["events", "poll"])
+def test_a_touch_is_an_edit_as_soon_as_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WatchMode
+) -> None:
+    """A new time alone repeats the request, and its event wakes the watcher: no check is due."""
+    monkeypatch.setattr(watch, "CHECK_S", patience_s() * 10)
+    desk = Desk(tmp_path, mode)
+    desk.watcher.start()
+    try:
+        os.utime(desk.path, (time.time() + 1,) * 2)
+        assert desk.next_edit().raw.decode() == OLD
+    finally:
+        desk.watcher.stop()
+
+
 def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
     """Reading, chmod, a neighbour's file and a swap file are nobody's request."""
     desk.shell("cat profiler_config.json; chmod 640 profiler_config.json; touch .x.swp other.json")

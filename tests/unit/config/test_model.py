@@ -30,18 +30,6 @@ SEED_KEYS = [
 ]
 
 
-SEED_EXPERIMENTAL = {
-    "profiler_level": "Level0",
-    "aic_metrics": "AiCoreNone",
-    "l2_cache": False,
-    "op_attr": False,
-    "data_simplification": True,
-    "record_op_args": False,
-    "export_type": "text",
-    "msprof_tx": False,
-}
-
-
 NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
     "activities": ["CPU", "NPU"],
     "prof_dir": "./",
@@ -58,9 +46,15 @@ NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
     "is_rank": False,
     "rank_list": [],
     "experimental_config": {
-        **SEED_EXPERIMENTAL,
+        "profiler_level": "Level0",
+        "aic_metrics": "AiCoreNone",
+        "l2_cache": False,
+        "op_attr": False,
         "gc_detect_threshold": None,
+        "data_simplification": True,
+        "record_op_args": False,
         "export_type": ["text"],
+        "msprof_tx": False,
         "mstx": False,
         "host_sys": [],
         "mstx_domain_include": [],
@@ -72,17 +66,25 @@ NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
 
 
 def test_the_template_is_the_vendors_with_ours_after_it() -> None:
-    """The template has the vendor's keys in its order with its defaults, and is valid."""
-    template = json.loads(template_text(("CPU", "CUDA")))
-    keys = list(template)
-    assert keys[0] == "$schema"
-    assert keys[1 : len(SEED_KEYS) + 1] == SEED_KEYS
-    assert template["activities"] == ["CPU", "CUDA"]
-    assert template["prof_dir"] == "./"
-    assert template["active"] == 1
-    assert template["experimental_config"] == SEED_EXPERIMENTAL
-    assert list(template["experimental_config"]) == list(SEED_EXPERIMENTAL)
-    assert parse_config(template_text(("CPU",)).encode()).remarks == ()
+    """The template has the newest vendor's keys, order and defaults, and is valid itself."""
+    text = template_text()
+    template = json.loads(text)
+    vendors = json.loads(json.dumps(NEWEST_VENDOR_TEMPLATE))
+    vendors["experimental_config"]["export_type"] = "text"  # as the document and older versions
+    assert list(template) == ["$schema", *vendors, "backend", "ranks", "cancel", "limits"]
+    assert {key: template[key] for key in vendors} == vendors
+    assert list(template["experimental_config"]) == list(vendors["experimental_config"])
+    assert [key for key in template if key in SEED_KEYS] == SEED_KEYS
+    assert parse_config(text.encode()).remarks == ()
+    assert json.loads(template_text(("CPU", "CUDA")))["activities"] == ["CPU", "CUDA"]
+
+
+def test_the_template_names_ranks_in_the_vendors_way_or_ours() -> None:
+    """An operator fills in rank_list, or ranks, and need not remove the other."""
+    for filled_in in ({"is_rank": True, "rank_list": [1]}, {"ranks": "1"}):
+        document = {**json.loads(template_text()), **filled_in}
+        asked = parse_config(json.dumps(document).encode()).config.asked_ranks
+        assert [rank in asked for rank in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize("host_sys", [["cpu", "mem", "osrt"], ["CPU", "NUMA"], None])

@@ -207,6 +207,13 @@ def test_a_setting_without_effect_is_remarked(
     assert remark.line == 1
 
 
+def test_analysis_in_a_process_of_its_own_needs_an_analysis() -> None:
+    """``async_mode`` alone does nothing, and a remark says so; with ``analyse`` it is served."""
+    (remark,) = parse_config(b'{"async_mode": true}').remarks
+    assert (remark.pointer, '"analyse": true' in remark.text) == ("/async_mode", True)
+    assert parse_config(b'{"async_mode": true, "analyse": true}').remarks == ()
+
+
 def test_settings_that_go_together_are_not_remarked() -> None:
     """What another setting allows passes without a word."""
     experimental = {

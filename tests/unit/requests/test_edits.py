@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.config import Source
-from dynprof.errors import ConfigError, Problem
-from dynprof.requests.edits import SAME_SAVE_S, SETTLE_S, Edit, EditDetector
+from dynprof.errors import Problem
+from dynprof.requests.edits import GONE, SAME_SAVE_S, SETTLE_S, Edit, EditDetector, Unread, read
 from tests.processes import run
 
-GONE = ConfigError([Problem("the file is gone")])
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def saved(raw: bytes, mtime: int = 1, inode: int = 1) -> Source:
@@ -22,11 +25,11 @@ def saved(raw: bytes, mtime: int = 1, inode: int = 1) -> Source:
 class Watching:
     """A detector with a clock of its own."""
 
-    def __init__(self, at_start: Source | ConfigError) -> None:
+    def __init__(self, at_start: Source | Unread) -> None:
         self.detector = EditDetector(at_start)
         self.now_s = 50.0
 
-    def see(self, reading: Source | ConfigError, after_s: float = 0.1) -> Edit | None:
+    def see(self, reading: Source | Unread, after_s: float = 0.1) -> Edit | None:
         """Let time pass, then look."""
         self.now_s += after_s
         return self.detector.look(reading, self.now_s, 1e9)
@@ -115,9 +118,24 @@ def test_a_directory_moved_away_and_back_is_no_edit() -> None:
 
 def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
     """Made readable, it is what was there at the start; saved again, it is a request."""
-    detector = EditDetector(ConfigError([Problem("everybody may write")]), started_ns=10)
+    detector = EditDetector(Unread((Problem("everybody may write"),), 1, 9), started_ns=10)
     assert detector.look(saved(b"{}", mtime=9), 1.0, 1e9) is None
     assert detector.look(saved(b"{}", mtime=11), 2.0, 1e9)
+
+
+def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path) -> None:
+    """A save in a directory that everybody may write is refused each time, not only at first."""
+    tmp_path.chmod(0o777)
+    config = tmp_path / "profiler_config.json"
+    config.write_text("{}")
+    watching = Watching(read(config))
+    for second in range(1, 4):
+        os.utime(config, ns=(0, second * 10**9))
+        assert watching.see(read(config)) is None
+        edit = watching.see(read(config), SETTLE_S)
+        assert edit
+        assert "everybody may replace the file" in edit.problems[0].text
+        assert watching.see(read(config), SETTLE_S) is None
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from dynprof.config import ProfilerConfig
+from dynprof.config import ProfilerConfig, template_text
 from dynprof.requests.capabilities import Capabilities, Lack
 from dynprof.requests.plan import Plan, Refusal, Script, Standing, plan
 
@@ -72,6 +73,22 @@ def test_activities_left_out_are_all_that_the_machine_has() -> None:
     """A config without activities gets all that the machine has, without a remark."""
     found = accepted()
     assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
+
+
+@pytest.mark.parametrize("capable", [TORCH, PYTHON, Capabilities("torch", ("CPU",))])
+def test_the_template_records_all_that_the_machine_has(capable: Capabilities) -> None:
+    """The vendor's CPU and NPU mean host and device: a GPU is recorded, and nothing is remarked."""
+    found = accepted(capabilities=(capable,), **json.loads(template_text()))
+    assert (found.activities, found.remarks) == (capable.activities, ())
+
+
+def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
+    """In a script the same two activities are no template's."""
+    config = ProfilerConfig(activities=["CPU", "NPU"])
+    found = plan(config, Standing(10, 0, (TORCH,), free_disk_mb=5000), Script())
+    assert isinstance(found, Plan)
+    assert found.activities == ("CPU",)
+    assert [remark.pointer for remark in found.remarks] == ["/activities"]
 
 
 def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:

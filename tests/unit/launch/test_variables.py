@@ -1,0 +1,28 @@
+"""Which variable of the environment names the directory to watch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.launch.variables import CONFIG, VENDORS_CONFIG, directory_asked_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_vendors_variable_counts_where_ours_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DYNPROF_CONFIG goes before PROF_CONFIG_PATH, which torch_npu reads where it is installed."""
+    both = {CONFIG: "ours", VENDORS_CONFIG: "vendors"}
+    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
+    assert directory_asked_for({VENDORS_CONFIG: "vendors"}) == ("vendors", "")
+    assert directory_asked_for(both) == ("ours", text)
+    assert directory_asked_for({**both, VENDORS_CONFIG: "ours"}) == ("ours", "")
+    assert directory_asked_for({}) == ("", "")
+    (tmp_path / "torch_npu.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    directory, why = directory_asked_for({VENDORS_CONFIG: "vendors"})
+    assert (directory, "torch_npu is installed and reads it" in why) == ("", True)
