@@ -229,7 +229,7 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
 
 
 def test_the_template_is_that_of_the_newest_version() -> None:
-    """Keys, order and defaults of its JSON_DATA; export_type is a word, which all versions take."""
+    """The template has keys, order and defaults of torch_npu 2.14; its export_type is a word."""
     name = "torch_npu/profiler/_dynamic_profiler/_dynamic_profiler_monitor_shm.py"
     source = ast.parse((WHEELS_DIR / "2.14.0" / name).read_text())
     (vendors,) = (
