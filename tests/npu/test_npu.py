@@ -229,7 +229,7 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
 
 
 def test_the_template_is_that_of_the_newest_version() -> None:
-    """Keys, order and defaults of its JSON_DATA; export_type is a word, which all versions take."""
+    """The template has keys, order and defaults of torch_npu 2.14; its export_type is a word."""
     name = "torch_npu/profiler/_dynamic_profiler/_dynamic_profiler_monitor_shm.py"
     source = ast.parse((WHEELS_DIR / "2.14.0" / name).read_text())
     (vendors,) = (
@@ -341,7 +341,7 @@ acl.finalize()
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """Metrics and data types of create_config do; a stop of another thread changes nothing."""
+    """torch_npu gets metrics and data types of create_config; only the starting thread stops."""
     with NpuJob(tmp_path, version, ACL) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
@@ -389,7 +389,7 @@ assert '["stop"]' in calls().removeprefix(before)
 def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
     tmp_path: Path, version: str
 ) -> None:
-    """acl.prof.start() is an error there, and stop() comes when the capture has ended."""
+    """In a capture acl.prof.start() is an error, stop() comes later, the driver gets no call."""
     with NpuJob(tmp_path, version, GRAPHS) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0, errors

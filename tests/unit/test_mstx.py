@@ -69,7 +69,7 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
 
 @pytest.mark.parametrize("stream", [object(), "stream", 1.5])
 def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
-    """The call returns the value for failure, as the vendor's does, and no mark is set."""
+    """A call with no real stream warns, returns the value for failure and sets no mark."""
 
     def set_all_kinds() -> None:
         with pytest.warns(UserWarning, match=r"it must be a torch\.Stream or its handle"):

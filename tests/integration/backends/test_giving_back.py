@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CALLS = """
 dynprof.files.layout.Layout.make_dir
 dynprof.captures.exporter._claim
-dynprof.captures.exporter.write_atomic
+dynprof.captures.exporter.write_if_absent
 dynprof.captures.exporter.PrivateFolder
 dynprof.captures.exporter.DiskGuard
 dynprof.captures.exporter.pack

@@ -37,7 +37,7 @@ def env(python: Path, *options: str) -> CompletedProcess[str]:
 
 @pytest.mark.parametrize("variable", [CONFIG, VENDORS_CONFIG])
 def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path, variable: str) -> None:
-    """Installed, the variable alone makes it a watched one; removed, it does not."""
+    """After an install the variable alone makes a job a watched one; after removal it does not."""
     assert "is installed: jobs with" in env(python, "--install").stdout
     (tmp_path / "job.py").write_text(LOOP)
     asked = {**os.environ, variable: "prof_config", "DYNPROF_STEPS": ":work"}

@@ -225,7 +225,7 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
 
 
 def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
-    """The callback holds up the reader until the queue is full; a warning has the number."""
+    """Where a slow callback makes marks of C find no room, a warning has their number."""
     script = """
     import warnings
     import dynprof.mstx as mstx
@@ -411,7 +411,7 @@ def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) ->
 
 
 def test_a_subscriber_of_c_marks_may_mark_and_cancel_in_its_callback(tmp_path: Path) -> None:
-    """It does not hear the marks that its callback sets; after ``cancel()`` it hears nothing."""
+    """A callback does not hear its own marks of C, and after ``cancel()`` it hears nothing."""
     script = """
     import dynprof.mstx as mstx
     lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None

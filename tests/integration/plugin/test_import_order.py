@@ -47,7 +47,7 @@ print(mstx_torch_plugin.__name__)
 
 
 def test_the_vendors_import_of_the_plugin_works_after_an_install(tmp_path: Path) -> None:
-    """The document's ``import mstx_torch_plugin`` finds it; a real one of that name stays."""
+    """``import mstx_torch_plugin`` finds dynprof's plugin; a real one of that name stays."""
     pytest.importorskip("torch", reason="torch is not installed")
     done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
     assert done.stdout == "dynprof.plugin\n", done.stderr

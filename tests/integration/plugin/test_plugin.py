@@ -79,7 +79,7 @@ def step_ranges(action: Callable[[], object]) -> list[str]:
 
 
 def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
-    """It is numbered from 1 as the vendor's is, and has begun before anything takes marks."""
+    """A step's range is numbered from 1, and may begin before anything takes marks."""
     optimizer = optimizer_of()
     for _ in range(3):
         optimizer.step()
@@ -96,7 +96,7 @@ def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
 
 
 def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
-    """As with a GAN's two, however often the other one steps; once it is gone, the next to step."""
+    """The optimizer made last counts, however often others step; after it, the next to step."""
     first = optimizer_of()
 
     def turns() -> None:
@@ -122,7 +122,7 @@ def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
 
 
 def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it() -> None:
-    """A GradScaler does not step where gradients are not finite: the range goes on."""
+    """The range of a step continues where a GradScaler leaves out a step of infinite gradients."""
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -168,7 +168,7 @@ def test_uninstalling_ends_the_range_of_the_step() -> None:
 
 
 def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
-    """Losses of torch are modules too; the plugin marks the model's call alone, as the vendor's."""
+    """The plugin marks the model's call, and not losses of torch, which are modules, too."""
     model, features = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     perceptual = {"forward": lambda _self, one, _other: features(one).sum()}
     kinds = [torch.nn.MSELoss, torch.nn.CrossEntropyLoss]
@@ -184,7 +184,7 @@ def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool) -> None:
-    """Checkpointed modules are called once more, from the backward pass."""
+    """Checkpointed modules, which a backward pass calls once more, are no forward pass."""
     from torch.utils.checkpoint import checkpoint
 
     layer = torch.nn.Linear(2, 2)

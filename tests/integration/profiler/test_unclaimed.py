@@ -137,7 +137,7 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(tmp_pat
 )
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
-    """Whatever failed in it, the trace that it was given lies where one without a handler would."""
+    """The trace that a handler failed with is where one without a handler would be."""
     script = f"""
     Path("file").touch()
     with profile(on_trace_ready={handler}, strict={strict}):

@@ -98,6 +98,14 @@ def test_export_type_db_makes_a_database_in_place_of_tables(tmp_path: Path) -> N
     assert not [name for name in made if name.endswith(".csv")]
 
 
+def test_an_export_makes_no_database(tmp_path: Path) -> None:
+    """With ``ExportType.Db`` an export without a handler writes the trace alone."""
+    with profile(experimental_config=_ExperimentalConfig(export_type=ExportType.Db)) as prof:
+        work()
+    prof.export_chrome_trace("result/trace.json")
+    assert [path.name for path in (tmp_path / "result").rglob("*")] == ["trace.json"]
+
+
 def test_stacks_are_the_lines_that_flamegraph_reads(tmp_path: Path) -> None:
     """Each line is frames, the outermost first, and whole microseconds."""
     with profile(with_stack=True) as prof:

@@ -238,7 +238,7 @@ def ranges(trace: dict[str, Any]) -> list[str]:
 
 
 def test_the_plugins_sample(tmp_path: Path) -> None:
-    """Marks alone of one step after the first: its phases, its ``step N``, and no operator."""
+    """The plugin's sample records the second step's phases, its ``step N`` and no operator."""
     import dynprof.plugin
 
     dynprof.plugin.install()

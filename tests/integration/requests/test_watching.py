@@ -163,7 +163,7 @@ def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
 def test_a_touch_is_an_edit_as_soon_as_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WatchMode
 ) -> None:
-    """A new time alone repeats the request, and its event wakes the watcher: no check is due."""
+    """A new time alone repeats the request before the next regular check is due."""
     monkeypatch.setattr(watch, "CHECK_S", patience_s() * 10)
     desk = Desk(tmp_path, mode)
     desk.watcher.start()

@@ -56,7 +56,7 @@ def capture_elsewhere():
 
 
 def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
-    """Of another thread: the request, then its last step; log, status, manifest say for what."""
+    """A request and its last step wait for another thread's capture; log and status say so."""
     script = """
     thread = capture_elsewhere()
     window(active=2)
@@ -86,7 +86,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
-    """The window opens after it; it is not refused for being late."""
+    """A window whose start step is in a capture opens after it, and is not refused as late."""
     script = """
     thread = capture_elsewhere()
     window(active=2, start_step=4)
@@ -103,7 +103,7 @@ def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_the_script(tmp_path: Path) -> None:
-    """Its steps go on while a graph is captured; a stop() in one comes at the capture's end."""
+    """A profile continues while a graph is captured; a stop() in one comes at the capture's end."""
     script = """
     import warnings
     from dynprof.profiler import profile, schedule
@@ -142,7 +142,7 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
 
 
 def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
-    """acl.prof.start() is an error there; stop() has the trace saved when the capture ended."""
+    """In a capture acl.prof.start() is an error, and stop() saves the trace when it has ended."""
     script = """
     import warnings
     from dynprof import acl
@@ -227,7 +227,7 @@ def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
-    """Is captured whole on another thread beside requests; its replays stand in their steps."""
+    """A graph is captured whole on another thread during requests; each replay is in its step."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")

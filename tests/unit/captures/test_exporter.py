@@ -258,7 +258,7 @@ def test_without_metadata_there_is_no_file(export: Callable[..., Manifest], tmp_
 def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
     export: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    """profiler_info.json and profiler_metadata.json are in it once the trace is saved."""
+    """A folder with the vendor's name has profiler_info.json and profiler_metadata.json at once."""
     name = "w0_1_20260101000000000_ascend_pt"
     export(FakeRecording(FakeBackend()), None, name=name)
     names = {path.name for path in (tmp_path / name).iterdir()}

@@ -140,7 +140,7 @@ def test_a_stream_of_another_device_is_said_once() -> None:
 
 
 def test_a_captured_graph_gets_no_marks() -> None:
-    """Known or not: they would be run with it each time, and a capture forbids much."""
+    """No mark is set on a stream while a graph is captured, declared by the script or not."""
     device = Noted()
 
     def capture() -> None:

@@ -80,7 +80,7 @@ def test_a_capture_that_does_not_begin(graphs: tuple[GraphCaptures, type[Graph]]
 
 
 def test_a_graph_that_is_gone(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """Is captured no more, though nobody ended that."""
+    """A graph that is gone is captured no more, and nothing keeps it."""
     captures, made = graphs
     made().capture_begin()
     gc.collect()
@@ -121,7 +121,7 @@ def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
 def test_a_profiler_waits_for_the_capture_of_another_thread(
     graphs: tuple[GraphCaptures, type[Graph]],
 ) -> None:
-    """Where it has to be opened or closed now."""
+    """A profiler is opened or closed after the capture of another thread, not during it."""
     captures, made = graphs
     order, begun, graph = [], threading.Event(), made()
 
@@ -142,7 +142,7 @@ def test_a_profiler_waits_for_the_capture_of_another_thread(
 def test_not_for_ever(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor for its own thread's, which would never end: it fails in words instead."""
+    """The wait for a capture ends with an error at a limit, at once for one of its own thread."""
     captures, made = graphs
     graph = made()
     elsewhere(graph.capture_begin).join()

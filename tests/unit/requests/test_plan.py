@@ -83,7 +83,7 @@ def test_the_template_records_all_that_the_machine_has(capable: Capabilities) ->
 
 
 def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
-    """In a script the same two activities are no template's."""
+    """A script that names CPU and NPU gets a remark where there is no NPU."""
     config = ProfilerConfig(activities=["CPU", "NPU"])
     found = plan(config, Standing(10, 0, (TORCH,), free_disk_mb=5000), Script())
     assert isinstance(found, Plan)
@@ -168,7 +168,7 @@ def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
 
 @pytest.mark.parametrize("start_step", [0, -1])
 def test_the_next_step(start_step: int) -> None:
-    """0 and -1 mean the next step."""
+    """A ``start_step`` of 0 or -1 means the next step."""
     assert accepted(start_step=start_step).start_step is None
 
 

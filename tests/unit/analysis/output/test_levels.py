@@ -153,7 +153,7 @@ def test_who_asked_for_marks_is_not_told_to(
 def test_a_database_that_the_config_does_not_ask_for_is_named(
     tmp_path: Path, asked: str | list[str] | None, said: bool
 ) -> None:
-    """Text alone is the default; whoever misses the database learns what makes it."""
+    """A database or tables that the export_type leaves out are named with what makes them."""
     inner = {"export_type": asked} if asked else {}
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
     why = reasons.get("ascend_pytorch_profiler.db", "")
