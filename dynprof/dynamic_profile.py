@@ -102,7 +102,7 @@ def init(
         plugin: Mark the phases of torch's loops for windows that ask for marks, as
             :mod:`dynprof.plugin` does. Without it ``DYNPROF_PLUGIN=1`` decides.
         steps: Who ends the steps: ``"script"``, its calls of :func:`step`; ``"optimizer"``, the
-            one whose step ends an iteration; ``"auto"``, the script, or the optimizer where that
+            one that steps first; ``"auto"``, the script, or the optimizer where that
             does not; ``"package.module:function"`` or ``"package.module:Class.method"``, each
             return of it (nothing before the colon means the script itself); a number, a period in
             seconds. Without it ``DYNPROF_STEPS`` decides, else it is ``"script"``.

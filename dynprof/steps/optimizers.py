@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
-
-from dynprof.steps.iteration_ends import MOST_FIRES, IterationEnds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,27 +17,29 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
-class OptimizerSteps:
-    """A step ends with each step of the optimizer that ends an iteration.
+AWAY = 100
+"""So many steps of another optimizer without one of the chosen: the training goes on with that."""
 
-    Which one that is, is watched first (:class:`IterationEnds`), again when one steps that was not
-    there before, and thoroughly after that and when they leave their cycle; meanwhile the steps are
-    those of the one known so far, the first of all to begin with. A step that a ``GradScaler``
-    leaves out, as the gradients are not finite, is one too.
+
+class OptimizerSteps:
+    """A step ends with each step of one optimizer: the first that steps.
+
+    Where others step as well that is said, with how to name another one. Where the chosen one is
+    gone, or another one has made :data:`AWAY` steps without it, that one is chosen. A step that a
+    ``GradScaler`` leaves out, as the gradients are not finite, is one too.
 
     Args:
         steps: Ends them.
-        say: Told which optimizer it is, each time that this is found out.
+        say: Told which optimizer it is, and how to name another one, each time that this changes.
         wall: Keeps failures from the training loop.
     """
 
-    def __init__(self, steps: EndedSteps, say: Callable[[str], None], wall: Wall) -> None:
+    def __init__(self, steps: EndedSteps, say: Callable[..., None], wall: Wall) -> None:
         self._steps, self._say, self._wall = steps, say, wall
         self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
-        self._watching: IterationEnds[int] | None = IterationEnds()
-        self._known: dict[int, weakref.ref[Any]] = {}
-        self._chosen, self._others = 0, 0
-        self._usual = frozenset[int]()  # steps of others between two of the chosen one
+        self._chosen: Callable[[], Any] = lambda: None
+        self._others = Counter[int]()  # steps of each other one since the last of the chosen
+        self._are_several = False
         self.name = "the optimizer"
 
     def look(self) -> str:
@@ -49,9 +49,7 @@ class OptimizerSteps:
             return "torch has not been imported"
         self._hook.put(module)
         self._scaler.put(sys.modules.get("torch.amp.grad_scaler"))
-        if not self._known:
-            return "no optimizer of torch's has made a step"
-        return "" if self._chosen else "not yet known which optimizer ends an iteration"
+        return "" if self._chosen() else "no optimizer of torch's has made a step"
 
     def end(self) -> None:
         """Listen no more."""
@@ -59,58 +57,27 @@ class OptimizerSteps:
         self._scaler.take_off()
 
     def _heard(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
-        key = id(optimizer)
         self._scaler.heard += 1
-        irregular = False
-        if not self._chosen:
-            self._wall.attempt("choosing an optimizer", lambda: self._choose(key, optimizer))
-        if key == self._chosen:
-            irregular = bool(self._usual) and self._others not in self._usual
-            self._others = 0
+        if optimizer is not self._chosen():
+            self._wall.attempt("choosing an optimizer", lambda: self._heard_another(optimizer))
+        if optimizer is self._chosen():
+            self._others.clear()
             self._steps.end_step()
-        else:
-            self._others += 1
-        if self._watching or irregular or key not in self._known or self._stays_away:
-            self._wall.attempt(
-                "watching optimizers", lambda: self._watch(key, optimizer, thorough=irregular)
-            )
 
     _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
 
-    @property
-    def _stays_away(self) -> bool:
-        """Whether the chosen one has not stepped for long, and longer than it used to."""
-        return self._others > MOST_FIRES and self._others > max(self._usual, default=0)
-
-    def _watch(self, key: int, optimizer: Any, *, thorough: bool) -> None:
-        """Learn in which cycle they step: a new one does, or the chosen one not as it used to."""
-        if key not in self._known:
-            self._known[key] = weakref.ref(optimizer, functools.partial(self._gone, key))
-        if self._watching is None:
-            self._watching = IterationEnds(self._chosen if thorough else None)
-        watching = self._watching
-        self._others, self._usual = 0, frozenset()
-        ending = watching.fired(key, time.perf_counter())
-        if ending is not None:
-            once_more = watching.kinds > 1 and not watching.thorough
-            self._watching = IterationEnds(ending.key) if once_more else None
-            self._choose(ending.key, self._known.get(ending.key, lambda: None)(), watching.kinds)
-            self._others, self._usual = ending.since, ending.others
-
-    def _choose(self, key: int, optimizer: Any, kinds: int = 1) -> None:
-        """Take the steps of one that is there still; say so where that is news."""
-        if optimizer is None:
-            return
-        name = f"the optimizer {type(optimizer).__name__}"
-        name += f", of {kinds} the one that ends an iteration" if kinds > 1 else ""
-        if (key, name) != (self._chosen, self.name):
-            self._chosen, self.name = key, name
-            self._say(name)
-
-    def _gone(self, key: int, _: object) -> None:
-        self._known.pop(key, None)
-        if key == self._chosen:
-            self._chosen, self._watching = 0, IterationEnds()
+    def _heard_another(self, optimizer: Any) -> None:
+        chosen, key = self._chosen(), id(optimizer)
+        self._others[key] += 1
+        if chosen is None or self._others[key] >= AWAY:
+            self._chosen, self._are_several = weakref.ref(optimizer), False
+            self.name = f"the optimizer {type(optimizer).__name__}"
+            self._say(self.name)
+        elif not self._are_several:
+            self._are_several = True
+            self.name += ", the first of several"
+            other = f"{type(optimizer).__module__}:{type(optimizer).__qualname__}.step"
+            self._say(self.name, f'; steps="{other}" names another one, ":function" a function')
 
 
 class _PostHook:

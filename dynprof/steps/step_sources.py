@@ -152,10 +152,10 @@ class StepSources:
             return PeriodSteps(self._wish.seconds, self._steps, self._clock)
         return None
 
-    def _found(self, name: str) -> None:
+    def _found(self, name: str, advice: str = "") -> None:
         """Say who was found to end the steps from now on."""
         self._nobody, self._named = False, name
-        self._journal.info(f"steps come from {name}")
+        self._journal.info(f"steps come from {name}{advice}")
 
     def _others_step(self, given: int) -> None:
         self._wall.attempt("giving way to the script", lambda: self._give_way(given))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from dynprof.steps.iteration_ends import MOST_FIRES
-from dynprof.steps.optimizers import OptimizerSteps
+from dynprof.steps.optimizers import AWAY, OptimizerSteps
 from dynprof.wall import StderrNotes, Wall
 
 
@@ -31,7 +28,11 @@ class Watched:
 
     def __init__(self) -> None:
         self.steps, self.said = Counted(), list[str]()
-        self.source = OptimizerSteps(self.steps, self.said.append, Wall(StderrNotes()))  # type: ignore[arg-type]
+        self.source = OptimizerSteps(self.steps, self.say, Wall(StderrNotes()))  # type: ignore[arg-type]
+
+    def say(self, name: str, advice: str = "") -> None:
+        """Keep what is said."""
+        self.said.append(name + advice)
 
     def step(self, *optimizers: Adam) -> None:
         """Let them step, one after the other."""
@@ -48,38 +49,28 @@ def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
     assert watched.said == ["the optimizer Adam"]
 
 
-@pytest.mark.parametrize("often", [0.05, 0.1, 0.3, 0.5, 0.7, 0.95])
-def test_a_second_one_that_steps_at_random(often: float) -> None:
-    """What looks like a cycle for a moment is looked at again: the iterations are counted."""
-    for seed in range(20):
-        chance = random.Random(seed)  # noqa: S311
-        watched, main, other = Watched(), Adam(), Adam()
-        for _ in range(6 * MOST_FIRES):
-            watched.step(main, *([other] if chance.random() < often else []))
-        before = watched.steps.count
-        for _ in range(100):
-            watched.step(main, *([other] if chance.random() < often else []))
-        assert watched.steps.count - before == 100, (often, seed, watched.said)
+def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name_another() -> None:
+    """A GAN's critic steps more often than its generator; per-parameter optimizers step in turn."""
+    watched, critic, generator = Watched(), Adam(), Adam()
+    for _ in range(30):
+        watched.step(critic, critic, generator)
+    assert watched.steps.count == 60
+    first, several = watched.said
+    assert first == "the optimizer Adam"
+    assert several.startswith("the optimizer Adam, the first of several; ")
+    assert f'steps="{Adam.__module__}:Adam.step" names another one' in several
 
 
-@pytest.mark.parametrize("cycle", ["ddddg", "dg", "ddgg", "abc"])
-def test_an_iteration_that_leaves_one_out(cycle: str) -> None:
-    """A script that skips a step now and then is looked at anew, and counted as before."""
-    watched, chance = Watched(), random.Random(cycle)  # noqa: S311
-    optimizers = {name: Adam() for name in cycle}
-    for number in range(1000):
-        skipped = chance.randrange(len(cycle)) if number % 250 == 249 else None
-        watched.step(*[optimizers[name] for at, name in enumerate(cycle) if at != skipped])
-    before = watched.steps.count
-    for _ in range(100):
-        watched.step(*[optimizers[name] for name in cycle])
-    least = min(cycle.count(name) for name in cycle)
-    assert watched.steps.count - before == 100 * least
-    assert len(watched.said) < 4
+def test_one_that_goes_on_without_the_first_is_counted_from_then_on() -> None:
+    """The first may still be there, as one of a warm-up is."""
+    watched, first, second = Watched(), Adam(), Adam()
+    watched.step(*[first] * 10)
+    watched.step(*[second] * (AWAY + 20))
+    assert watched.steps.count == 10 + 21
 
 
 def test_one_that_is_made_anew_goes_on() -> None:
-    """As for each phase of a training: no step is lost while it is watched."""
+    """As for each phase of a training: no step is lost."""
     watched = Watched()
     for _ in range(60):
         fresh = Adam()
@@ -89,7 +80,7 @@ def test_one_that_is_made_anew_goes_on() -> None:
     assert watched.steps.count == 300
 
 
-@pytest.mark.parametrize("parameters", [20, 60, 80, 150, 300])
+@pytest.mark.parametrize("parameters", [20, 300])
 def test_each_parameter_has_its_own(parameters: int) -> None:
     """As where they step amid the backward pass: each iteration is counted, and once."""
     watched, optimizers = Watched(), [Adam() for _ in range(parameters)]
