@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.backends.base import Saved
+from dynprof.backends.base import Blocked, Saved
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.companions import Companion, Companions
 from dynprof.requests.capabilities import Capabilities
@@ -58,10 +58,10 @@ class FakeBackend:
     Attributes:
         name: Its name in the config.
         activities: What it offers.
-        fail_at: Names of calls that raise: ``prepare``, ``start``, ``begin_step``, ``stop``,
+        fail_at: Names of calls that raise: ``prepare``, ``start``, ``begin_step``, ``close``,
             ``save``, ``discard``.
-        in_the_way: What ``obstacle()`` returns.
-        hesitates: What ``hesitation()`` returns.
+        in_the_way: Why no window can open, and no step of one end, right now.
+        blocked: What else ``blocked_by()`` returns.
         only_notes_steps: Whether its recordings are told of steps later.
         loads: Returns what ``load()`` of its recordings does.
         cut: What its recordings turn out to lack as they are saved, in sentences.
@@ -75,7 +75,7 @@ class FakeBackend:
     activities: tuple[str, ...] = ("CPU",)
     fail_at: set[str] = field(default_factory=set)
     in_the_way: str | None = None
-    hesitates: str | None = None
+    blocked: tuple[Blocked, ...] = ()
     only_notes_steps: bool = False
     loads: Callable[[], Load] | None = None
     cut: tuple[str, ...] = ()
@@ -99,17 +99,10 @@ class FakeBackend:
         """Return a version."""
         return {self.name: "1"}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> tuple[Blocked, ...]:  # noqa: ARG002
         """Return what the test set."""
-        return self.in_the_way
-
-    def rival(self) -> str | None:
-        """Say None."""
-        return None
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
-        """Return what the test set."""
-        return self.hesitates
+        here = (Blocked(self.in_the_way),) if self.in_the_way and not elsewhere else ()
+        return here + self.blocked
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> FakeRecording:  # noqa: ARG002
         """Make a recording."""
@@ -140,7 +133,7 @@ class FakeRecording:
         backend: Who made it.
         calls: The calls, in order.
         steps: The step numbers begun.
-        running: Whether it was neither stopped nor discarded.
+        running: Whether it was neither closed, discarded nor abandoned.
         closing: What it says of its closing.
         without: Activities that it does not watch.
         bound_to_thread: As for a real one.
@@ -173,7 +166,7 @@ class FakeRecording:
         """Return what the test set."""
         return self.backend.fallbacks
 
-    def obstacle(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """Return what the test set."""
         return self.backend.in_the_way
 
@@ -191,9 +184,9 @@ class FakeRecording:
         if number is not None:
             self.steps.append(number)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Note it."""
-        self._note("stop")
+        self._note("close")
         self.running = False
 
     def save(self, path: Path) -> Saved:
@@ -206,23 +199,15 @@ class FakeRecording:
         """Keep it, for the test to call."""
         self.give_way = give_way
 
-    def orphan(self) -> None:
-        """Note it."""
-        self.running = False
-        self._note("orphan")
-
-    def let_be(self) -> None:
-        """Note it."""
-        self._note("let_be")
-
-    def leave_child(self) -> None:
-        """Note it."""
-        self._note("leave_child")
-
     def discard(self) -> None:
         """Note it."""
         self.running = False
         self._note("discard")
+
+    def abandon(self) -> None:
+        """Note it."""
+        self.running = False
+        self._note("abandon")
 
     def _note(self, call: str) -> None:
         self.calls.append(call)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pydantic import JsonValue
@@ -56,17 +56,32 @@ class Load:
     saving_mb: float = 0.0
 
 
+@dataclass(frozen=True)
+class Blocked:
+    """What keeps a window from opening now.
+
+    Attributes:
+        by: What that is, in words for the log.
+        then: What becomes of the request: it has to ``wait`` until that has passed; it would
+            ``rather wait``, so it does where any step will do; or it is ``refused``.
+    """
+
+    by: str
+    then: Literal["wait", "rather wait", "refused"] = "wait"
+
+
 class Recording(Protocol):
     """What a profiler records of one window, from its preparation to its file.
 
-    ``start``, ``begin_step`` and ``stop`` run inside ``step()`` on the training thread, in this
-    order; ``save`` runs once afterwards, on another thread; ``discard`` instead of what is left.
-    Any of them may raise; the session then gives the window up.
+    ``start``, ``begin_step`` and ``close`` run inside ``step()`` on the training thread, in this
+    order; ``save`` runs once afterwards, on another thread; ``discard`` instead of what is left, or
+    ``abandon`` where its thread cannot. Any of them may raise; the session then gives the window
+    up.
     """
 
     @property
     def closing(self) -> str:
-        """How ``stop`` goes about it, in a few words for the log and the manifest."""
+        """How ``close`` goes about it, in a few words for the log and the manifest."""
 
     @property
     def without(self) -> tuple[str, ...]:
@@ -92,12 +107,12 @@ class Recording(Protocol):
     def note_step(self) -> Callable[[int | None, int], None] | None:
         """Do as ``begin_step`` for a step that began some time ago, at a wall time in ns.
 
-        None where a recording needs to be told as it begins. Else that has no obstacle.
+        None where a recording needs to be told as it begins. Else nothing blocks its steps.
         """
 
     @property
     def bound_to_thread(self) -> bool:
-        """Whether only the thread that prepared it may stop or discard it."""
+        """Whether only the thread that prepared it may close or discard it."""
 
     def load(self, *, inside_step: bool) -> Load | None:
         """Return what it holds so far, on any thread; None where nothing of it has to be bounded.
@@ -110,17 +125,8 @@ class Recording(Protocol):
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
 
-    def obstacle(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """Say why its step cannot end, nor itself, at this very moment, or None where they can."""
-
-    def orphan(self) -> None:
-        """Instead of ``discard``, on any thread, after the thread it was bound to has ended."""
-
-    def let_be(self) -> None:
-        """Let others record, though it could be neither stopped nor discarded so far."""
-
-    def leave_child(self) -> None:
-        """Stop recording in a child that was just forked; must be fast and take no lock."""
 
     def start(self) -> None:
         """End the warm-up: from here on everything is kept."""
@@ -131,8 +137,8 @@ class Recording(Protocol):
         None where steps are not marked in the trace: something begins all the same.
         """
 
-    def stop(self) -> None:
-        """End the last step and stop recording; must be fast."""
+    def close(self) -> None:
+        """End the last step and stop recording, to be saved; must be fast."""
 
     def save(self, path: Path) -> Saved:
         """Write the trace to ``path`` as JSON, or to a folder beside it; may be slow.
@@ -143,6 +149,12 @@ class Recording(Protocol):
 
     def discard(self) -> None:
         """Stop if running, and forget everything."""
+
+    def abandon(self) -> None:
+        """Do what can be done of that without its thread, whose end has come, on any other.
+
+        Also in a child that was just forked; there it must be fast and take no lock.
+        """
 
 
 def discard(recording: Recording) -> None:
@@ -170,14 +182,14 @@ class Backend(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of what takes part."""
 
-    def obstacle(self, plan: Plan) -> str | None:
-        """Say why a window cannot open at this very step, or None where it can."""
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterable[Blocked]:
+        """Return what keeps a window from opening now, what comes first first.
 
-    def rival(self) -> str | None:
-        """Say which profiler of the script's is on, beside which this cannot record, or None."""
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:
-        """Say what a window that may open at any step had better wait for, or None."""
+        Args:
+            plan: What the window would record.
+            elsewhere: Another thread asks than the one that would open it, which alone can see
+                graph captures and the like: these are left out.
+        """
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:
         """Turn the profiler on, for the warm-up; runs on the training thread.

@@ -117,7 +117,7 @@ class KinetoSession:
         """
         done = False
         try:
-            self._owner, self.lost, self._open = owner, False, True
+            self._owner, self.lost, self._open, self._started = owner, False, True, False
             self._closed.clear()
             self.wait()  # somebody may just have taken it, to end a recording that had lost it
             if self.script_has_it:  # looked for once it can see us: one of two sees the other

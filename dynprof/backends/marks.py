@@ -37,17 +37,9 @@ class MarksBackend:
         """Return the version of Python."""
         return {"python": platform.python_version()}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
-        """Say None: nothing is in the way."""
-        return None
-
-    def rival(self) -> str | None:
-        """Say None: it goes with all."""
-        return None
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
-        """Say None: there is nothing to wait for."""
-        return None
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> tuple[()]:  # noqa: ARG002
+        """Return nothing: marks can be taken at any step, and go with all profilers."""
+        return ()
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
         """Return a recording; there is no profiler to turn on."""
@@ -73,8 +65,8 @@ class MarksRecording:
         self._steps: list[tuple[int | None, int]] = []
         self._thread = threading.get_native_id()
 
-    def obstacle(self) -> str | None:
-        """Say None: it can stop at any step."""
+    def blocked_by(self) -> str | None:
+        """Say None: it can close at any step."""
         return None
 
     def load(self, *, inside_step: bool) -> None:
@@ -95,7 +87,7 @@ class MarksRecording:
         """Do so for one that has begun."""
         self._steps.append((number, at_ns))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the last step."""
         self._steps.append((None, time.time_ns()))
 
@@ -122,15 +114,8 @@ class MarksRecording:
             "dur": max(0, ended_ns - began_ns) / 1000,
         }
 
-    def orphan(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def let_be(self) -> None:
-        """Do nothing: it holds nothing."""
-
-    def leave_child(self) -> None:
-        """Do nothing: the child's steps are never saved."""
-
     def discard(self) -> None:
         """Forget the steps."""
         self._steps.clear()
+
+    abandon = discard

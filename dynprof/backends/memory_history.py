@@ -67,7 +67,7 @@ class MemoryHistory(Companion):
             self._memory._record_memory_history(enabled=None)
         self._running, self._snapshot = False, None
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """Do nothing: a device does not survive a fork."""
 
     def save(self, stem: Path) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import platform
 import shutil
 import sys
@@ -16,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.base import Saved
+from dynprof.backends.base import Blocked, Saved
 from dynprof.backends.memory_history import MemoryHistory
 from dynprof.backends.npu_marks import VendorMarks
 from dynprof.companions import Companions
@@ -74,17 +75,13 @@ class NpuBackend:
         found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names}
         return {"python": platform.python_version(), **found}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
-        """Wait while an NPU graph is being captured."""
-        return _why_not_now()
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:  # noqa: ARG002
+        """Wait while an NPU graph is being captured.
 
-    def rival(self) -> str | None:
-        """Say None: each thread knows of its own only; ``prepare`` looks."""
-        return None
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
-        """Say None: there is nothing to wait for."""
-        return None
+        Each thread knows of its own profilers only; ``prepare`` looks for another one.
+        """
+        if not elsewhere and (reason := _why_not_now()):
+            yield Blocked(reason)
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
         """Turn the vendor's profiler on, for the warm-up."""
@@ -131,7 +128,7 @@ class NpuRecording:
         config = plan.config
         wanted = config.memory_snapshot
         self.companions = Companions(MemoryHistory.of_devices(plan.activities) if wanted else ())
-        self._scratch = scratch
+        self._scratch, self._pid = scratch, os.getpid()
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
@@ -152,7 +149,7 @@ class NpuRecording:
             experimental_config=experimental(vendor, config.experimental, self._lost),
         )
 
-    def obstacle(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """Wait while an NPU graph is being captured."""
         return _why_not_now()
 
@@ -199,7 +196,7 @@ class NpuRecording:
         if self._marks:
             self._marks.start()  # only now the vendor's profiler takes them
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
         self._end_marks()
         self._add_metadata(self._scripts_metadata)
@@ -229,15 +226,10 @@ class NpuRecording:
     def when_rivalled(self, give_way: Callable[[], None]) -> None:
         """Do nothing: the vendor's profiler knows no others."""
 
-    def orphan(self) -> None:
-        """Do as ``discard``: the vendor's profiler is one for the process."""
-        self.discard()
-
-    def let_be(self) -> None:
-        """Do nothing: the vendor's profiler says itself whether it can begin."""
-
-    def leave_child(self) -> None:
-        """Do nothing: an NPU does not survive a fork, and its profiler is no concern there."""
+    def abandon(self) -> None:
+        """Do as ``discard``, with the one profiler of the process; an NPU survives no fork."""
+        if os.getpid() == self._pid:
+            self.discard()
 
     def _end_marks(self) -> None:
         if self._marks:

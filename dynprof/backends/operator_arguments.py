@@ -87,7 +87,7 @@ class OperatorArguments(Companion):
         module._add_execution_trace_observer = give_way  # type: ignore[attr-defined]
         return unwrap
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """Write no more into the parent's file."""
         self._observer.stop()
 

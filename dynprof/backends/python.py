@@ -50,17 +50,9 @@ class PythonBackend:
 
         return {"python": platform.python_version(), "viztracer": viztracer.__version__}
 
-    def obstacle(self, plan: Plan) -> str | None:  # noqa: ARG002
-        """Say None: Python can be traced at any step."""
-        return None
-
-    def rival(self) -> str | None:
-        """Say None: there is none that it minds."""
-        return None
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:  # noqa: ARG002
-        """Say None: there is nothing to wait for."""
-        return None
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> tuple[()]:  # noqa: ARG002
+        """Return nothing: Python can be traced at any step."""
+        return ()
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> PythonRecording:  # noqa: ARG002
         """Switch the tracing of calls on."""
@@ -109,8 +101,8 @@ class PythonRecording:
         start_tracing(self._tracer)
         self._calls = CallsOfThread(are_recorded=True)
 
-    def obstacle(self) -> str | None:
-        """Say None: it can stop at any step."""
+    def blocked_by(self) -> str | None:
+        """Say None: it can close at any step."""
         return None
 
     def load(self, *, inside_step: bool) -> None:
@@ -127,7 +119,7 @@ class PythonRecording:
             self._step = (number, self._tracer.getts())
             self._steps.append(self._step)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
         self._stopped_itself = not _records(self._tracer)
@@ -186,25 +178,14 @@ class PythonRecording:
 
         self._profiler_id.lend(give_back)
 
-    def orphan(self) -> None:
-        """Do as ``discard``: it is not bound to a thread."""
-        self.discard()
-
-    def let_be(self) -> None:
-        """Do nothing: it can be discarded on any thread."""
-
-    def leave_child(self) -> None:
-        """Switch tracing off in a forked child."""
-        if self._tracer is not None:
-            self._switch_off(self._tracer)
-            self._tracer.clear()
-
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self._switch_off(tracer)
             VIZTRACERS.give_back(tracer)
+
+    abandon = discard
 
     def _switch_off(self, tracer: Any) -> None:
         self._profiler_id.end()

@@ -14,7 +14,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.base import discard
+from dynprof.backends.base import Blocked, discard
 from dynprof.backends.closing import (
     COLLECTOR,
     choose_close,
@@ -103,22 +103,22 @@ class TorchBackend:
         found = {name: str(version) for name, version in devices.items() if version}
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
-    def obstacle(self, plan: Plan) -> str | None:
-        """Wait for the end of a backward pass, of graph captures, and of the last collecting."""
+    def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:
+        """Wait for the end of backward passes, graph captures, the last collecting and a test.
+
+        The test of the detached close takes seconds once for each build of torch.
+        """
         anywhere = bool(plan.script) or _records_all_threads(plan)
-        if reason := why_not_now(in_backward_too=anywhere):
-            return reason
-        put_off = KINETO.collecting and not self._for_script
-        return "the events of the last one are being collected" if put_off else None
-
-    def rival(self) -> str | None:
-        """Say that there is one of torch's."""
-        return OCCUPIED if KINETO.script_has_it else None
-
-    def hesitation(self, activities: tuple[str, ...]) -> str | None:
-        """Wait for the self-test, which takes seconds once for each build of torch."""
-        watched = activities if self._for_script else used(sys.modules["torch"], activities)
-        return why_close_is_unknown(watched)
+        if not elsewhere and (reason := why_not_now(in_backward_too=anywhere)):
+            yield Blocked(reason)
+        if KINETO.collecting and not self._for_script:
+            yield Blocked("the events of the last one are being collected")
+        asked = plan.activities
+        watched = asked if self._for_script else used(sys.modules["torch"], asked)
+        if reason := why_close_is_unknown(watched):
+            yield Blocked(reason, "rather wait")
+        if KINETO.script_has_it:
+            yield Blocked(OCCUPIED, "refused")
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""
@@ -134,7 +134,8 @@ class TorchBackend:
         import torch
 
         self._discard_strayed()
-        if KINETO.script_has_it or KINETO.has_window or _is_on_here(torch):
+        windowed = plan.script and KINETO.has_window  # else it was given up; its thread stays away
+        if KINETO.script_has_it or windowed or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         theirs = [home.__name__ for home in (sys, threading) if home.getprofile()]
         if plan.config.with_stack and theirs:

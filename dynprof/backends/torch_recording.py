@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 class TorchRecording:
     """A recording of ``torch.profiler``.
 
-    What it has recorded belongs to torch's profiler until :meth:`stop`, then to this object until
+    What it has recorded belongs to torch's profiler until :meth:`close`, then to this object until
     :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is given back
     once the events are collected, which waits for no disk.
 
@@ -58,7 +59,7 @@ class TorchRecording:
         functions: The detached close; None where torch closes.
         closing: Which of the two, and why so, in words.
         companions: What records beside it.
-        all_threads: Whether it records all threads; any of them may stop it then.
+        all_threads: Whether it records all threads; any of them may close it then.
 
     Attributes:
         arrived: Whether a window has it, which sees to its end.
@@ -95,7 +96,7 @@ class TorchRecording:
         self._collected: Outcome | None = None
         self._step = StepAnnotation()
         self._events: RecordedEvents | None = None
-        self._state, self._number = "new", 0
+        self._state, self._number, self._pid = "new", 0, os.getpid()
 
     def prepare(self) -> None:
         """Turn torch's profiler on, for the warm-up."""
@@ -124,7 +125,7 @@ class TorchRecording:
         self._events = self._events or RecordedEvents(self._profiler)
         return self._events.load(inside_step=inside_step)
 
-    def obstacle(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """Wait where closing would leave a part of it behind, or read an operator half-way."""
         if self in _going_on and KINETO.others_have_it(self):
             return "the script's own profiler has not ended yet"
@@ -150,7 +151,7 @@ class TorchRecording:
         self._insist()
         self._step.begin(number)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop recording: take the profiler off the threads, or let torch collect its events."""
         self._insist()
         self._calls.end()
@@ -183,8 +184,11 @@ class TorchRecording:
         """Return what writes without the GIL, unless the script may have had it written before."""
         return None if self._shown else choose_writer(self._profiler)
 
-    def orphan(self) -> None:
+    def abandon(self) -> None:
         """Take libkineto's session from the dead thread; left there, it crashes at exit."""
+        if os.getpid() != self._pid:
+            self._leave_child()
+            return
         profiler, self._profiler, held, self._held = self._profiler, None, self._held, None
         self._step.abandon()
         with contextlib.ExitStack() as each:
@@ -203,11 +207,7 @@ class TorchRecording:
                 self._session.stop(self._end_of(profiler))
             ANNOTATIONS.end()
 
-    def let_be(self) -> None:
-        """Let others have the session, though this has not been ended: its thread stays away."""
-        self._session.close(self)
-
-    def leave_child(self) -> None:
+    def _leave_child(self) -> None:
         """Take the profiler off the child's thread where that can be done without collecting."""
         leave_calls_untraced()
         with contextlib.suppress(BackendError):

@@ -33,7 +33,7 @@ class Companion:
         """End and forget, instead of what is left."""
         self.stop()
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """End in a child that was just forked; must take no lock."""
 
     def events(self) -> Events:
@@ -85,10 +85,10 @@ class Companions(Companion):
         for member in self._members:
             member.discard()
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """End all in a forked child."""
         for member in self._members:
-            member.leave_child()
+            member.abandon()
 
     def events(self) -> Events:
         """Return what all add to the trace."""

@@ -38,7 +38,7 @@ class CollectionTrack(Companion):
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._note)
 
-    leave_child = stop
+    abandon = stop
 
     def events(self) -> Events:
         """Return the collections."""

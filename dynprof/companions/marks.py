@@ -91,7 +91,7 @@ class MarkTracks(Companion, Sink):
                 for mark in self._native.all_open(self.max_bytes):
                     self._take(mark)
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """Let the child's marks go nowhere: they are never saved there."""
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002

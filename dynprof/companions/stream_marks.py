@@ -59,7 +59,7 @@ class StreamMarks(Companion, Sink):
         """Take no more."""
         SINKS.unplug(self)
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """Do nothing: a device does not survive a fork, and no sink does."""
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:

@@ -113,9 +113,9 @@ class Journal:
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
-    def wait_for(self, number: int, hindrance: str) -> None:
+    def wait_for(self, number: int, blocked_by: str) -> None:
         """Note what an edit waits for, once, however often that is found."""
-        self.still_waits(number, f"waits, {hindrance}")
+        self.still_waits(number, f"waits, {blocked_by}")
 
     def still_waits(self, number: int, text: str) -> None:
         """Note something of an edit, if that is news and it still waits."""

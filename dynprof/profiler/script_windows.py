@@ -81,7 +81,7 @@ class ScriptWindows:
         The script asked for that close, and is not training yet. The backend gives up in time.
         """
         backend = self._process.backend(self._plan.backend)
-        while backend.hesitation(self._plan.activities):
+        while any(one.then == "rather wait" for one in backend.blocked_by(self._plan)):
             time.sleep(0.05)
 
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
@@ -115,8 +115,8 @@ class ScriptWindows:
             BackendError: It cannot be opened now, with the reason.
         """
         backend = self._process.backend(self._plan.backend)
-        if obstacle := GRAPH_CAPTURES.mine() or self._obstacle(backend):
-            raise BackendError(f"the profiler cannot start: {obstacle}")
+        if blocked_by := GRAPH_CAPTURES.mine() or self._blocked_by(backend):
+            raise BackendError(f"the profiler cannot start: {blocked_by}")
         self._process.learn_rank()
         self._windows += 1
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
@@ -141,10 +141,14 @@ class ScriptWindows:
         _open_now.add(self)
         call_at_forked_end(_end_all)
 
-    def _obstacle(self, backend: Backend) -> str | None:
-        """Return why it cannot open now, once captures of other threads have ended."""
+    def _blocked_by(self, backend: Backend) -> str:
+        """Return why it cannot open now, once captures of other threads have ended.
+
+        Another profiler is none of the reasons: the backend has a window give way to the script.
+        """
         with GRAPH_CAPTURES.held_back():
-            return backend.obstacle(self._plan)
+            reasons = backend.blocked_by(self._plan)
+            return next((one.by for one in reasons if one.then == "wait"), "")
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
@@ -218,25 +222,23 @@ class ScriptWindows:
         """Drop the open window, if there is one, and what it recorded; not in a graph capture."""
         if GRAPH_CAPTURES.under_way():
             return
-        dead = self.is_dead
         current, self._current = self._current, None
         _open_now.discard(self)
-        recording = current.window.abandon() if current else None
+        recording = current.window.release() if current else None
         if current is None or recording is None:
             return
-        if dead:
-            recording.companions.discard()
-            recording.orphan()
-        elif current.thread is threading.current_thread() or not recording.bound_to_thread:
+        if current.may_end(recording):
             discard(recording)
-        else:
-            recording.companions.discard()
+            return
+        recording.companions.discard()
+        if not current.thread.is_alive():
+            recording.abandon()
 
-    def leave_child(self) -> None:
+    def abandon(self) -> None:
         """Forget the window in a child that was just forked: it is its parent's."""
         current, self._current = self._current, None
         if current:
-            current.window.leave_child()
+            current.window.abandon()
 
     @contextlib.contextmanager
     def _dropping(self, current: OpenWindow) -> Iterator[None]:
@@ -246,7 +248,7 @@ class ScriptWindows:
             yield
             done = True
         finally:
-            recording = None if done else current.window.abandon()
+            recording = None if done else current.window.release()
             if recording:
                 discard(recording)
 
@@ -324,11 +326,11 @@ def _end_all() -> None:
         action()
 
 
-def _leave_child() -> None:
+def _abandon_all() -> None:
     for windows in _open_now.copy():
-        windows.leave_child()
+        windows.abandon()
     _open_now.clear()
 
 
 atexit.register(_end_all)
-forget_in_child(_leave_child)
+forget_in_child(_abandon_all)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dynprof.coordination.messages import Cancellation, Opening, Proposal, Withdrawal
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.plan import Plan
     from dynprof.session.edit_handler import EditHandler
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
@@ -78,7 +79,7 @@ class Participation:
         self._newest = Proposed(0, 0, None)
         self.numbers = KnownNumbers()
         self._pending = self._ends = self.is_amid_an_agreement = False
-        self._backend = ""  # which is to record what is proposed
+        self._plan_made: Plan | None = None  # of what is proposed
         self._pace_ms: float | None = None  # none of late, where it stands still
         self._told_in = 0  # in which numbering the step was told last
         self._has_disarmed = False  # what was proposed, since the newest cancel
@@ -131,7 +132,7 @@ class Participation:
         planned = self._edits.plan(number, asked)
         if isinstance(planned, Refusal):
             return replace(self._refuse(number, planned), usable=could)
-        self._pending, self._backend = True, planned.plan.backend
+        self._pending, self._plan_made = True, planned.plan
         reply = self._reply(takes_part=True)
         would = Profiler(planned.plan.backend, planned.plan.activities)
         return replace(reply, would=would, usable=could)
@@ -161,7 +162,7 @@ class Participation:
         # In the order in which a window comes to be open: else one that just does is not seen.
         if self._opens_soon() or self._loop.occupied:
             return "its window before is not closed and saved"
-        return self._loop.admission.rival(self._backend) if self._backend else ""
+        return self._loop.admission.refused_for(self._plan_made) if self._plan_made else ""
 
     def _opens_soon(self) -> bool:
         """Return whether what was agreed before opens before all could be told to forget it."""

@@ -277,14 +277,14 @@ class Session:
         """Stop recording in a child that was just forked, saying nothing: locks may be held."""
         self._steps.end()
         if current := self._loop.open_window:
-            current.window.leave_child()
+            current.window.abandon()
 
     def stop(self, reason: str = "stopped by the script") -> None:
         """Close the open window early; from another thread, at the next step."""
         if self._loop.open_window and not self._loop.owns_window():
             self.inbox.order_close(reason)
         else:
-            self._loop.close_now(reason)
+            self._loop.close(reason)
 
     def set_step(self, step: int) -> None:
         """Take the script's own number of the step that is running; an open window closes first."""
@@ -296,7 +296,7 @@ class Session:
         self._steps.reached(framework, step)
 
     def _renumber_steps(self, step: int, text: str, *, by_leader: int = 0) -> None:
-        self._loop.close_now(text)
+        self._loop.close(text)
         self._journal.info(text)
         self._costs.counter_set(step)
         self.inbox.renumbered(by_leader)

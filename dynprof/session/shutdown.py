@@ -75,8 +75,8 @@ class Shutdown:
         if waiting := self._inbox.disarm():
             self._journal.tell(waiting.number, "not served", f"not served, {reason}")
         self._close_elsewhere(reason)
-        self._loop.close_now(reason)
-        self._loop.let_go(reason)
+        self._loop.close(reason)
+        self._loop.discard(reason)
         self._wait_for_saving()
 
     def _close_elsewhere(self, reason: str) -> None:
@@ -125,4 +125,4 @@ class Shutdown:
 
 
 def _closes_now(window: OpenWindow) -> bool:
-    return window.movable and not window.window.obstacle()
+    return window.movable and not window.window.blocked_by()

@@ -1,17 +1,22 @@
-"""Whether a request may open a window at this step, has to wait, or comes too late."""
+"""What keeps a request from opening a window at this step: all reasons, in one place."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import Blocked
 from dynprof.errors import Problem
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.plan import past_start
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.captures.exporter import Exporter
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
     from dynprof.windows.this_process import ThisProcess
     from dynprof.windows.unended_recordings import UnendedRecordings
@@ -58,58 +63,55 @@ class Admission:
     def _is_numbered_anew(self, request: Request) -> bool:
         return request.agreed_in not in (None, self._inbox.numbering)
 
-    def hindrance(self, request: Request) -> str | None:
-        """Return what a request has to wait for now; None where nothing."""
-        if self._exporter.busy:
-            return "the last capture is being saved"
-        if self._unended.hinder():
-            return "the thread of a window that was given up has not come by since"
-        backend = self._process.backend(request.plan.backend)
-        if obstacle := backend.obstacle(request.plan):
-            if GRAPH_CAPTURES.under_way():
-                self._waited = (request.number, obstacle)
-            return obstacle
-        free = request.plan.start_step is None and not request.at_once
-        return backend.hesitation(request.plan.activities) if free else None
+    def blocked_by(self, request: Request) -> Blocked | None:
+        """Return what keeps a request from opening now; None where nothing does."""
+        any_step = request.plan.start_step is None and not request.at_once
+        reasons = chain(
+            self._reasons_to_wait(),
+            self._reasons_of_backend(request),
+            map(_refused, self._reasons_to_refuse(request)),
+        )
+        return next((one for one in reasons if any_step or one.then != "rather wait"), None)
 
-    def rival(self, backend: str) -> str:
-        """Return which profiler of the script's keeps one from recording now; empty for none."""
-        return self._process.backend(backend).rival() or ""
+    def _reasons_to_wait(self) -> Iterator[Blocked]:
+        if self._exporter.busy:
+            yield Blocked("the last capture is being saved")
+        if self._unended.are_waited_for:
+            yield Blocked("the thread of a window that was given up has not come by since")
+
+    def _reasons_of_backend(self, request: Request) -> Iterator[Blocked]:
+        for one in self._process.backend(request.plan.backend).blocked_by(request.plan):
+            if one.then == "wait" and GRAPH_CAPTURES.under_way():
+                self._waited = (request.number, one.by)
+            yield _refused(Problem(f"{one.by}.", "/backend")) if one.then == "refused" else one
+
+    def refused_for(self, plan: Plan) -> str:
+        """Return which reason of the backend's refuses a plan, on any thread; empty for none."""
+        reasons = self._process.backend(plan.backend).blocked_by(plan, elsewhere=True)
+        return next((one.by for one in reasons if one.then == "refused"), "")
 
     def waited_for(self, request: Request) -> str:
         """Return which graph capture a request had to wait for; empty where for none."""
         number, capture = self._waited
         return capture if number == request.number else ""
 
-    def refusal(self, request: Request) -> Problem | None:
-        """Return why a request that was accepted can no longer be served; None where it can."""
-        failures, inbox = self._failures[request.plan.backend], self._inbox
+    def _reasons_to_refuse(self, request: Request) -> Iterator[Problem]:
+        """Yield what was fine when the request was accepted, but no longer is."""
+        least, free_mb = request.config.limits.min_free_disk_mb, self._inbox.free_disk_mb
         if self._is_numbered_anew(request):
-            return Problem(_ANEW.format(request.plan.start_step))
+            yield Problem(_ANEW.format(request.plan.start_step))
+        if least is not None and free_mb < least:
+            text = f"only {free_mb:,.0f} MB are free now, {least:,.0f} are asked for."
+            yield Problem(text, "/limits/min_free_disk_mb")
+        if self._failures[request.plan.backend] >= MAX_FAILURES:
+            text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
+            yield Problem(text, "/backend")
         # A graph capture is no reason to be too late, but where others have opened meanwhile.
         may_be_late = self.waited_for(request) and request.agreed_in is None
-        step = 0 if may_be_late else inbox.step
-        return _why_too_late(request, step, inbox.free_disk_mb, failures)
+        step = 0 if may_be_late else self._inbox.step
+        if request.plan.start_step is not None and (past := past_start(request.config, step - 1)):
+            yield past
 
 
-def _why_too_late(
-    request: Request, step: int, free_disk_mb: float, failures: int
-) -> Problem | None:
-    """Return what was fine when the request was accepted, but no longer is.
-
-    Args:
-        request: What would open.
-        step: The step that begins.
-        free_disk_mb: What is free where the capture would go.
-        failures: How many windows of its backend failed in a row.
-    """
-    least = request.config.limits.min_free_disk_mb
-    if least is not None and free_disk_mb < least:
-        text = f"only {free_disk_mb:,.0f} MB are free now, {least:,.0f} are asked for."
-        return Problem(text, "/limits/min_free_disk_mb")
-    if failures >= MAX_FAILURES:
-        text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
-        return Problem(text, "/backend")
-    if request.plan.start_step is None:
-        return None
-    return past_start(request.config, step - 1)
+def _refused(problem: Problem) -> Blocked:
+    return Blocked(str(problem), "refused")

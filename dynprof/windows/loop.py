@@ -101,62 +101,53 @@ class Loop:
         met = None if self._claimed or not a_step_ended else self._open
         with self.turns.take() as mine:
             if mine:
-                self._wall.attempt_or("a step", lambda: self._turn(met), self._give_up)
+                self._wall.attempt_or("a step", lambda: self._turn(met), self._discard)
 
-    def close_now(self, reason: str) -> None:
-        """Close the open window in the middle of a step, keeping what it has."""
-        self._close_where(lambda _: reason)
+    def close(self, reason: str) -> None:
+        """Close the open window in the middle of a step, keeping what it has.
 
-    def look(self) -> None:
-        """Close a window whose step records too much or never ends; on a thread of dynprof's."""
-        current = self._open
-        if current and (reason := self._why_inside(current)):
-            if current.movable:
-                self._close_where(self._why_inside)  # a step may have ended meanwhile
-            else:
-                self._inbox.order_close(reason)
-
-    def _why_inside(self, current: OpenWindow) -> str:
-        forgotten = why_forgotten(current, self._clock.now_s())
-        return forgotten or why_too_much_inside(current, self._process)
-
-    def _close_where(self, why: Callable[[OpenWindow], str]) -> None:
-        with self.turns.take() as mine:
-            if not self._open or not (reason := why(self._open)):
-                return
-            if not mine:  # a signal handler asks, in the midst of a turn
-                self._inbox.order_close(reason)
-            elif self._open.movable:
-                self._cut(self._open, reason)
-            else:
-                self._give_up(LostWindowError(self._open.why_lost(reason)))
-
-    def let_go(self, reason: str) -> None:
-        """Let the open window go, which could not be closed before the process ended."""
-        with self.turns.take() as mine:
-            if mine and self._open:
-                obstacle = self._open.window.obstacle()
-                self._give_up(LostWindowError(f"{reason}, but {obstacle}" if obstacle else reason))
+        It is lost where only another thread may.
+        """
+        self._close_where(lambda _: reason, may_lose=True)
 
     def give_way(self) -> None:
         """Close the open window, on whichever thread another profiler is about to begin.
 
         Where only another thread may, it does so at its next step.
         """
-        with self.turns.take() as mine:
-            if mine and self._open and self._open.movable:
-                self._cut(self._open, _RIVAL)
-            elif self._open:
-                self._inbox.order_close(_RIVAL)
+        self._close_where(lambda _: _RIVAL)
 
-    def _cut(self, current: OpenWindow, reason: str) -> None:
-        """Close the window in the middle of its step, or at the end of that if need be."""
-        if current.window.obstacle():
-            self._inbox.order_close(reason)
-        else:
-            current.note_cut()
-            close = functools.partial(self._close, current, reason, inside_step=True)
-            self._wall.attempt_or("closing", close, self._give_up)
+    def look(self) -> None:
+        """Close a window whose step records too much or never ends; on a thread of dynprof's."""
+        if self._open and self._why_inside(self._open):
+            self._close_where(self._why_inside)  # a step may have ended meanwhile
+
+    def _why_inside(self, current: OpenWindow) -> str:
+        forgotten = why_forgotten(current, self._clock.now_s())
+        return forgotten or why_too_much_inside(current, self._process)
+
+    def _close_where(self, why: Callable[[OpenWindow], str], *, may_lose: bool = False) -> None:
+        """Close the window where there is a reason, at the end of its step if need be."""
+        with self.turns.take() as mine:  # not where a signal handler asks, in the midst of a turn
+            current = self._open
+            if not current or not (reason := why(current)):
+                return
+            if mine and may_lose and not current.movable:
+                self._discard(LostWindowError(current.why_lost(reason)))
+            elif not mine or not current.movable or current.window.blocked_by():
+                self._inbox.order_close(reason)
+            else:
+                current.note_cut()
+                close = functools.partial(self._close, current, reason, inside_step=True)
+                self._wall.attempt_or("closing", close, self._discard)
+
+    def discard(self, reason: str) -> None:
+        """Discard the open window, which could not be closed before the process ended."""
+        with self.turns.take() as mine:
+            if mine and self._open:
+                blocked_by = self._open.window.blocked_by()
+                text = f"{reason}, but {blocked_by}" if blocked_by else reason
+                self._discard(LostWindowError(text))
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -164,7 +155,7 @@ class Loop:
 
     def _begin(self) -> None:
         if self._noted:
-            self._wall.attempt_or("a step", self._count_noted, self._give_up)
+            self._wall.attempt_or("a step", self._count_noted, self._discard)
         self._unended.look()
 
     def _count_noted(self) -> None:
@@ -207,9 +198,9 @@ class Loop:
             self._end_step_elsewhere(current, now_s)
             return
         current.moved_s = now_s
-        if obstacle := current.window.obstacle():
-            self._say_once(f"this step is joined with the next: {obstacle}")
-            current.remark(f"step {current.step} is part of the one before: {obstacle}")
+        if blocked_by := current.window.blocked_by():
+            self._say_once(f"this step is joined with the next: {blocked_by}")
+            current.remark(f"step {current.step} is part of the one before: {blocked_by}")
             return
         finished = current.window.end_step(now_s)
         reason = "" if finished else self._order_or_limit(current, now_s)
@@ -221,10 +212,10 @@ class Loop:
             current.window.begin_step(current.step)
 
     def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
-        """A step ends on a thread that cannot close the window: wait for the other, or let go."""
+        """A step ends on a thread that cannot close the window: wait for its own, or discard it."""
         reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
-            self._give_up(LostWindowError(current.why_lost(reason)))
+            self._discard(LostWindowError(current.why_lost(reason)))
         else:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
@@ -235,13 +226,14 @@ class Loop:
         request = self._inbox.waiting
         if request is None or not self.admission.is_due(request):
             return
-        if hindrance := self.admission.hindrance(request):
-            self._journal.wait_for(request.number, hindrance)
+        blocked = self.admission.blocked_by(request)
+        if blocked and blocked.then != "refused":
+            self._journal.wait_for(request.number, blocked.by)
             return
         self._claimed = request
         if self._inbox.claim(request):  # else replaced or cancelled; the next step looks again
-            if problem := self.admission.refusal(request):
-                self._journal.refusal(request.number, [str(problem)])
+            if blocked:
+                self._journal.refusal(request.number, [blocked.by])
             else:
                 self._open_window(request)
         self._claimed = None
@@ -270,7 +262,7 @@ class Loop:
             current.window.open(self._process.preparing(request), step, self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._unended.let_go(current)
+            self._unended.discard(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         current.open_ms = (self._clock.now_s() - began_s) * 1e3
@@ -302,7 +294,7 @@ class Loop:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
         current.look_at_load(inside_step=inside_step)
         if late := why_too_late(current, self._process):
-            self._give_up(LostWindowError(late))
+            self._discard(LostWindowError(late))
             return
         self._expect_cost(current, after=1)
         began_s = self._clock.now_s()
@@ -321,8 +313,8 @@ class Loop:
         self._open = None
         self.admission.note_success(current.backend.name)
 
-    def _give_up(self, error: Exception) -> None:
-        """Let a window go; what it leaves behind is a manifest that says why."""
+    def _discard(self, error: Exception) -> None:
+        """Discard a window; what it leaves behind is a manifest that says why."""
         claimed, self._claimed = self._claimed, None
         if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
             self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
@@ -332,7 +324,7 @@ class Loop:
         self._note_no_more()
         if self._handover.complete(current):
             return
-        self._unended.let_go(current)
+        self._unended.discard(current)
         reason = describe(error)
         if not isinstance(error, LostWindowError):
             self.admission.note_failure(current.backend.name)

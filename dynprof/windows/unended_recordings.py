@@ -33,17 +33,14 @@ class UnendedRecordings:
         """Whether there are any."""
         return bool(self._kept)
 
-    def hinder(self) -> bool:
-        """Return whether another window had better wait for them; not for ever."""
-        if self._kept and self._clock.now_s() - self._since_s < WAIT_S:
-            return True
-        for _, recording in self._kept:
-            self._wall.attempt("leaving a recording to its thread", recording.let_be)
-        return False
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether another window had better wait for them; not for ever."""
+        return bool(self._kept) and self._clock.now_s() - self._since_s < WAIT_S
 
-    def let_go(self, window: OpenWindow) -> None:
+    def discard(self, window: OpenWindow) -> None:
         """End the recording of a window, now or later."""
-        if recording := window.window.abandon():
+        if recording := window.window.release():
             beside = recording.companions
             self._wall.attempt("discarding what records beside it", beside.discard)
             self._kept.append((window, recording))
@@ -60,11 +57,11 @@ class UnendedRecordings:
         """End those that the calling thread may."""
         waiting, self._kept = self._kept, []
         for window, recording in waiting:
-            if window.may_end(recording) and not recording.obstacle():
+            if window.may_end(recording) and not recording.blocked_by():
                 self._wall.attempt("discarding the recording", recording.discard)
-                if recording.obstacle():  # it could not be ended
+                if recording.blocked_by():  # it could not be ended
                     self._kept.append((window, recording))
-            elif not window.thread.is_alive():
-                self._wall.attempt("letting go of the recording", recording.orphan)
+            elif recording.bound_to_thread and not window.thread.is_alive():
+                self._wall.attempt("letting go of the recording", recording.abandon)
             else:
                 self._kept.append((window, recording))

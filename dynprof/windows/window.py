@@ -100,20 +100,14 @@ class Window:
         """Whether only the thread that opened it may close it."""
         return self._recording is not None and self._recording.bound_to_thread
 
-    def obstacle(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """Return why it can be neither moved nor closed at this very moment; None where it can."""
-        return self._recording.obstacle() if self._recording else None
+        return self._recording.blocked_by() if self._recording else None
 
     def load(self, *, inside_step: bool) -> Load | None:
         """Return what is recorded so far; None before that begins, and where it is not told."""
         recording = self._recording if self._action in RECORDING else None
         return recording.load(inside_step=inside_step) if recording else None
-
-    def leave_child(self) -> None:
-        """Stop recording in a child that was just forked."""
-        if self._recording:
-            self._recording.leave_child()
-            self._recording.companions.leave_child()
 
     def open(
         self,
@@ -186,24 +180,26 @@ class Window:
     def close(self) -> Recording | None:
         """Stop; return the recording, or None where no step was begun that could be kept.
 
-        It stays this window's to :meth:`abandon` until :meth:`release`.
+        It stays this window's until :meth:`release`.
         """
         recording = self._recording
         if recording is None:
             return None
         if self._action in RECORDING:
-            recording.stop()
+            recording.close()
             recording.companions.stop()
             return recording
         discard(recording)
         self._recording = None
         return None
 
-    def release(self) -> None:
-        """Note that somebody else has the recording now, who saves or discards it."""
-        self._recording = None
-
-    def abandon(self) -> Recording | None:
-        """Let go of the recording without touching it; who is given it has to discard it."""
+    def release(self) -> Recording | None:
+        """Return the recording, untouched; who has it now saves, discards or abandons it."""
         recording, self._recording = self._recording, None
         return recording
+
+    def abandon(self) -> None:
+        """Leave the recording to the parent, in a child that was just forked."""
+        if self._recording:
+            self._recording.abandon()
+            self._recording.companions.abandon()

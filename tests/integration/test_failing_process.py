@@ -31,12 +31,12 @@ BREAK = "import dynprof.backends.torch as b; b.{where} = lambda *a, **k: {what}"
 @pytest.mark.parametrize(
     "where",
     [
-        "TorchBackend.obstacle",
+        "TorchBackend.blocked_by",
         "TorchBackend.prepare",
         "TorchBackend.versions",
         "TorchRecording.start",
         "TorchRecording.begin_step",
-        "TorchRecording.stop",
+        "TorchRecording.close",
         "TorchRecording.save",
         "TorchRecording.discard",
     ],

@@ -66,7 +66,7 @@ def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
     for number in steps:
         recording.begin_step(number)
         recorded_work()
-    recording.stop()
+    recording.close()
     return recording
 
 
@@ -76,7 +76,7 @@ def test_it_says_what_it_is(backend: Backend) -> None:
     assert (capable.backend, capable.missing) == (backend.name, "")
     assert "CPU" in capable.activities
     assert "python" in backend.versions()
-    assert backend.obstacle(a_plan(backend)) is None
+    assert not list(backend.blocked_by(a_plan(backend)))
     assert backend.trace_suffix.endswith(".trace.json")
 
 
@@ -129,10 +129,10 @@ def test_one_at_a_time(backend: Backend) -> None:
     with pytest.raises(BackendError, match="active"):
         backend.prepare(a_plan(backend), RANK, no_folder)
     first.begin_step(0)
-    first.stop()
+    first.close()
 
 
-@pytest.mark.parametrize("moment", ["prepared", "started", "stopped"])
+@pytest.mark.parametrize("moment", ["prepared", "started", "closed"])
 def test_a_discarded_recording_leaves_nothing_running(
     backend: Backend, moment: str, tmp_path: Path
 ) -> None:
@@ -141,8 +141,8 @@ def test_a_discarded_recording_leaves_nothing_running(
     if moment != "prepared":
         recording.start()
         recording.begin_step(0)
-    if moment == "stopped":
-        recording.stop()
+    if moment == "closed":
+        recording.close()
     recording.discard()
     recording.discard()
     record(backend, [9]).save(tmp_path / "trace.json")

@@ -61,7 +61,7 @@ def capture(
     for number in range(3):
         recording.begin_step(number)
         step()
-    recording.stop()
+    recording.close()
     assert recording.closing.startswith(how)
     recording.save(path)
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]

@@ -87,7 +87,8 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     for begun in (False, True):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda begun=begun: begun)
-        assert bool(TorchBackend().hesitation(BOTH)) is not begun
+        blocked = TorchBackend().blocked_by(replace(a_plan(TorchBackend()), activities=BOTH))
+        assert [one.then for one in blocked] == ([] if begun else ["rather wait"])
 
 
 def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str])
     """Its calls are traced on all threads, and those live on."""
     recording = lost(Functions(order), order)
     recording._held = Functions(order).take_off()
-    recording.orphan()
+    recording.abandon()
     KINETO.wait(30)
     assert order == [UNTRACED, LEFT, ENDED]
 

@@ -256,18 +256,16 @@ def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
     assert member.where(2).outcome == "waiting"
 
 
-def test_an_agreed_step_that_passes_in_a_graph_capture(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
     """The others have recorded other steps by then: this rank has no part in their window."""
     member, admission = job.session._member, job.session._loop.admission
     member.consider(Proposal(1, '{"active": 2}', 1.0, 0.0))
     member.open_at(Opening(1, 5, {}))
     admission._waited = (1, "a graph is being captured")
-    monkeypatch.setattr(
-        admission, "hindrance", lambda _: "a graph" if job.session.inbox.step < 8 else None
-    )
-    job.step(12)
+    job.backend.in_the_way = "a graph"
+    job.step(7)
+    job.backend.in_the_way = None
+    job.step(5)
     (answer,) = job.session.status().edits
     assert (answer.outcome, job.manifests()) == ("refused", [])
     assert "5" in answer.text

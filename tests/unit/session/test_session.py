@@ -186,7 +186,7 @@ def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
     job.edit(active=5)
     job.step()
     job.session.leave_child()
-    assert job.backend.recordings[0].calls[-1] == "leave_child"
+    assert job.backend.recordings[0].calls[-1] == "abandon"
 
 
 def test_a_refused_edit_does_not_touch_a_waiting_one(

@@ -40,7 +40,7 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
     ]
 
 
-@pytest.mark.parametrize("what", ["its memory", "the disk"])
+@pytest.mark.parametrize("what", ["memory_mb", "free_mb"])
 def test_a_window_that_fails_before_it_is_open_is_answered(
     job: Job, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -49,8 +49,7 @@ def test_a_window_that_fails_before_it_is_open_is_answered(
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    where: object = job.session._process if what == "its memory" else job.session._loop.admission
-    monkeypatch.setattr(where, "memory_mb" if what == "its memory" else "refusal", fail)
+    monkeypatch.setattr(job.session._process, what, fail)
     job.edit(active=1)
     job.step(2)
     answer = job.session.status().edits[-1]
@@ -63,7 +62,7 @@ def test_a_window_that_fails_before_it_is_open_is_answered(
     assert job.session.status().edits[-1].outcome == "saved"
 
 
-@pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "stop", "save", "discard"])
+@pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "close", "save", "discard"])
 def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) -> None:
     """Whatever the backend raises, steps go on, a manifest says why, the next window works."""
     job.backend.fail_at = {call}
@@ -122,7 +121,7 @@ def test_a_backend_that_says_why_it_cannot_is_a_refusal(
 def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> None:
     """After three failures ``start()`` no longer tries; an edit does."""
     (job.root / "other.json").write_text('{"active": 1}')
-    job.backend.fail_at = {"stop"}
+    job.backend.fail_at = {"close"}
     for _ in range(5):
         job.session.start(job.root / "other.json")
         job.step(2)
@@ -154,7 +153,7 @@ def test_only_failures_in_a_row_count(job: Job) -> None:
     """A window that works in between clears the count."""
     (job.root / "other.json").write_text('{"active": 1}')
     for fails in (True, True, False, True, True, False):
-        job.backend.fail_at = {"stop"} if fails else set()
+        job.backend.fail_at = {"close"} if fails else set()
         job.session.start(job.root / "other.json")
         job.step(2)
     assert len(job.backend.recordings) == 6

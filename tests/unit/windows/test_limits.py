@@ -145,7 +145,7 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     )
     (recording,) = job.backend.recordings
     assert "discard" in recording.calls
-    assert not {"stop", "save"} & {*recording.calls}
+    assert not {"close", "save"} & {*recording.calls}
     job.free_mb = 1e6
     job.edit(active=1)
     job.step(2)

@@ -98,7 +98,7 @@ def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
     job.session.end("the process ended")
     (manifest,) = job.manifests()
     assert "the process ended; only the thread that opened" in manifest.reason
-    assert job.backend.recordings[0].calls[-1] == "orphan"
+    assert job.backend.recordings[0].calls[-1] == "abandon"
 
 
 def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:

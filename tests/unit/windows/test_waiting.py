@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynprof.backends.base import Blocked
+
 if TYPE_CHECKING:
     from tests.fake_job import Job
 
@@ -63,8 +65,8 @@ def test_an_obstacle_is_waited_out(job: Job) -> None:
 
 
 def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
-    """Any step will do: it waits while the backend hesitates. A named step is kept."""
-    job.backend.hesitates = "the self-test is still running"
+    """Any step will do: it waits while the backend had rather. A named step is kept."""
+    job.backend.blocked = (Blocked("the self-test is still running", "rather wait"),)
     job.edit(active=1)
     job.step(3)
     assert job.backend.recordings == []
@@ -78,7 +80,7 @@ def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
 
 
 def test_joined_steps_are_said(job: Job) -> None:
-    """A manifest whose steps were joined around an obstacle names them."""
+    """A manifest whose steps were joined around a graph capture names them."""
     job.edit(active=3)
     job.step(2)
     job.backend.in_the_way = "a CUDA graph is being captured"

@@ -86,7 +86,7 @@ def test_warm_up_is_prepared_but_not_kept() -> None:
     """The recording starts with the first step after the warm-up, under the job's numbers."""
     recording = run(Window(warmup=2, active=3, asked_first=102), step=100, steps=9)
     assert recording.steps == [102, 103, 104]
-    assert recording.calls == ["prepare", "start", *["begin_step"] * 3, "stop"]
+    assert recording.calls == ["prepare", "start", *["begin_step"] * 3, "close"]
 
 
 @given(st.integers(0, 5), st.integers(1, 6))
