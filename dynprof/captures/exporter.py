@@ -125,7 +125,7 @@ class Exporter:
         """Wait for no other rank any more."""
         self._hurry.set()
 
-    def give_up(self, reason: str) -> Manifest | None:
+    def abandon(self, reason: str) -> Manifest | None:
         """Let go of what is being saved, if anything is; return its manifest, which says why.
 
         Only for the end of the process: the thread may be in a call that cannot be interrupted.

@@ -268,7 +268,7 @@ def _wait_at_exit() -> None:
     exporter = _exporter
     if exporter is None:
         return  # a forked child has none: what is being saved is its parent's
-    if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.give_up("the process ended")):
+    if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.abandon("the process ended")):
         say(manifest.reason)
 
 

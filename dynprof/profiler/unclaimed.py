@@ -157,7 +157,7 @@ class _Saver:
             pass
         finally:
             if not self._served.is_set():
-                self._exporter.give_up(why)
+                self._exporter.abandon(why)
                 say(f"a trace that nobody asked for is lost: {why}")
 
     def _serve(self) -> None:

@@ -87,7 +87,8 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     for begun in (False, True):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda begun=begun: begun)
-        blocked = TorchBackend().blocked_by(replace(a_plan(TorchBackend()), activities=BOTH))
+        plan = replace(a_plan(TorchBackend()), activities=BOTH)
+        blocked = TorchBackend().blocked_by(plan, elsewhere=True)
         assert [one.then for one in blocked] == ([] if begun else ["rather wait"])
 
 

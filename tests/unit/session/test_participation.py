@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from dynprof.backends.base import Blocked
 from dynprof.coordination.job_group import Begun
 from dynprof.coordination.messages import (
     Cancellation,
@@ -254,6 +255,15 @@ def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
     assert [one.number for one in job.session.status().edits] == [1, 2, 3, 4]
     assert "request 4 here is request 2 where rank 0 runs" in job.log()
     assert member.where(2).outcome == "waiting"
+
+
+def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
+    """What the training thread alone can see, a graph capture, does not count there."""
+    member = job.session._member
+    job.backend.in_the_way = "a graph is being captured"
+    assert member.consider(Proposal(1, '{"active": 2}', 1.0, 0.0)).busy == ""
+    job.backend.blocked = (Blocked("another profiler is on", "refused"),)
+    assert member.consider(Proposal(2, '{"active": 2}', 2.0, 0.0)).busy == "another profiler is on"
 
 
 def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:

@@ -79,6 +79,19 @@ def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
     assert len(job.backend.recordings) == 2
 
 
+def test_what_will_not_pass_refuses_a_request(job: Job) -> None:
+    """It is answered in the backend's words, and the next one is served once that has gone."""
+    job.backend.blocked = (Blocked("another profiler is on", "refused"),)
+    job.edit(active=1)
+    job.step(2)
+    assert job.session.status().edits[-1].outcome == "refused"
+    assert "/backend: another profiler is on." in job.log()
+    job.backend.blocked = ()
+    job.edit(active=1)
+    job.step(2)
+    assert job.session.status().edits[-1].outcome == "saved"
+
+
 def test_joined_steps_are_said(job: Job) -> None:
     """A manifest whose steps were joined around a graph capture names them."""
     job.edit(active=3)
