@@ -187,8 +187,8 @@ class Backend(Protocol):
 
         Args:
             plan: What the window would record.
-            elsewhere: Another thread asks than the one that would open it, which alone can see
-                graph captures and the like: these are left out.
+            elsewhere: It would open on another thread, or at another moment: what only that one
+                can see, graph captures and the like, is left out.
         """
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:

@@ -108,9 +108,10 @@ class TorchBackend:
 
         The test of the detached close takes seconds once for each build of torch.
         """
-        anywhere = bool(plan.script) or _records_all_threads(plan)
-        if not elsewhere and (reason := why_not_now(in_backward_too=anywhere)):
-            yield Blocked(reason)
+        if not elsewhere:
+            anywhere = bool(plan.script) or _records_all_threads(plan)
+            if reason := why_not_now(in_backward_too=anywhere):
+                yield Blocked(reason)
         if KINETO.collecting and not self._for_script:
             yield Blocked("the events of the last one are being collected")
         asked = plan.activities
