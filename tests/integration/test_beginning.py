@@ -7,8 +7,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests import processes
 
 if TYPE_CHECKING:
@@ -48,36 +46,6 @@ def test_two_threads_that_begin_at_once(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
     assert done.stderr.count("changes nothing") == 3
     assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.parametrize("moment", ["pydantic.dataclasses", "dynprof.session.session", "begin"])
-def test_a_signal_handler_that_begins_amid_init(tmp_path: Path, moment: str) -> None:
-    """While modules are imported, or later: one session begins, and the handler is told."""
-    script = f"""
-        import os, signal, sys, threading
-        signal.signal(signal.SIGUSR1, lambda *_: dp.init("prof_config"))
-        class Finder:
-            def find_spec(self, name, *_):
-                if name == {moment!r}:
-                    signal.raise_signal(signal.SIGUSR1)
-        sys.meta_path.insert(0, Finder())
-        if {moment!r} == "begin":
-            from dynprof.session.session import Session
-            begin = Session.begin
-            def amid(session):
-                begin(session)
-                signal.raise_signal(signal.SIGUSR1)
-            Session.begin = amid
-        dp.init("prof_config")
-        dp.step()
-        print(dp.status().step, sum(t.name == "dynprof-watch" for t in threading.enumerate()))
-        dp.shutdown()
-        names = set(t.name for t in threading.enumerate())
-        print(len(names & {{"dynprof-watch", "dynprof-journal", "dynprof-export"}}))
-        """
-    done = run(tmp_path, script)
-    assert (done.returncode, done.stdout) == (0, "1 1\n0\n"), done.stderr
-    assert done.stderr.count("changes nothing amid another call of it") == 1
 
 
 def test_a_session_that_begins_while_another_ends(tmp_path: Path) -> None:
