@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 MOST_STUCK = 1
 """Children of a job that may hang in plain torch."""
 DAY_S = 86_400
+OF_TORCH = "Trying to exit an active record_function_fast context"
+"""Plain torch raises it where one thread compiles while another ends a profiler and begins one of
+all threads."""
 
 
 class Events:
@@ -210,7 +213,11 @@ class Events:
     def compiled(self, chance: random.Random) -> None:
         """torch.compile compiles inside a window."""
         size = chance.randint(2, 9)
-        assert self._compiled(torch.ones(size)).sum() == 2 * size
+        try:
+            assert self._compiled(torch.ones(size)).sum() == 2 * size
+        except RuntimeError as error:
+            if OF_TORCH not in str(error):
+                raise
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[misc]
