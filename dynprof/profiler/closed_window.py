@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
-from dynprof.errors import BackendError, ProfileError
+from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
 from dynprof.files.folders import make_dir
-from dynprof.files.layout import trace_stem
+from dynprof.files.layout import free_disk_mb, host_name, trace_stem
 from dynprof.files.output import PrivateFolder, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import output_path, write_file
+from dynprof.profiler.tidying import tidy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -146,9 +147,26 @@ class ClosedWindow:
         return self._file
 
     def _save(self) -> Path:
-        """Write the trace into a folder that goes when nobody needs this object any more."""
-        folder = PrivateFolder(Path(tempfile.gettempdir()) / f"dynprof-{secrets.token_hex(8)}")
+        """Write the trace into a folder that goes when nobody needs this object any more.
+
+        Raises:
+            BackendError: It could not be written whole.
+            CaptureError: The disk of that folder is full.
+        """
+        temporary = Path(tempfile.gettempdir())
+        tidy(temporary)
+        name = f".{host_name()}_{os.getpid()}.{secrets.token_hex(8)}.recording"
+        folder = PrivateFolder(temporary / name)
         _at_the_end_of(self, folder.remove)
+        try:
+            return self._save_in(folder)
+        except (OSError, DynprofError) as error:
+            if free_disk_mb(temporary) < 1:
+                text = f"the disk of {temporary} is full, where traces are put together"
+                raise CaptureError(f"{text}; set TMPDIR to a folder on another disk") from error
+            raise
+
+    def _save_in(self, folder: PrivateFolder) -> Path:
         place = folder.path
         self._given_away = "lost when it could not be saved; it cannot be exported"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"

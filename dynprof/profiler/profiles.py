@@ -156,7 +156,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         settings = {name: value for name, value in locals().items() if name != "cls"}
         if _of_vendor("enable_profiler_in_child_thread", **settings):
             return
-        if backend := recorder_of_another_thread():
+        backend = recorder_of_another_thread()
+        if backend in _ALL_THREADS:  # VizTracer records the threads that begin in a profile
             warn_script(
                 "enable_profiler_in_child_thread() has no effect: the open profile records only "
                 f"the thread that opened it; {_ALL_THREADS[backend]}"

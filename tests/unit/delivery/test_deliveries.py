@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from dynprof.delivery import deliveries
 from dynprof.delivery.deliveries import DELIVERED, Deliveries, Errand
 from dynprof.delivery.order import Order
 from dynprof.files.leftovers import is_free
-from dynprof.process import fresh_interpreter, threads
+from dynprof.process import fresh_interpreter
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 
 def order(name: str, retry_s: float = 0) -> Order:
@@ -59,22 +59,6 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
     assert made.wait(patience_s())
     assert made.left() == []
     assert told == [(f"/captures/{name}/info/rank_0.info.json", "") for name in ("a", "b")]
-
-
-def test_a_thread_that_cannot_begin_begins_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And sends what waited for it as well."""
-    monkeypatch.setattr(deliveries, "sent", lambda order: f"{DELIVERED}{order.target}")
-    told = list[str]()
-    made = Deliveries(attempt)
-    with monkeypatch.context() as without_threads:
-        without_threads.setattr(threads, "LOOK_S", 0.0001)
-        for name in ("_start_new_thread", "_start_joinable_thread"):
-            without_threads.setattr(threading, name, lambda *_, **__: 0, raising=False)
-        with pytest.raises(RuntimeError, match="has not begun"):
-            made.submit(Errand(order("a"), on_end=lambda where, _: told.append(where)))
-    made.submit(Errand(order("b"), on_end=lambda where, _: told.append(where)))
-    assert made.wait(patience_s())
-    assert told == ["/captures/a", "/captures/b"]
 
 
 def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
