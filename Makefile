@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -103,7 +103,7 @@ newest: $(VENV)-newest/ready
 	$(NEWEST)/pytest -n 2 tests/integration/backends
 
 # The tests on Python 3.11 to 3.14, as far as they are here, on PATH or under pyenv; one has the
-# lowest versions of everything. With torch, which is gigabytes for each; without it in CI.
+# lowest versions of everything. With torch, which is gigabytes for each; without it at night.
 # UV_TORCH_BACKEND=cpu makes torch small where uv can reach such builds.
 versions: $(VENV)/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
@@ -127,7 +127,10 @@ soak: $(VENV)/ready
 	for job in "100 2 1 torchrun" "100 4 20 torchrun" "100 8 5 torchrun" "100 2 200 torchrun" "30 4 5"; do \
 	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
-# Jobs to which everything happens at once, each of its own seed, for STORM_S seconds.
+# What no single change has to pass: other versions of Python, and what runs for hours.
+nightly: versions-ci soak fuzz storm
+
+# Jobs to which much of docs/guarantees.md happens at once, each of its own seed, for STORM_S seconds.
 STORM_S ?= 3600
 storm: $(VENV)/ready
 	$(BIN)/python -m tests.storm.storm $(STORM_S)

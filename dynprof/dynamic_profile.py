@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from dynprof.process.forked_child import forget_in_child
 from dynprof.process.process_group import leave_to_parent
 from dynprof.process.standard_error import say
-from dynprof.process.threads import is_own_thread
 from dynprof.requests.inbox import NoInbox
 
 if TYPE_CHECKING:
@@ -238,16 +237,10 @@ def status() -> Status:
 def shutdown() -> None:
     """Close an open window, wait until it is saved, and stop watching; also done at exit.
 
-    A finalizer of the script's runs on whichever thread Python collects its object. On one of
-    dynprof's, which would wait for itself, this is put off until the next step, or the exit.
-
     Raises:
         KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
     """
-    if _session is not None and is_own_thread():
-        _session.inbox.call_at_next_step(shutdown)
-    else:
-        _end("shutdown() was called")
+    _end("shutdown() was called")
 
 
 def disabled() -> bool:

@@ -63,13 +63,6 @@ class OpenAnnotations:
             with self._ending:
                 pass
 
-    def stays(self, annotation: Any) -> None:
-        """Follow one again that could not be ended; too late for that, see that it never is."""
-        if self._following:
-            self._open[id(annotation.record)] = annotation.record
-        else:
-            _keep_for_ever(annotation.record)
-
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:

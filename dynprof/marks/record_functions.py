@@ -31,9 +31,6 @@ class Listener(Protocol):
     def leaves(self, annotation: Any) -> None:
         """Hear that one ends."""
 
-    def stays(self, annotation: Any) -> None:
-        """Hear that it did not: something was raised, Ctrl-C as it may be, before it could."""
-
 
 class RecordFunctions:
     """Tells those who listen; the process needs one."""
@@ -77,16 +74,9 @@ class RecordFunctions:
 
         @functools.wraps(leave)
         def end(annotation: Any, *reason: Any) -> Any:
-            listeners, left = self._heard_by(end), False
-            for listener in listeners:
+            for listener in self._heard_by(end):
                 listener.leaves(annotation)
-            try:
-                result = leave(annotation, *reason)
-                left = True
-            finally:
-                for listener in () if left else listeners:
-                    listener.stays(annotation)
-            return result
+            return leave(annotation, *reason)
 
         self._before, self._made = (enter, leave), (begin, end)
         kind.__enter__, kind.__exit__ = begin, end
@@ -148,9 +138,6 @@ class RecordFunctionMarks(Source):
             if not begun:
                 self._open.pop(id(annotation), None)
         self._tell_end(ended)
-
-    def stays(self, annotation: Any) -> None:
-        """Leave it at that: its block is over."""
 
     def _listen(self) -> None:
         RECORD_FUNCTIONS.plug(self)

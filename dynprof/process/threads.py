@@ -17,30 +17,11 @@ _OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
 """What a thread brings about itself; blocked, it would end the process without faulthandler."""
 
 
-STACK = 1 << 20
-"""What ours needs at most, and more: the job may have asked for less for threads of its own."""
-
 _here = threading.local()
 
 
 class _Thread(threading.Thread):
-    """A daemon whose stack is large enough for dynprof, whatever the job wants for its own."""
-
-    def start(self) -> None:
-        """Start it.
-
-        Raises:
-            RuntimeError: It cannot be.
-        """
-        before = threading.stack_size(STACK)  # what was asked for is told as it is changed only
-        is_small = 0 < before < STACK
-        if not is_small:
-            threading.stack_size(before)
-        try:
-            super().start()
-        finally:
-            if is_small:
-                threading.stack_size(before)
+    """A thread of dynprof's own."""
 
 
 def threads_of_others() -> list[threading.Thread]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import watchdog.events
@@ -22,6 +21,7 @@ from watchdog.observers import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent]
 if hasattr(watchdog.events, "FileAttribEvent"):  # a new time; before 7.1 it was a modification
@@ -45,7 +45,6 @@ class FileEvents:
     """
 
     def __init__(self, file: Path, wake: Callable[[], None], *, any_file: bool) -> None:
-        before = _inotify_descriptors()
         self._observer = Observer()
         self._observer.schedule(
             _Waker("" if any_file else str(file), wake),
@@ -58,25 +57,12 @@ class FileEvents:
             with contextlib.suppress(RuntimeError):  # it waits for what was not started
                 self._observer.stop()
             raise
-        for descriptor in _inotify_descriptors() - before:
-            os.set_inheritable(descriptor, False)  # a job that executes itself would keep it
 
     def end(self) -> None:
         """End the threads, and close what events come through."""
         self._observer.unschedule_all()
         self._observer.stop()
         self._observer.join(timeout=5)
-
-
-def _inotify_descriptors() -> set[int]:
-    """Return the descriptors of this process that file events come through."""
-    found = set()
-    with contextlib.suppress(OSError):  # another system
-        for path in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):  # it has been closed since
-                if "inotify" in str(path.readlink()):
-                    found.add(int(path.name))
-    return found
 
 
 class _Waker(FileSystemEventHandler):

@@ -30,7 +30,6 @@ class Inbox:
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
         renumber_by: By how many the number of the step is to change at the next turn.
-        wish: What that turn is to do besides, on a thread of the script's.
     """
 
     __slots__ = (
@@ -47,7 +46,6 @@ class Inbox:
         "renumber_by",
         "step",
         "turn",
-        "wish",
     )
 
     def __init__(self, turn: Callable[[], None]) -> None:
@@ -57,7 +55,6 @@ class Inbox:
         self.name_source: Callable[[], str] = str
         self.turn = turn
         self.on_due = turn
-        self.wish: Callable[[], None] | None = None
         self._lock = threading.RLock()  # a signal handler may call step() while it is held
         self._waiting: Request | None = None
         self.order = ""
@@ -105,17 +102,6 @@ class Inbox:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
             self.knocked = self.due = True
-
-    def call_at_next_step(self, wish: Callable[[], None]) -> None:
-        """Have the next turn call something, on a thread of the script's."""
-        self.wish = wish
-        self.knock()
-
-    def fulfil(self) -> None:
-        """Call it, once."""
-        wish, self.wish = self.wish, None
-        if wish:
-            wish()
 
     def renumber(self, by: int) -> None:
         """Have the next turn change the number of the step that is running by so many."""

@@ -259,7 +259,6 @@ class Session:
             text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
             self._renumber_steps(self.inbox.step + by, text, by_leader=by)
         self._member.step_ended()
-        self.inbox.fulfil()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""

@@ -1,4 +1,4 @@
-"""Processes that fail or are treated roughly: the other rows of docs/failures.md."""
+"""Processes that fail, fork, end or share their interpreter: rows of docs/guarantees.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import dynprof
 from dynprof.captures.manifest import load_manifest
-from tests.integration.running import RunningJob, below, steps_in, wait_for
+from tests.integration.running import below, steps_in, wait_for
 from tests.integration.troubled import TroubledJob
 from tests.processes import ROOT
 
@@ -24,66 +24,6 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 if TYPE_CHECKING:
     from dynprof.journal.status import Status
-
-BREAK = "import dynprof.backends.torch as b; b.{where} = lambda *a, **k: {what}"
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        "TorchBackend.blocked_by",
-        "TorchBackend.prepare",
-        "TorchBackend.versions",
-        "TorchRecording.start",
-        "TorchRecording.begin_step",
-        "TorchRecording.close",
-        "TorchRecording.save",
-        "TorchRecording.discard",
-    ],
-)
-def test_a_backend_that_raises(tmp_path: Path, where: str) -> None:
-    """Whatever call fails, the window is given up in words and training does not notice."""
-    with TroubledJob(tmp_path, BREAK.format(where=where, what="1 / 0")) as job:
-        if where.endswith("discard"):
-            job.edit(warmup=10**6)
-            job.when("the warm-up", lambda status: status.state == "warmup")
-            job.edit(cancel=True)
-            job.answer(2, "cancel")
-        else:
-            job.edit(active=3, warmup=2)
-            status = job.when("the failure", lambda status: bool(status.last_error))
-            assert "ZeroDivisionError" in str(status.last_error)
-        job.still_trains()
-        job.ends_unharmed()
-
-
-@pytest.mark.parametrize(
-    ("where", "what"), [("TorchRecording.save", "None"), ("TorchBackend.prepare", "None")]
-)
-def test_a_backend_that_returns_nothing(tmp_path: Path, where: str, what: str) -> None:
-    """Nothing where a trace or a recording should be is a failure in words."""
-    with TroubledJob(tmp_path, BREAK.format(where=where, what=what)) as job:
-        job.edit(active=3)
-        status = job.answer(1, "failed")
-        assert status.edits[-1].text
-        job.still_trains()
-        job.ends_unharmed()
-
-
-def test_a_backend_that_hangs_in_save(tmp_path: Path) -> None:
-    """The state stays saving, the next request waits in words, and the end gives it up."""
-    hang = BREAK.format(where="TorchRecording.save", what="time.sleep(1e6)")
-    with TroubledJob(tmp_path, hang, DYNPROF_EXIT_WAIT_S="0.5") as job:
-        job.edit(active=3)
-        job.when("saving", lambda status: status.state == "saving")
-        job.edit(active=2)
-        job.answer(2, "waiting")
-        job.still_trains()
-        job.ends_unharmed()
-        log = job.log()
-        assert "request 2: waits, the last capture is being saved" in log
-        assert "saving is given up: it took more than 0.5 s" in log
-        assert "request 2: not served, the process ended" in log
 
 
 @pytest.mark.parametrize("days", [-1, 1])
@@ -122,24 +62,6 @@ if dp.status().progress == (3, 50) and os.fork() == 0:
             job.process.pid
         }
         job.ends_unharmed()
-
-
-@pytest.mark.parametrize("end", ["sys.exit(0)", "raise SystemExit", "1 / 0", "os._exit(0)"])
-def test_the_interpreter_shuts_down_inside_a_window(tmp_path: Path, end: str) -> None:
-    """An orderly end keeps what there is; a hard one leaves no half file."""
-    with TroubledJob(tmp_path, each=f"if dp.status().progress == (30, 10**6): {end}") as job:
-        job.edit(active=10**6)
-        job.process.communicate()
-        assert job.process.returncode in (0, 1)
-        if "_exit" in end:
-            assert not below(job.root, "*.gz")
-        else:
-            manifest, trace = job.capture()
-            assert (manifest.complete, manifest.steps.recorded) == (False, 30)
-            *whole, cut = steps_in(trace)
-            assert f"the trace ends inside step {cut}, which is not counted" in manifest.remarks
-            text = f"30 of 1,000,000 steps ({whole[0]}-{whole[-1]}); early: the process ended"
-            assert text in job.log()
 
 
 STATES = {
@@ -198,30 +120,6 @@ def test_sigterm(tmp_path: Path) -> None:
         job.process.communicate()
         assert job.process.returncode == -signal.SIGTERM
         assert not below(job.root, "*.gz")
-
-
-def test_the_memory_limit(tmp_path: Path) -> None:
-    """A window in which the process grows too much closes early and keeps what it has."""
-    grow = (
-        "if dp.status().state == 'recording': globals().setdefault('hog', []).append(b'x' * 10**6)"
-    )
-    with TroubledJob(tmp_path, each=grow) as job:
-        job.edit(active=10**6, limits={"max_memory_mb": 50})
-        manifest, trace = job.capture()
-        assert "the process grew by" in manifest.reason
-        assert "limits.max_memory_mb is 50" in manifest.reason
-        assert len(steps_in(trace)) == manifest.steps.recorded > 10
-        job.ends_unharmed()
-
-
-def test_another_profiler_is_active(tmp_path: Path) -> None:
-    """The script's own torch.profiler goes first; the window is refused in words."""
-    own = "import atexit; own = torch.profiler.profile(); own.start(); atexit.register(own.stop)"
-    with TroubledJob(tmp_path, own) as job:
-        job.edit(active=2)
-        status = job.when("the refusal", lambda status: bool(status.problems))
-        assert "another torch.profiler is active in this process" in status.problems[0]
-        job.ends_unharmed()
 
 
 def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
@@ -283,68 +181,6 @@ def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
         ends = [(int(number), word) for number, word in said if word in ANSWERS]
         assert sorted(number for number, _ in ends) == list(range(1, last + 1))
         assert max(number for number, word in ends if word == "saved") == last < saves
-
-
-def test_a_switch_interval_set_while_a_file_is_read(tmp_path: Path) -> None:
-    """The script's value stays, where dynprof's own was in force when it set it."""
-    script = """
-    import sys, time, dynprof as dp
-    dp.init("prof_config")
-    while sys.getswitchinterval() > 0.001:
-        dp.step()
-    sys.setswitchinterval(0.01)
-    while not dp.status().last_capture:
-        dp.step()
-    dp.shutdown()
-    print(round(sys.getswitchinterval(), 4))
-    """
-    with RunningJob(tmp_path, script) as job:
-        job.when("training", lambda status: status.state == "idle")
-        job.edit(active=1)
-        assert job.end() == "0.01\n"
-
-
-@pytest.mark.parametrize("opening", ["[", '{"a":'])
-def test_a_config_nested_deeper_than_a_stack(tmp_path: Path, opening: str) -> None:
-    """A script may have set its recursion limit high; it is refused, and the job goes on."""
-    with TroubledJob(tmp_path, "import sys; sys.setrecursionlimit(10**6)") as job:
-        job.config.write_text(opening * 150_000)
-        status = job.answer(1, "refused")
-        assert "nested more than 32 levels deep" in status.edits[-1].text
-        job.still_trains()
-        job.ends_unharmed()
-
-
-FEW_FILES = """
-import resource
-_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (0 if os.path.exists("few") else min(1024, hard), hard))
-"""
-
-
-def test_too_many_open_files_as_a_window_is_to_open(tmp_path: Path) -> None:
-    """Its request is answered, not left waiting for ever; the next one is whole."""
-    with TroubledJob(tmp_path, each=FEW_FILES) as job:
-        step = job.when("steps", lambda status: status.step > 0).step
-        job.edit(active=2, start_step=step + 2_000)
-        job.when("the request", lambda status: status.state == "waiting")
-        (tmp_path / "few").touch()
-        wait_for("the window", lambda: "not opened: " in job.log() or None)
-        (tmp_path / "few").unlink()
-        status = job.answer(1, "failed")
-        assert "too many open files" in next(one.text for one in status.edits if one.number == 1)
-        job.edit(active=2, start_step=0)
-        job.when("the next one", lambda status: status.edits[-1].outcome == "saved")
-        job.ends_unharmed()
-
-
-def test_small_stacks(tmp_path: Path) -> None:
-    """What a script asks for threads of its own is too little for dynprof's, which had ended it."""
-    with TroubledJob(tmp_path, "import threading; threading.stack_size(32_768)") as job:
-        job.edit(active=2, analyse=True)
-        job.answer(1, "saved")
-        job.still_trains()
-        job.ends_unharmed()
 
 
 def test_a_package_that_is_removed_under_a_job(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from tests.integration import commands
 from tests.integration.commands import dynprof
 from tests.integration.coordination.agreeing import manifests
 from tests.integration.launching import launched, statuses, when
@@ -17,7 +16,6 @@ from tests.integration.running import LOOP, RunningJob
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.journal.status import Status
 
 LATE = """
 import os, sys, time
@@ -37,19 +35,6 @@ def train(rank, size):
 
 if __name__ == "__main__":
     torch.multiprocessing.spawn(train, args=(2,), nprocs=2)
-"""
-
-RESTARTED = """
-import os, sys, time
-import dynprof as dp
-dp.init("prof_config")
-while not os.path.exists("enough"):
-    time.sleep(0.01)
-    if os.path.exists("crash") and os.environ["RANK"] == "1":
-        os.remove("crash")
-        os._exit(1)
-    if not os.path.exists("hold"):
-        dp.step()
 """
 
 WORKERS = """
@@ -154,39 +139,6 @@ def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -
     assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
     (manifest,) = manifests(tmp_path)
     assert (manifest.pid, manifest.complete) == (process.pid, True)
-
-
-def test_torchrun_restarts_its_workers(tmp_path: Path) -> None:
-    """The ranks of the second try take over; a request meets them, and only them."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    torchrun = "--standalone --nproc-per-node=2 --max-restarts=1"
-    with launched(tmp_path, RESTARTED, *torchrun.split()) as process:
-        there = lambda now: len(now) == 2 == len(logs(tmp_path))  # noqa: E731
-        before = when(tmp_path, "two ranks", there)
-        (tmp_path / "hold").touch()
-        (tmp_path / "crash").touch()
-
-        def restarted(now: dict[str, Status]) -> bool:
-            old = {status.pid for status in before.values()}
-            return len(now) == 2 and not old & {status.pid for status in now.values()}
-
-        after = when(tmp_path, "two new ranks", restarted)
-        assert set(after) == {"rank_0.json", "rank_1.json"}
-        arming = commands.start(
-            "arm", tmp_path / "prof_config", "--active", 2, "--start-step", 20, "--wait"
-        )
-        when(tmp_path, "both armed", lambda now: [s.state for s in now.values()] == ["waiting"] * 2)
-        (tmp_path / "hold").unlink()
-        output, errors = arming.communicate()
-        assert arming.returncode == 0, errors
-        paths = [tmp_path / line for line in output.splitlines()]
-        assert sorted(load_manifest(path).rank for path in paths) == [0, 1]
-        assert len({path.parent for path in paths}) == 1
-        (tmp_path / "enough").touch()
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    assert len(logs(tmp_path)) == 4
-    assert "in this directory too" not in "".join(logs(tmp_path).values())
 
 
 def test_status_as_json_tells_the_processes_apart(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import dynprof as dp
 
 if TYPE_CHECKING:
     import random
+    from multiprocessing.context import ForkProcess, SpawnProcess
 
 STUCK_S = 60.0
 """A child that is in plain torch for longer hangs there, as without dynprof once in a while."""
@@ -57,3 +58,18 @@ def load(chance: random.Random) -> int:
             raise
         return STUCK
     return 0
+
+
+def start(kind: type[ForkProcess | SpawnProcess]) -> int:
+    """Start a process of multiprocessing that computes; return what it ends with."""
+    child = kind(target=compute)
+    child.start()
+    child.join()
+    return child.exitcode or 0
+
+
+def compute() -> None:
+    """Run an operator, and take a step."""
+    torch.ones(3).add(1)
+    faulthandler.cancel_dump_traceback_later()  # from here on dynprof would hang
+    dp.step()

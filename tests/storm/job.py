@@ -1,16 +1,15 @@
-"""A training job to which everything happens at once: ``python -m tests.storm.job SEED SECONDS``.
+"""A training job in a storm: ``python -m tests.storm.job SEED SECONDS``.
 
-While it trains, threads of its own and the operator do at random what each of them may do: windows
-of all settings, forks, profilers of the script's own, ranges across windows, disks that fail,
-cancels, signals. At every rest nothing may be left of any of it, and at the end the weights must be
-those of the same training without dynprof, to the last bit.
+Each event below is a row of "Survived" in ``docs/guarantees.md``, in the same words; nothing else
+happens. Threads of the job draw events at random from a seed. At each rest nothing may be left of
+them, and at the end the weights are those of the same training without dynprof, to the last bit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import faulthandler
-import hashlib
 import json
 import os
 import random
@@ -20,39 +19,238 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
+from multiprocessing.context import ForkProcess, SpawnProcess
 from typing import TYPE_CHECKING, Any
 
 import numpy.random  # noqa: F401 - what workers import, as below
 import torch
-import torch.utils.data.graph_settings  # what workers import: forked amid its import, they hang
+import torch.utils.data.graph_settings  # what workers import: forked during its import, they hang
+from torch.autograd import profiler, profiler_legacy
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import dynprof as dp
-from dynprof.backends.kineto import KINETO
-from dynprof.backends.open_annotations import ANNOTATIONS
 from tests.storm import children, edits
 from tests.storm.memory import MemoryGuard
+from tests.storm.rest import CONFIG, ROOT, settled
 from tests.storm.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
-ROOT = Path("prof_config")
-CONFIG = ROOT / "profiler_config.json"
-REST_S = 240.0
-"""A save, which gives way to all else, took 200 s where eight others wanted two processors."""
 MOST_STUCK = 1
-"""So many children of a job that hang are torch's own affair."""
-ENDS = ("saved", "failed", "refused")
-AT_REST = ("idle", "waiting", "sending")
+"""Children of a job that may hang in plain torch."""
+DAY_S = 86_400
+OF_TORCH = "Trying to exit an active record_function_fast context"
+"""Plain torch raises it where one thread compiles while another ends a profiler and begins one of
+all threads."""
+
+
+class Events:
+    """What happens to the job, by the sections of ``docs/guarantees.md``.
+
+    Args:
+        memory: Notes which settings were on.
+        note_end: Takes the exit codes of children.
+    """
+
+    def __init__(self, memory: MemoryGuard, note_end: Callable[[int], None]) -> None:
+        self._memory = memory
+        self._note_end = note_end
+        self._ranges: list[Any] = []
+        self._profiling = threading.Lock()
+        self._compiled = torch.compile(lambda value: value + 1, backend="eager")
+        self._compiled(torch.ones(1))
+
+    # Disks
+
+    def full_disk(self, chance: random.Random) -> None:
+        """The disk fills up while a capture is saved."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        time.sleep(chance.random() * 0.1)
+        self.end_faults()
+
+    def no_directory(self, chance: random.Random) -> None:
+        """A file takes the place of a directory."""
+        with contextlib.suppress(OSError):
+            (ROOT / "captures").rename(ROOT / f"captures.{time.monotonic_ns()}")
+        with contextlib.suppress(OSError):
+            (ROOT / "captures").touch()
+        time.sleep(chance.random() * 0.1)
+        self.end_faults()
+
+    def end_faults(self) -> None:
+        """Let the disk work again."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        if (ROOT / "captures").is_file():
+            (ROOT / "captures").unlink(missing_ok=True)  # another thread mends it as well
+
+    # The config
+
+    def many_edits(self, chance: random.Random) -> None:
+        """An operator saves thousands of configs a minute."""
+        settings = edits.edit(chance, dp.status().step)
+        self._memory.note(edits.switched_on(settings))
+        with contextlib.suppress(OSError):  # the disk is full for this process as well
+            CONFIG.write_text(json.dumps(settings))
+
+    def half_edit(self, chance: random.Random) -> None:
+        """A config is half written, or wrong."""
+        text = json.dumps(edits.edit(chance, dp.status().step))
+        with contextlib.suppress(OSError):
+            CONFIG.write_text(text[:40])
+
+    def deleted_config(self, _: random.Random) -> None:
+        """The config is deleted."""
+        with contextlib.suppress(OSError):
+            CONFIG.unlink()
+
+    # Processes and signals
+
+    def fork(self, chance: random.Random) -> None:
+        """Several threads fork at once."""
+        together([lambda: self._note_end(children.fork())] * chance.randint(1, 3))
+
+    def loader(self, chance: random.Random) -> None:
+        """DataLoaders with workers begin on several threads."""
+        self._note_end(children.load(chance))
+
+    def process(self, chance: random.Random) -> None:
+        """A process of multiprocessing starts, by fork or spawn."""
+        self._note_end(children.start(SpawnProcess if chance.random() < 0.03 else ForkProcess))
+
+    def clock(self, chance: random.Random, now: Callable[[], float] = time.time) -> None:
+        """The clock jumps by a day."""
+        jump_s = chance.choice([-DAY_S, 0, DAY_S])
+        time.time = lambda: now() + jump_s
+
+    def signal(self, _: random.Random) -> None:
+        """A signal handler calls stop() or shutdown()."""
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    # Threads and servers
+
+    def steps(self, chance: random.Random) -> None:
+        """Several threads call step()."""
+        for _ in range(chance.randint(1, 5)):
+            dp.step()
+
+    def request(self, _: random.Random) -> None:
+        """Each request of a server has a thread of its own."""
+        together([lambda: dp.step() if torch.ones(3).add(1).sum() == 6 else None])
+
+    def operators(self, chance: random.Random) -> None:
+        """Other threads run operators when a window closes."""
+        for _ in range(chance.randint(1, 200)):
+            torch.ones(8, 8).mm(torch.ones(8, 8))
+
+    def calls(self, chance: random.Random) -> None:
+        """Several threads open and close windows."""
+        calls = (dp.start, dp.stop, lambda: dp.set_state({"cur_step": chance.randint(0, 999)}))
+        chance.choice(calls)()
+
+    # Profilers and debuggers of the script
+
+    def own_profiler(self, chance: random.Random) -> None:
+        """The script starts a torch.profiler while a window is open."""
+        with self._profiling:  # one at a time, as torch demands
+            # Never with_stack: plain torch hangs and crashes there next to loaders and forks.
+            with torch.profiler.profile(profile_memory=chance.random() < 0.5) as mine:
+                torch.ones(3).add(1)
+                time.sleep(chance.random() * 0.02)
+            assert any(event.name == "aten::add" for event in mine.events())
+
+    def older_profiler(self, chance: random.Random) -> None:
+        """The script starts one of torch's older profilers while a window is open."""
+        with self._profiling:
+            with chance.choice([profiler_legacy.profile, profiler.profile])() as mine:
+                torch.ones(3).add(1)
+            assert any(event.name == "aten::add" for event in mine.function_events)
+
+    def cprofile(self, _: random.Random) -> None:
+        """The script starts cProfile while a window of plain Python is open."""
+        with self._profiling, cProfile.Profile():
+            torch.ones(3).add(1)
+
+    def debugger(self, _: random.Random) -> None:
+        """Coverage or a debugger traces the script."""
+        seen: list[FrameType] = []
+        sys.settrace(lambda frame, *_: seen.append(frame))
+        together([])
+        sys.settrace(None)
+        assert seen
+
+    def annotation(self, chance: random.Random) -> None:
+        """A record_function range crosses the border of a window."""
+        annotation = torch.profiler.record_function(f"range {chance.random()}")
+        annotation.__enter__()
+        self._ranges.append(annotation)
+        if len(self._ranges) > 20:
+            self._ranges.pop(chance.randrange(10)).__exit__(None, None, None)
+
+    def end_annotations(self) -> None:
+        """Leave all ranges."""
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+
+    # What torch does
+
+    def dispatch_mode(self, _: random.Random) -> None:
+        """A TorchDispatchMode is on while a step ends."""
+        mode = Dispatched()
+        with mode:
+            torch.ones(3).add(1)
+            dp.step()
+        assert mode.seen == ["aten::ones", "aten::add.Tensor"], mode.seen
+
+    def graph_capture(self, _: random.Random) -> None:
+        """A graph is captured, on any thread."""
+        with dp.graph_capture():
+            dp.step()
+            torch.ones(3).add(1)
+
+    def compiled(self, chance: random.Random) -> None:
+        """torch.compile compiles inside a window."""
+        size = chance.randint(2, 9)
+        try:
+            assert self._compiled(torch.ones(size)).sum() == 2 * size
+        except RuntimeError as error:
+            if OF_TORCH not in str(error):
+                raise
+
+
+class Dispatched(TorchDispatchMode):  # type: ignore[misc]
+    """Names the operators that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note an operator, and run it."""
+        self.seen.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def together(calls: list[Callable[[], object]]) -> None:
+    """Make each call on a thread of its own; wait for all."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+EVENTS = [value for name, value in vars(Events).items() if not name.startswith(("_", "end_"))]
+OFTEN = [Events.many_edits] * 4
 
 
 class Storm:
-    """What happens beside the training.
+    """Three threads to which events happen while the job trains.
 
     Args:
-        seed: Chooses it.
+        seed: Chooses them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -62,7 +260,7 @@ class Storm:
         self.failures: list[str] = []
         self.done: Counter[str] = Counter()
         self.memory = MemoryGuard()
-        self._ranges: list[Any] = []
+        self.events = Events(self.memory, self._note_end)
         self._busy = [threading.Lock() for _ in range(3)]
 
     def begin(self) -> None:
@@ -74,87 +272,23 @@ class Storm:
 
     def _run(self, lock: threading.Lock, seed: float) -> None:
         chance = random.Random(seed)  # noqa: S311
-        acts = [self.edit, self.edit, self.fork, self.profile, self.legacy, self.loader]
-        acts += [self.annotate, self.work, self.disk, self.stop, self.start, self.steps]
         while not self.over.is_set():
             if not self.calm.is_set():
-                act = chance.choice(acts)
+                event = chance.choice(EVENTS + OFTEN)
                 with lock:
-                    self.attempt(act, chance)
+                    self._attempt(event, chance)
                     dp.stop()  # nothing bound to this thread outlives its last step
                     dp.step()
                     dp.stop()
             time.sleep(chance.random() * 0.02)
 
-    def attempt(self, act: Callable[[random.Random], None], chance: random.Random) -> None:
-        """Do something; what it raises hurts the job."""
-        self.done[act.__name__] += 1
+    def _attempt(self, event: Callable[..., None], chance: random.Random) -> None:
+        """Let an event happen; what it raises hurts the job."""
+        self.done[event.__name__] += 1
         try:
-            act(chance)
+            event(self.events, chance)
         except Exception as error:
-            self.failures.append(f"{act.__name__}: {error!r}")
-
-    def rest(self) -> None:
-        """Wait until all that was begun has ended; the operator's disk works again."""
-        self.calm.set()
-        for lock in self._busy:
-            lock.acquire()
-        self.mend()
-        for old in self._ranges:
-            old.__exit__(None, None, None)
-        self._ranges.clear()
-
-    def resume(self) -> None:
-        """Let it go on."""
-        for lock in self._busy:
-            lock.release()
-        self.calm.clear()
-
-    # what the operator does
-
-    def edit(self, chance: random.Random) -> None:
-        """Save a config."""
-        settings = edits.edit(chance, dp.status().step)
-        self.memory.note(edits.switched_on(settings))
-        text = json.dumps(settings)
-        with contextlib.suppress(OSError):  # the disk fails for this process as well
-            CONFIG.write_text(text if chance.random() < 0.9 else text[:40])
-
-    def disk(self, chance: random.Random) -> None:
-        """Let the disk fail, or work again."""
-        if chance.random() < 0.6:
-            self.mend()
-        elif chance.random() < 0.5:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-        else:
-            with contextlib.suppress(OSError):
-                (ROOT / "captures").rename(ROOT / f"captures.{time.monotonic_ns()}")
-            with contextlib.suppress(OSError):
-                (ROOT / "captures").touch()
-
-    def mend(self) -> None:
-        """Let the disk work again."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        if (ROOT / "captures").is_file():
-            (ROOT / "captures").unlink(missing_ok=True)  # another thread mends it as well
-
-    # what the script does
-
-    def fork(self, chance: random.Random) -> None:
-        """Fork children that compute, one or several at once."""
-
-        def one() -> None:
-            self._note_end(children.fork())
-
-        threads = [threading.Thread(target=one) for _ in range(chance.randint(1, 3))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    def loader(self, chance: random.Random) -> None:
-        """Load data with forked workers."""
-        self._note_end(children.load(chance))
+            self.failures.append(f"{event.__name__}: {error!r}")
 
     def _note_end(self, code: int) -> None:
         if code == children.STUCK:
@@ -162,144 +296,60 @@ class Storm:
         elif code:
             self.failures.append(f"a child ended with {code}")
 
-    _profiling = threading.Lock()
+    def rest(self) -> None:
+        """Wait until all events have ended; the disk works again."""
+        self.calm.set()
+        for lock in self._busy:
+            lock.acquire()
+        self.events.end_faults()
+        self.events.end_annotations()
 
-    def profile(self, chance: random.Random) -> None:
-        """Run a torch.profiler of the script's own; one at a time, as torch alone demands."""
-        with self._profiling:
-            # Never with_stack: plain torch hangs and crashes there beside loaders and forks.
-            with torch.profiler.profile(profile_memory=chance.random() < 0.5) as mine:
-                torch.ones(3).add(1)
-                time.sleep(chance.random() * 0.02)
-            assert any(event.name == "aten::add" for event in mine.events())
-
-    def legacy(self, chance: random.Random) -> None:
-        """Run one of the older profilers."""
-        from torch.autograd import profiler, profiler_legacy
-
-        with self._profiling:
-            kind = chance.choice([profiler_legacy.profile, profiler.profile])
-            with kind() as mine:
-                torch.ones(3).add(1)
-            assert any(event.name == "aten::add" for event in mine.function_events)
-
-    def annotate(self, chance: random.Random) -> None:
-        """Enter a range, and leave an old one, whatever windows came and went between."""
-        annotation = torch.profiler.record_function(f"range {chance.random()}")
-        annotation.__enter__()
-        self._ranges.append(annotation)
-        if len(self._ranges) > 20:
-            self._ranges.pop(chance.randrange(10)).__exit__(None, None, None)
-
-    def work(self, chance: random.Random) -> None:
-        """Run operators on this thread."""
-        for _ in range(chance.randint(1, 200)):
-            torch.ones(8, 8).mm(torch.ones(8, 8))
-
-    def steps(self, chance: random.Random) -> None:
-        """Call ``step()`` from this thread too."""
-        for _ in range(chance.randint(1, 5)):
-            dp.step()
-
-    def start(self, chance: random.Random) -> None:
-        """Open a window from the script."""
-        dp.start() if chance.random() < 0.5 else dp.set_state({"cur_step": chance.randint(0, 999)})
-
-    def stop(self, chance: random.Random) -> None:
-        """Close what is open."""
-        dp.stop() if chance.random() < 0.5 else os.kill(os.getpid(), signal.SIGUSR1)
-
-
-def settled(storm: Storm, training: Training) -> int:
-    """Let all come to rest; complain of what is left; return how many steps were trained."""
-    storm.rest()
-    trained, deadline_s, asked = 0, time.monotonic() + REST_S, ""
-    edit = {"active": 2, "activities": ["CPU"], "metadata": {"rest": time.monotonic_ns()}}
-    while time.monotonic() < deadline_s:
-        training.step()
-        dp.step()
-        trained += 1
-        status = dp.status()
-        last = status.edits[-1] if status.edits else None
-        if asked and last and last.sha256 == asked and last.outcome in ENDS:
-            if last.outcome != "saved" or not complete(last.capture):
-                storm.failures.append(f"the window at rest: {last}")
-            KINETO.wait(REST_S)
-            storm.memory.look()
-            break
-        if not asked and (status.state not in AT_REST or KINETO.collecting):
-            dp.stop()
-        elif not asked:
-            storm.failures += left_over()
-            text = json.dumps(edit)
-            CONFIG.write_text(text)
-            asked = hashlib.sha256(text.encode()).hexdigest()
-        if status.state in ("recording", "saving"):
-            time.sleep(0.001)
-    else:
-        storm.failures.append(f"no rest after {REST_S} s: {status.state}, {status.edits[-1]}")
-    storm.resume()
-    return trained
-
-
-def complete(capture: str | None) -> bool:
-    """Return whether a capture has all that was asked for."""
-    return bool(json.loads((ROOT / str(capture)).read_text())["complete"])
-
-
-def left_over() -> list[str]:
-    """Return what should not be there when nothing is recorded."""
-    facts = {
-        "dynprof has libkineto's session": KINETO.has_window,
-        "the script has libkineto's session": KINETO.script_has_it,
-        "ranges are followed": bool(ANNOTATIONS._open),
-        "a profiler is on": torch.autograd._profiler_enabled(),
-    }
-    return [f"at rest, {what}" for what, found in facts.items() if found]
+    def resume(self) -> None:
+        """Let events happen again."""
+        for lock in self._busy:
+            lock.release()
+        self.calm.clear()
 
 
 def main() -> None:
     """Train in the storm; end with what went wrong."""
     seed, seconds = int(sys.argv[1]), float(sys.argv[2])
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGUSR2)  # whoever hangs is asked where, its children too
+    faulthandler.register(signal.SIGUSR2)  # says where each thread hangs, in children too
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     training, trained = Training(seed), 1
     training.step()  # what torch prepares at its first operators is not prepared in forks
     list(DataLoader(range(4), num_workers=1, generator=torch.Generator()))  # nor what it imports
+    storm = Storm(seed)
     dp.init("prof_config")
     children.watch()
-    signal.signal(signal.SIGUSR1, lambda *_: dp.step())
-    storm = Storm(seed)
+    signal.signal(signal.SIGUSR1, lambda *_: dp.stop())
     storm.begin()
     deadline_s = time.monotonic() + seconds
     while time.monotonic() < deadline_s:
         for _ in range(storm.chance.randint(20, 300)):
-            in_backward = storm.chance.random() < 0.05
+            in_backward = storm.chance.random() < 0.05  # "step() is called in a backward pass"
             training.step((lambda _: dp.step()) if in_backward else None)
             if not in_backward:
                 dp.step()
             trained += 1
             time.sleep(0.0005)
-        trained += settled(storm, training)
+        storm.rest()
+        steps, wrong = settled(training, storm.memory)
+        storm.failures += wrong
+        trained += steps
+        storm.resume()
     storm.over.set()
     storm.rest()
     dp.shutdown()
-    storm.failures += storm.memory.complaints() + wrong_weights(training, seed, trained)
+    storm.failures += storm.memory.complaints()
+    if not training.is_that_of(seed, trained):
+        storm.failures.append("the weights are not those of the same training without dynprof")
     if storm.done["stuck"] > MOST_STUCK:
-        storm.failures.append(f"{storm.done['stuck']} children hung, each said where")
+        storm.failures.append(f"{storm.done['stuck']} children hung; each printed where")
     told = {"trained": trained, "grown_mb": storm.memory.grown_mb, "done": storm.done}
     print(json.dumps({**told, "failures": storm.failures}))
     sys.exit(bool(storm.failures))
-
-
-def wrong_weights(training: Training, seed: int, trained: int) -> list[str]:
-    """Compare the weights with those of the same training without dynprof."""
-    bare = Training(seed)
-    for _ in range(trained):
-        bare.step()
-    same = all(map(torch.equal, training.weights, bare.weights))
-    return [] if same else ["the weights are not those of the same training without dynprof"]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ TUNABLES = (
 
 
 def storm(seed: int, seconds: float, folder: Path) -> str:
-    """Let one rage; return what went wrong, nothing where all went well."""
+    """Run one; return what went wrong, or nothing."""
     env = {
         **os.environ,
         **TUNABLES[seed % 2],
@@ -90,7 +90,7 @@ def kind(path: Path) -> str:
 
 
 def main() -> int:
-    """Let storms rage until the time is over, or one ends badly."""
+    """Run storms until the time is over, or one ends badly."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
     over_s = time.monotonic() + seconds

@@ -1,10 +1,11 @@
-"""A short storm with each malloc, in each way of closing; ``make storm`` lets them rage an hour."""
+"""A short storm with each malloc, in each way of closing; ``make storm`` runs them for an hour."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from dynprof.config.model import ProfilerConfig
 from tests import processes
 from tests.storm import edits
 from tests.storm.children import STUCK
+from tests.storm.job import EVENTS
 from tests.storm.memory import MOST_MB, MemoryGuard
 from tests.storm.storm import MOST_S, storm
 
@@ -31,6 +33,16 @@ def test_nothing_of_it_hurts_the_training(tmp_path: Path, seed: int) -> None:
     """The job ends well, its weights are those of a calm training, and nothing is left at rest."""
     if wrong := storm(seed, 8.0, tmp_path):
         pytest.fail(wrong)  # whole: where its threads stand is at the end
+
+
+def test_each_event_of_a_storm_is_guaranteed_to_be_survived() -> None:
+    """Each event has the words of a row of "Survived" in docs/guarantees.md."""
+    page = (processes.ROOT / "docs" / "guarantees.md").read_text()
+    survived = page.split("## Survived")[1].split("\n## ")[0]
+    rows = set(re.findall(r"^\| (.*?) \|", survived, re.M))
+    events = {str(event.__doc__).removesuffix(".") for event in EVENTS}
+    assert len(events) == len(EVENTS) > 15
+    assert events - rows == set()
 
 
 def test_edits_are_valid_and_differ_in_each_setting() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import signal
 import sys
 import threading
 import time
@@ -525,29 +524,6 @@ def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]
         mstx.mark("two")
     assert len(heard) == 1
     assert "the subscriber failed: ValueError: not today" in capfd.readouterr().err
-
-
-def test_a_signal_handler_that_raises_in_a_subscriber() -> None:
-    """It ends what the subscriber did with that mark; later ones arrive."""
-    heard: list[str] = []
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    def slow(marker: Marker) -> None:
-        heard.append(marker.message)
-        if marker.message == "slow":
-            signal.raise_signal(signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, late)
-    try:
-        with mstx.subscribe(slow):
-            with pytest.raises(TimeoutError):
-                mstx.mark("slow")
-            mstx.mark("next")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert heard == ["slow", "next"]
 
 
 FORKED = """

@@ -161,43 +161,6 @@ def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: 
     assert [manifest.complete for manifest in manifests(tmp_path)] == [False, True]
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_an_annotation_that_could_not_be_left(tmp_path: Path, closing: str) -> None:
-    """Ctrl-C while it is left, which the script survives: nothing writes where its event was."""
-    run(
-        tmp_path,
-        """
-        from dynprof.backends.unfinished_operators import UNFINISHED
-        from torch.profiler import record_function
-        plain, held = record_function.__exit__, []
-        def interrupted(annotation, *reason):
-            if annotation in held:
-                raise KeyboardInterrupt
-            return plain(annotation, *reason)
-        record_function.__exit__ = interrupted
-        window(active=2)
-        steps(1)
-        held.append(record_function("epoch"))
-        held[0].__enter__()
-        try:
-            held[0].__exit__(None, None, None)
-        except KeyboardInterrupt:
-            steps(4)
-        idle()
-        UNFINISHED._threads.clear()  # which keeps windows off its thread, where a trace shows it
-        window(active=2)
-        steps(1)
-        assert dp.status().state == "recording"
-        held.clear()  # its destructor would end it
-        steps(4)
-        idle()
-        """,
-        closing,
-        GLIBC_TUNABLES=TUNABLES,
-    )
-    assert [manifest.complete for manifest in manifests(tmp_path)] == [True, True]
-
-
 @pytest.mark.parametrize("memory", [False, True])
 def test_annotations_across_windows(tmp_path: Path, memory: bool) -> None:
     """Ranges entered in one window and left in a later one are cut off with the first."""

@@ -167,22 +167,3 @@ def test_training_on_a_thread_that_main_outlives(tmp_path: Path, alive: bool, me
     lost = "only the thread that opened the window could have kept it"
     assert (lost if memory and not alive else kept) in log
     assert "stopped at step" in log
-
-
-def test_a_child_forked_inside_a_window_is_not_recorded(tmp_path: Path) -> None:
-    """The child computes on without a profiler, and the parent's window is whole."""
-    log = run(
-        tmp_path,
-        """
-        import os
-        window(active=3)
-        steps(1)
-        child = os.fork()
-        if child == 0:
-            work()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        steps(5)
-        """,
-    )
-    assert "3 of 3 steps" in log

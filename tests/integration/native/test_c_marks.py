@@ -365,24 +365,6 @@ def test_a_forked_child(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "asked.json").read_text())["active"] == 1
 
 
-def test_a_moment_without_threads(tmp_path: Path) -> None:
-    """A window that gets no thread to read marks with is lost; later ones have theirs."""
-    script = """
-    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
-    threading.stack_size(1 << 46)  # more than there is: no thread can be started
-    window()
-    threading.stack_size(0)
-    idle()
-    window()
-    lib.mstxMarkA(b"moment", None)
-    dp.step()
-    idle()
-    """
-    run(tmp_path, script)
-    assert "can't start new thread" in manifests(tmp_path)[0].reason
-    assert [mark["name"] for mark in marks(tmp_path, 1)] == ["moment"]
-
-
 def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) -> None:
     """A subscriber has all that C marked until it cancels; windows have up to 156 bytes."""
     script = """

@@ -14,58 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("call", ["stop", "shutdown"])
-def test_a_signal_handler_in_the_midst_of_a_step(tmp_path: Path, call: str, memory: bool) -> None:
-    """The window is kept, no profiler stays on, and the script may profile at once."""
-    run(
-        tmp_path,
-        f"""
-        import os, signal
-        from dynprof.windows.window import Window
-        signal.signal(signal.SIGUSR1, lambda *_: dp.{call}())
-        original = Window.end_step
-        def interrupted(*args):
-            Window.end_step = original
-            os.kill(os.getpid(), signal.SIGUSR1)
-            return original(*args)
-        window(active=1000, profile_memory={memory})
-        steps(2)
-        Window.end_step = interrupted
-        steps(3)
-        assert not torch.autograd._profiler_enabled()
-        profile()
-        """,
-    )
-    (manifest,) = manifests(tmp_path)
-    assert (manifest.steps.recorded, manifest.complete) == (3, False)
-    assert manifest.trace
-
-
-def test_a_signal_handler_with_a_range_while_ranges_are_ended(tmp_path: Path) -> None:
-    """It does not wait for the thread that it has interrupted."""
-    run(
-        tmp_path,
-        """
-        import os, signal
-        from dynprof.backends import open_annotations
-        def annotate(*_):
-            with torch.profiler.record_function("of the handler"):
-                work()
-        signal.signal(signal.SIGUSR1, annotate)
-        original = open_annotations._end
-        def interrupted(record):
-            os.kill(os.getpid(), signal.SIGUSR1)
-            original(record)
-        open_annotations._end = interrupted
-        window(active=2)
-        with torch.profiler.record_function("an epoch"):
-            steps(3)
-        """,
-    )
-    assert manifests(tmp_path)[-1].complete
-
-
 def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None:
     """Also while a window opens or closes; the script may go on, and the next window is whole."""
     run(
@@ -104,26 +52,3 @@ def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None
     )
     found = [manifest.complete for manifest in manifests(tmp_path) if manifest.trace]
     assert found == [True] * 3
-
-
-def test_a_signal_handler_that_asks_for_the_status(tmp_path: Path) -> None:
-    """Also where the thread that it interrupts is just noting something there."""
-    run(
-        tmp_path,
-        """
-        import dataclasses, signal
-        real = dataclasses.replace
-        def replace(*args, **settings):
-            if threading.current_thread() is not threading.main_thread():
-                return real(*args, **settings)
-            dataclasses.replace = real
-            signal.raise_signal(signal.SIGUSR1)
-            return real(*args, **settings)
-        seen = []
-        signal.signal(signal.SIGUSR1, lambda *_: seen.append(dp.status()))
-        window(active=1)
-        dataclasses.replace = replace
-        steps(2)
-        assert seen
-        """,
-    )

@@ -30,39 +30,6 @@ def test_it_is_brisk_inside_and_put_back_after() -> None:
     assert sys.getswitchinterval() == pytest.approx(before)
 
 
-def test_what_the_script_sets_meanwhile_stays(interval: float) -> None:
-    """Also while several are inside, and where it puts back what it read there."""
-    with brisk_switching(), brisk_switching():
-        sys.setswitchinterval(0.01)
-        with brisk_switching():
-            assert sys.getswitchinterval() == pytest.approx(0.01)
-    assert sys.getswitchinterval() == pytest.approx(0.01)
-    with brisk_switching():
-        read = sys.getswitchinterval()
-    sys.setswitchinterval(read)
-    with brisk_switching():
-        pass
-    assert sys.getswitchinterval() == pytest.approx(0.01)
-
-
-def test_it_is_put_back_to_the_microsecond(interval: float) -> None:
-    """However often; Python cuts off what it is given."""
-    sys.setswitchinterval(0.0002095)
-    before = sys.getswitchinterval()
-    for _ in range(10):
-        with brisk_switching():
-            pass
-    assert sys.getswitchinterval() == before
-
-
-def test_a_shorter_interval_stays(interval: float) -> None:
-    """A script that switches more often than this is left alone."""
-    sys.setswitchinterval(0.0001)
-    with brisk_switching():
-        assert sys.getswitchinterval() == pytest.approx(0.0001)
-    assert sys.getswitchinterval() == pytest.approx(0.0001)
-
-
 def test_a_forked_child_has_the_interval_of_before(interval: float) -> None:
     """Nobody is inside there, so nobody would put it back."""
     with brisk_switching():

@@ -41,14 +41,6 @@ def test_what_is_there_at_the_start_is_no_edit() -> None:
     assert [watching.see(saved(b"{}"), 5) for _ in range(3)] == [None] * 3
 
 
-def test_a_save_is_one_edit() -> None:
-    """A changed file is delivered at once and only once, with its time of writing."""
-    watching = Watching(saved(b"{}"))
-    edit = watching.see(saved(b'{"active": 2}', mtime=2_500_000_000))
-    assert edit == Edit(b'{"active": 2}', 2.5)
-    assert watching.see(saved(b'{"active": 2}', mtime=2_500_000_000)) is None
-
-
 def test_the_same_text_saved_again_is_an_edit() -> None:
     """A new time of writing, or a new inode, makes the same text a new request."""
     watching = Watching(saved(b"{}"))

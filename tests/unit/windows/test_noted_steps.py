@@ -203,20 +203,6 @@ MOMENTS = pytest.mark.parametrize(
 
 
 @MOMENTS
-def test_a_signal_handler_that_steps(
-    job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
-) -> None:
-    """Each step stands there once, in order, whenever the handler's own call comes."""
-    interrupts(*moment, job.step)
-    job.step(60)
-    (manifest,) = job.manifests()
-    (recording,) = job.backend.recordings
-    assert manifest.complete
-    assert recording.steps == sorted(set(recording.steps))
-    assert len(recording.steps) == manifest.steps.recorded == 30
-
-
-@MOMENTS
 def test_a_signal_handler_that_shuts_down_and_exits(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
