@@ -130,6 +130,9 @@ class ClosedWindow:
                 self.write(wanted)
             else:
                 write_file(wanted, lambda file: _copy(made, file))
+                if self.manifest.request.config.get("metadata"):
+                    text = "metadata is not in the trace that torch_npu exports"
+                    warn_script(f"{text}; with tensorboard_trace_handler() it has a file")
 
     def export_stacks(self, wanted: str | os.PathLike[str], metric: str) -> None:
         """Write folded stacks; torch_npu makes those of what an NPU recorded.

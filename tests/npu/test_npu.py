@@ -193,6 +193,8 @@ with p.profile(
     for _ in range(9):
         train_one_step()
         prof.step()
+for use_cuda in (False, True):
+    assert p.profile(use_cuda=use_cuda)._windows.activities == ("CPU", "NPU")
 with p._KinetoProfile(activities=both) as prof:
     train_one_step()
     child = threading.Thread(target=in_child)
@@ -207,6 +209,7 @@ import torch, torch_npu
 from dynprof.profiler import profile
 with profile(with_stack=True) as prof:
     torch.ones(4).sum()
+    prof.add_metadata("run", "7")
 prof.export_stacks("out/stacks.txt")
 prof.export_stacks("out/device.log", metric="self_npu_time_total")
 prof.export_chrome_trace("out/trace.json")
@@ -249,6 +252,7 @@ def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> N
     trace = (tmp_path / "out" / "trace.json").read_bytes()
     assert "aten::addmm" in {event["name"] for event in json.loads(trace)}
     assert gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()) == trace
+    assert "metadata is not in the trace that torch_npu exports" in errors
     assert "device.log is empty" in errors or "torch_npu made no file in export_stack" in errors
     assert not list(tmp_path.rglob("*_ascend_pt"))
 
