@@ -121,7 +121,6 @@ class ClosedWindow:
         if not source.is_dir():
             self.write(wanted)
             return
-        output_path(wanted)
         with contextlib.ExitStack() as held:
             try:
                 made = held.enter_context(exported(source, "export_chrome_trace"))
@@ -143,7 +142,6 @@ class ClosedWindow:
         """
         from dynprof.analysis.output.stacks import write_folded
 
-        output_path(wanted)
         trace, on_device = self.file(), metric != HOST_TIME
         if trace.is_dir():
             vendors = "self_npu_time_total" if on_device else HOST_TIME
@@ -151,8 +149,8 @@ class ClosedWindow:
                 path = write_file(wanted, lambda file: _copy(made, file))
         else:
             path = write_file(wanted, lambda file: write_folded(trace, file, on_device=on_device))
-        if not path.stat().st_size:
-            warn_script(f"{path} is empty: nothing in the trace counts for metric={metric!r}")
+        if on_device and not path.stat().st_size:
+            warn_script(f"{path} is empty: no operator started anything that {metric} counts")
 
     def write(self, wanted: str | os.PathLike[str]) -> Path:
         """Write the trace, compressed where the name ends with ``.gz``; return where it is.
