@@ -289,6 +289,46 @@ def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
     assert len(operators(read(path), "aten::mm")) == 1
 
 
+def test_a_child_cannot_step_the_profile_of_its_parent(tmp_path: Path) -> None:
+    """In a forked child a step warns that the profile is the parent's; the script goes on."""
+    done = run(
+        """
+        prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
+        prof.start()
+        child = os.fork()
+        if child == 0:
+            prof.step()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        prof.stop()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "only the parent process may step its profile" in done.stderr
+    assert "another torch.profiler" not in done.stderr
+
+
+def test_a_profile_of_a_worker_thread_that_fails_is_lost(tmp_path: Path) -> None:
+    """What a thread started and did not stop before it failed is lost, and the process says so."""
+    done = run(
+        """
+        import threading
+        def train():
+            prof = profile(on_trace_ready=tensorboard_trace_handler("log"))
+            prof.start()
+            raise ValueError("NaN")
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a profile was never stopped; it is lost" in done.stderr
+    assert not list((tmp_path / "log").glob("*"))
+
+
 def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
     """What is being saved is its parent's: it neither waits nor gives it up."""
     SELF_TEST.begin()
