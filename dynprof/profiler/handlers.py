@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.clock import time
-from dynprof.errors import CaptureError
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import Layout
+from dynprof.errors import CaptureError, describe
+from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -56,12 +56,20 @@ class TraceHandler:
         self._vendor_folders = vendor_folders
 
     def __call__(self, profiler: Exports) -> None:
-        """Save the trace.
+        """Save the trace; where that fails, warn, unless the profile is strict.
 
         Raises:
+            BackendError: It was exported or saved before.
             CaptureError: It could not be saved; not raised where another thread saves it.
+            ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
-        recorded = profiler._recorded_now()
+        profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
+
+    def _save(self, profiler: Exports) -> None:
+        with profiler._asking("tensorboard_trace_handler()") as recorded:
+            self._take(recorded)
+
+    def _take(self, recorded: ClosedWindow) -> None:
         tidy(self.folder)
         folder = self._folder_of(recorded)
         if not self.async_mode:
@@ -69,7 +77,7 @@ class TraceHandler:
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
         export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = self._analyse_beside
+        export.on_end = self._ended_beside
         _background().submit(export)
 
     def _folder_of(self, recorded: ClosedWindow) -> Path:
@@ -82,10 +90,13 @@ class TraceHandler:
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
-    def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
+    def _ended_beside(self, path: Path, manifest: Manifest) -> None:
+        if manifest.trace is None:
+            say(f"the trace of a profile is lost: {manifest.reason}")
+            return
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
-            trace = path.parent.parent / str(manifest.trace)
+            trace = path.parent.parent / manifest.trace
             begin_analysis(trace, *arguments)
 
 
@@ -119,7 +130,8 @@ def save_now(
     export.on_end = lambda _, manifest: ended.append(manifest)
     (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
     if ended[0].trace is None:
-        raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
+        recorded.note_lost()
+        raise CaptureError(f"the trace could not be saved and is lost: {ended[0].reason}")
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
     arguments = arguments_for(ended[0], analyse=analyse)
@@ -148,7 +160,7 @@ def trace_name(worker: str, suffix: str) -> str:
 
 
 def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = _made(folder)
+    place = prepare_folder(folder)
     return Export(
         recording=recorded.hand_over(),
         manifest=recorded.manifest,
@@ -162,19 +174,21 @@ def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -
     )
 
 
-def _made(folder: Path) -> Path:
-    """Make a folder; where it cannot be had, the trace is the profile's still.
+def prepare_folder(folder: Path) -> Path:
+    """Make the folder of a trace and that of its manifest, before the recording is handed over.
 
     Raises:
         CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
     try:
         place = output_path(folder)
-        make_dir(place)
+        info = place / INFO_DIR
+        Layout.here(place, 0).make_dir(info)
     except OSError as error:
-        raise CaptureError(f"the trace could not be saved: {error}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise CaptureError(f"the trace could not be saved: {place} cannot be written")
+        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
+    for made in (place, info):
+        if not os.access(made, os.W_OK | os.X_OK):
+            raise CaptureError(f"the trace cannot be saved: {made} cannot be written by this user")
     return place
 
 
@@ -222,8 +236,14 @@ def _folder_named(name: object) -> Path:
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:
-        _warn_of("dir_name", name, "path", str(usual.absolute()))
+        _warn_of("dir_name", name, "path", _absolute(usual))
     return usual
+
+
+def _absolute(folder: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(folder.absolute())
+    return "the working directory, which was removed,"
 
 
 def _worker_named(name: object) -> str:
@@ -231,7 +251,7 @@ def _worker_named(name: object) -> str:
     if name is None:
         return usual
     fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
-    if fits and Path(str(name)).name == name:
+    if fits and name != ".." and Path(str(name)).name == name:
         return str(name)
     _warn_of("worker_name", name, "part of a file's name", usual)
     return usual

@@ -522,7 +522,7 @@ def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
     with RunningJob(tmp_path, script, PYTHON) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0
-    assert "the trace could not be saved" in errors
+    assert "the trace cannot be saved" in errors
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
@@ -542,9 +542,9 @@ def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
     """The script is told in a warning; where it is strict, in an exception."""
     (tmp_path / "log").write_text("a file")
     handler = tensorboard_trace_handler("log")
-    with pytest.warns(UserWarning, match="the script goes on, but .*could not be saved"):
+    with pytest.warns(UserWarning, match="the script goes on, but .*cannot be saved"):
         recorded(on_trace_ready=handler)
-    with pytest.raises(CaptureError, match="could not be saved"):
+    with pytest.raises(CaptureError, match="cannot be saved"):
         recorded(on_trace_ready=handler, strict=True)
     assert recorded().events()
 
