@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import INTERRUPTED, Export, Exporter
 from dynprof.clock import time
-from dynprof.errors import CaptureError
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import Layout
+from dynprof.errors import CaptureError, describe
+from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -57,12 +57,20 @@ class TraceHandler:
         self._vendor_folders = vendor_folders
 
     def __call__(self, profiler: Exports) -> None:
-        """Save the trace.
+        """Save the trace; where that fails, warn, unless the profile is strict.
 
         Raises:
+            BackendError: It was exported or saved before.
             CaptureError: It could not be saved; not raised where another thread saves it.
+            ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
-        recorded = profiler._recorded_now()
+        profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
+
+    def _save(self, profiler: Exports) -> None:
+        with profiler._asking("tensorboard_trace_handler()") as recorded:
+            self._take(recorded)
+
+    def _take(self, recorded: ClosedWindow) -> None:
         tidy(self.folder)
         folder = self._folder_of(recorded)
         if not self.async_mode:
@@ -70,7 +78,7 @@ class TraceHandler:
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
         export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = functools.partial(self._analyse_beside, export)
+        export.on_end = functools.partial(self._ended_beside, export)
         _background().submit(export)
 
     def _folder_of(self, recorded: ClosedWindow) -> Path:
@@ -83,13 +91,13 @@ class TraceHandler:
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
-    def _analyse_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
+    def _ended_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
         if manifest.trace is None:
             say(_why_lost(export, manifest))
             return
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
-            trace = path.parent.parent / str(manifest.trace)
+            trace = path.parent.parent / manifest.trace
             begin_analysis(trace, *arguments)
 
 
@@ -127,6 +135,7 @@ def save_now(
         if not ended:
             say(_why_lost(export, export.manifest.finished(save_ms=0, failure=INTERRUPTED)))
     if ended[0].trace is None:
+        recorded.note_lost()
         raise CaptureError(_why_lost(export, ended[0]))
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
@@ -160,7 +169,7 @@ def trace_name(worker: str, suffix: str) -> str:
 
 
 def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = _made(folder)
+    place = prepare_folder(folder)
     return Export(
         recording=recorded.hand_over(),
         manifest=recorded.manifest,
@@ -174,19 +183,21 @@ def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -
     )
 
 
-def _made(folder: Path) -> Path:
-    """Make a folder; where it cannot be had, the trace is the profile's still.
+def prepare_folder(folder: Path) -> Path:
+    """Make the folder of a trace and that of its manifest, before the recording is handed over.
 
     Raises:
         CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
     try:
         place = output_path(folder)
-        make_dir(place)
+        info = place / INFO_DIR
+        Layout.here(place, 0).make_dir(info)
     except OSError as error:
-        raise CaptureError(f"the trace could not be saved: {error}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise CaptureError(f"the trace could not be saved: {place} cannot be written")
+        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
+    for made in (place, info):
+        if not os.access(made, os.W_OK | os.X_OK):
+            raise CaptureError(f"the trace cannot be saved: {made} cannot be written by this user")
     return place
 
 
@@ -234,8 +245,14 @@ def _folder_named(name: object) -> Path:
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:
-        _warn_of("dir_name", name, "path", str(usual.absolute()))
+        _warn_of("dir_name", name, "path", _absolute(usual))
     return usual
+
+
+def _absolute(folder: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(folder.absolute())
+    return "the working directory, which was removed,"
 
 
 def _worker_named(name: object) -> str:
@@ -243,7 +260,7 @@ def _worker_named(name: object) -> str:
     if name is None:
         return usual
     fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
-    if fits and Path(str(name)).name == name:
+    if fits and name != ".." and Path(str(name)).name == name:
         return str(name)
     _warn_of("worker_name", name, "part of a file's name", usual)
     return usual

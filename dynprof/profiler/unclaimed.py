@@ -190,7 +190,8 @@ class _Saver:
             self._say_once(f"of the traces that nobody asked for the first {MOST} alone are saved")
             return
         self._count += 1
-        Wall(StderrNotes()).attempt("saving a trace that nobody asked for", lambda: self._to(held))
+        doing = f"{held.why}; it is lost, for saving it in {held.folder}"
+        Wall(StderrNotes()).attempt(doing, lambda: self._to(held))
 
     def _to(self, held: _Held) -> None:
         tidy(held.folder)
