@@ -46,12 +46,14 @@ class TraceHandler:
         folder: Path,
         worker: str,
         *,
+        instead: Path,
         analyse: bool,
         async_mode: bool,
         use_gzip: bool,
         vendor_folders: bool,
     ) -> None:
         self.folder, self.async_mode = folder, async_mode
+        self._instead = instead
         self._worker, self._analyse, self._use_gzip = worker, analyse, use_gzip
         self._vendor_folders = vendor_folders
 
@@ -62,8 +64,11 @@ class TraceHandler:
             CaptureError: It could not be saved; not raised where another thread saves it.
         """
         recorded = profiler._recorded_now()
-        tidy(self.folder)
-        folder = self._folder_of(recorded)
+        base, why = usable_folder(self.folder, self._instead)
+        if why:
+            warn_script(why)
+        tidy(base)
+        folder = self._folder_of(recorded, base)
         if not self.async_mode:
             gzip, analyse = self._use_gzip, self._analyse
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
@@ -72,15 +77,15 @@ class TraceHandler:
         export.on_end = self._analyse_beside
         _background().submit(export)
 
-    def _folder_of(self, recorded: ClosedWindow) -> Path:
+    def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
-            return self.folder
+            return base
         now = datetime.datetime.now(datetime.timezone.utc).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
         # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
-        return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
+        return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
     def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
         arguments = arguments_for(manifest, analyse=self._analyse)
@@ -137,6 +142,22 @@ def usual_folder() -> Path:
     return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
+def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
+    """Return a folder, or another one where nothing can be written in it, and then what to say.
+
+    Args:
+        folder: The script's, or :func:`usual_folder`.
+        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
+    """
+    if folder == instead or not (why := _why_unusable(folder)):
+        return folder, ""
+    place = instead.absolute()
+    return place, (
+        f"ASCEND_WORK_PATH={os.environ.get('ASCEND_WORK_PATH', '')} cannot be used ({why}); "
+        f"the trace goes to the working directory, {place}"
+    )
+
+
 def worker_here() -> str:
     """Return the first part of the names of this process's traces."""
     return f"{socket.gethostname()}_{os.getpid()}"
@@ -168,14 +189,23 @@ def _made(folder: Path) -> Path:
     Raises:
         CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
+    if why := _why_unusable(folder):
+        raise CaptureError(f"the trace could not be saved: {why}")
+    return output_path(folder)
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder; return why nothing can be written there, empty where it can.
+
+    Raises:
+        CaptureError: A symbolic link leads there.
+    """
     try:
         place = output_path(folder)
         make_dir(place)
     except OSError as error:
-        raise CaptureError(f"the trace could not be saved: {error}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise CaptureError(f"the trace could not be saved: {place} cannot be written")
-    return place
+        return str(error)
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
 
 
 def tensorboard_trace_handler(
@@ -195,7 +225,7 @@ def tensorboard_trace_handler(
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
-            working directory.
+            working directory. Where nothing can be written in the former, the latter.
         worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
         analyse_flag: Make tables from the trace, into ``analysis/`` beside it, in a process of its
             own; it is waited for unless ``async_mode`` is on. On an NPU the vendor's tools do.
@@ -207,9 +237,11 @@ def tensorboard_trace_handler(
             and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
             the process id there.
     """
+    folder = _folder_named(dir_name)
     return TraceHandler(
-        _folder_named(dir_name),
+        folder,
         _worker_named(worker_name),
+        instead=Path() if folder == usual_folder() else folder,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=_flag("use_gzip", use_gzip, default=False),
