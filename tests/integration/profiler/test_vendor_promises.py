@@ -133,3 +133,11 @@ def test_levels_from_1_on_sample_the_pipes_of_ai_cores(level: str, metrics: str)
     """``aic_metrics`` is ``AiCoreNone`` at ``Level0``, ``PipeUtilization`` from ``Level1`` on."""
     settings = _ExperimentalConfig(profiler_level=ProfilerLevel[level]).settings
     assert settings.aic_metrics == metrics
+
+
+def test_metrics_that_the_level_brings_are_not_remarked(recwarn: pytest.WarningsRecorder) -> None:
+    """Off an NPU ``aic_metrics`` is remarked where the script named it, not for its level."""
+    for named in (None, "PipeUtilization"):
+        profile(experimental_config=_ExperimentalConfig(ProfilerLevel.Level1, named))
+        said = [str(one.message) for one in recwarn if "aic_metrics" in str(one.message)]
+        assert bool(said) == bool(named)
