@@ -49,8 +49,9 @@ class ClosedWindow:
     suffix: str
     _file: Path | None = None
     _mark: tuple[int, ...] = ()
-    _given_away: str = ""
     _is_private: bool = False
+    _why_not_taken: str = ""
+    _exported_to: Path | None = None
 
     def __post_init__(self) -> None:
         _at_the_end_of(self, self.recording.companions.discard)
@@ -92,22 +93,36 @@ class ClosedWindow:
     @property
     def can_be_written(self) -> bool:
         """Whether there is a trace to be had, and no handler has it."""
-        return self._is_private or not self._given_away
+        return self._is_private or not self._why_not_taken
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether the script has a file of the whole trace."""
+        return self._exported_to is not None
 
     def hand_over(self) -> Recording:
-        """Give the recording to somebody who saves it; it can be written no more.
+        """Give the recording to a handler, which saves it; it can be written no more.
 
         Raises:
-            BackendError: It was given away before.
+            BackendError: It was given away before, or exported.
         """
-        if self._given_away or self._file:
-            raise BackendError(f"the trace was {self._given_away or 'exported'} already")
-        self._given_away = "handed to a handler, which saves it,"
+        if self._is_private:
+            how = f"to {self._exported_to}" if self._exported_to else "already"
+            text = "a handler can no longer save it; call the handler before the export"
+            raise BackendError(f"the trace was exported {how}; {text}")
+        if self._why_not_taken:
+            raise BackendError(self._why_not_taken)
+        self._why_not_taken = "another handler has the trace, and saves it"
         return self.recording
 
     def saved_as(self, path: Path) -> None:
         """Note where the trace lies, after it was handed over."""
         self._file, self._mark = path, _mark_of(path)
+        self._why_not_taken = f"another handler has saved the trace as {path} already"
+
+    def note_lost(self) -> None:
+        """Note that the trace could not be saved after it was handed over."""
+        self._why_not_taken = "the trace is lost: a handler could not save it"
 
     def write(self, wanted: str | os.PathLike[str]) -> None:
         """Write the trace; compressed where the name ends with ``.gz``.
@@ -122,8 +137,9 @@ class ClosedWindow:
         if source.is_dir():
             make_dir(folder)
             self._copy_folder(source, folder)
+            self._exported_to = folder / source.name
             return
-        path = write_file(wanted, lambda file: _copy(source, file))
+        self._exported_to = path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
             _copy_companions(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})
@@ -137,8 +153,8 @@ class ClosedWindow:
             BackendError: It could not be written whole, or is not what a handler wrote.
         """
         if self._file is None:
-            if self._given_away:
-                raise BackendError(f"the trace was {self._given_away} already")
+            if self._why_not_taken:
+                raise BackendError(self._why_not_taken)
             self._file = self._save()
             self._mark, self._is_private = _mark_of(self._file), True
         elif _mark_of(self._file) != self._mark:
@@ -150,7 +166,7 @@ class ClosedWindow:
         folder = PrivateFolder(Path(tempfile.gettempdir()) / f"dynprof-{secrets.token_hex(8)}")
         _at_the_end_of(self, folder.remove)
         place = folder.path
-        self._given_away = "lost when it could not be saved; it cannot be exported"
+        self._why_not_taken = "the trace is lost: an export could not save it"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
         saved = self.recording.save(raw)
         lost = (*saved.lost, *self.recording.companions.save(place / _STEM))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from abc import ABC, abstractmethod
@@ -57,16 +58,12 @@ class Exports(ABC):
     _strictness: Strictness
 
     @abstractmethod
-    def _recorded_now(self) -> ClosedWindow:
-        """Return what the newest window recorded.
+    def _asking(self, call: str) -> AbstractContextManager[ClosedWindow]:
+        """Give what the newest window recorded; have it saved should the body fail with it.
 
         Raises:
-            ProfileError: It is open still, or there was none.
+            ProfileError: The window is open, or there was none.
         """
-
-    @abstractmethod
-    def _rescuing(self, recorded: ClosedWindow, call: str) -> AbstractContextManager[None]:
-        """Have what was recorded saved for nobody, should the body fail with it."""
 
     @forgiving()
     @takes_output_path
@@ -89,8 +86,7 @@ class Exports(ABC):
             ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
         del use_python_export
-        recorded = self._recorded_now()
-        with self._rescuing(recorded, "export_chrome_trace()"):
+        with self._asking("export_chrome_trace()") as recorded:
             recorded.write(path)
 
     @forgiving()
@@ -119,11 +115,11 @@ class Exports(ABC):
             text = f"metric={metric!r} is none of {', '.join(STACK_METRICS)}"
             self._strictness.wrong(text, f"{STACK_METRICS[0]} is taken")
             metric = STACK_METRICS[0]
-        recorded = self._recorded_now()
-        if not recorded.has_stacks:
-            raise ProfileError("export_stacks() needs a profile with with_stack=True")
-        trace, on_device = recorded.file(), metric != "self_cpu_time_total"
-        write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
+        with self._asking("export_stacks()") as recorded:
+            if not recorded.has_stacks:
+                raise ProfileError("export_stacks() needs a profile with with_stack=True")
+            trace, on_device = recorded.file(), metric != "self_cpu_time_total"
+            write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
 
     @forgiving()
     @takes_output_path
@@ -143,13 +139,14 @@ class Exports(ABC):
             ProfileError: Torch has no results to ask for.
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
-        results = self._recorded_now().results
+        with self._asking("export_memory_timeline()") as recorded:
+            results = recorded.results
 
-        def write(file: Path) -> None:
-            with by_library(file) as made:
-                results.export_memory_timeline(str(made), device)
+            def write(file: Path) -> None:
+                with by_library(file) as made:
+                    results.export_memory_timeline(str(made), device)
 
-        write_file(path, write)
+            write_file(path, write)
 
     @forgiving(no_events)
     def key_averages(
@@ -162,9 +159,9 @@ class Exports(ABC):
 
         Where it fails they are empty, and so is their table.
         """
-        results = self._recorded_now().results
         newer = {"group_by_overload_name": True} if group_by_overload_name else {}
-        return results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
+        with self._asking("key_averages()") as recorded:
+            return recorded.results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
 
     @forgiving(no_events)
     def events(self) -> Any:
@@ -172,15 +169,15 @@ class Exports(ABC):
 
         Where it fails the list is empty.
         """
-        return self._recorded_now().results.events()
+        with self._asking("events()") as recorded:
+            return recorded.results.events()
 
     @property
     def profiler(self) -> Any:
         """Torch's ``torch.autograd.profiler.profile`` of the newest window; None before its end."""
-        try:
-            return self._recorded_now().results.profiler
-        except RuntimeError:
-            return None
+        with contextlib.suppress(ProfileError), self._asking("profiler") as recorded:
+            return recorded.results.profiler
+        return None
 
     def _say_no_effect(self, **settings: Any) -> None:
         """Warn of arguments of torch's that mean nothing here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.clock import time
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.files.folders import make_dir
-from dynprof.files.layout import Layout
+from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
@@ -58,12 +59,20 @@ class TraceHandler:
         self._vendor_folders = vendor_folders
 
     def __call__(self, profiler: Exports) -> None:
-        """Save the trace.
+        """Save the trace; where that fails, warn, unless the profile is strict.
 
         Raises:
+            BackendError: It was exported or saved before.
             CaptureError: It could not be saved; not raised where another thread saves it.
+            ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
-        recorded = profiler._recorded_now()
+        profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
+
+    def _save(self, profiler: Exports) -> None:
+        with profiler._asking("tensorboard_trace_handler()") as recorded:
+            self._take(recorded)
+
+    def _take(self, recorded: ClosedWindow) -> None:
         base, why = usable_folder(self.folder, self._instead)
         if why:
             warn_script(why)
@@ -74,7 +83,7 @@ class TraceHandler:
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
         export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = self._analyse_beside
+        export.on_end = self._ended_beside
         _background().submit(export)
 
     def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
@@ -87,10 +96,13 @@ class TraceHandler:
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
-    def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
+    def _ended_beside(self, path: Path, manifest: Manifest) -> None:
+        if manifest.trace is None:
+            say(f"the trace of a profile is lost: {manifest.reason}")
+            return
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
-            trace = path.parent.parent / str(manifest.trace)
+            trace = path.parent.parent / manifest.trace
             begin_analysis(trace, *arguments)
 
 
@@ -124,7 +136,8 @@ def save_now(
     export.on_end = lambda _, manifest: ended.append(manifest)
     (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
     if ended[0].trace is None:
-        raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
+        recorded.note_lost()
+        raise CaptureError(f"the trace could not be saved and is lost: {ended[0].reason}")
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
     arguments = arguments_for(ended[0], analyse=analyse)
@@ -153,8 +166,18 @@ def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
         return folder, ""
     place = instead.absolute()
     return place, (
-        f"ASCEND_WORK_PATH={os.environ.get('ASCEND_WORK_PATH', '')} cannot be used ({why}); "
-        f"the trace goes to the working directory, {place}"
+        f"ASCEND_WORK_PATH cannot be used ({why}); the trace goes to the working directory, {place}"
+    )
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder without links; return why nothing can be written there, empty where it can."""
+    try:
+        make_dir(folder)
+    except OSError as error:
+        return describe(error)
+    return (
+        "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
     )
 
 
@@ -169,7 +192,7 @@ def trace_name(worker: str, suffix: str) -> str:
 
 
 def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = _made(folder)
+    place = prepare_folder(folder)
     return Export(
         recording=recorded.hand_over(),
         manifest=recorded.manifest,
@@ -183,29 +206,22 @@ def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -
     )
 
 
-def _made(folder: Path) -> Path:
-    """Make a folder; where it cannot be had, the trace is the profile's still.
+def prepare_folder(folder: Path) -> Path:
+    """Make the folder of a trace and that of its manifest, before the recording is handed over.
 
     Raises:
         CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
-    if why := _why_unusable(folder):
-        raise CaptureError(f"the trace could not be saved: {why}")
-    return output_path(folder)
-
-
-def _why_unusable(folder: Path) -> str:
-    """Make a folder; return why nothing can be written there, empty where it can.
-
-    Raises:
-        CaptureError: A symbolic link leads there.
-    """
     try:
         place = output_path(folder)
-        make_dir(place)
+        info = place / INFO_DIR
+        Layout.here(place, 0).make_dir(info)
     except OSError as error:
-        return str(error)
-    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
+        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
+    for made in (place, info):
+        if not os.access(made, os.W_OK | os.X_OK):
+            raise CaptureError(f"the trace cannot be saved: {made} cannot be written by this user")
+    return place
 
 
 def tensorboard_trace_handler(
@@ -254,8 +270,14 @@ def _folder_named(name: object) -> Path:
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:
-        _warn_of("dir_name", name, "path", str(usual.absolute()))
+        _warn_of("dir_name", name, "path", _absolute(usual))
     return usual
+
+
+def _absolute(folder: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(folder.absolute())
+    return "the working directory, which was removed,"
 
 
 def _worker_named(name: object) -> str:
@@ -263,7 +285,7 @@ def _worker_named(name: object) -> str:
     if name is None:
         return usual
     fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
-    if fits and Path(str(name)).name == name:
+    if fits and name != ".." and Path(str(name)).name == name:
         return str(name)
     _warn_of("worker_name", name, "part of a file's name", usual)
     return usual

@@ -74,6 +74,10 @@ def _write(place: Path, write: Callable[[Path], object]) -> Path:
     try:
         write(hidden)
         return _placed(hidden, place)
+    except OSError as error:
+        if error.filename == str(hidden):
+            error.filename = str(place.parent)  # the script knows no hidden file
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             remove(hidden)

@@ -181,7 +181,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         def ask() -> None:
             found.append(self._action_at(step))
 
-        self._strictness.attempt("the schedule", ask)
+        self._strictness.attempt_often("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
@@ -232,7 +232,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     def _trace_ready(self) -> None:
         if self.on_trace_ready and self._recorded:
-            with self._rescuing(self._recorded, "on_trace_ready"):
+            with self._unclaimed.rescuing(self._recorded, "on_trace_ready"):
                 self.on_trace_ready(self)
 
 

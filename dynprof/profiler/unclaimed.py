@@ -200,7 +200,7 @@ class _Saver:
             self._say_once(f"of the traces that nobody asked for the first {MOST} alone are saved")
             return
         self._count += 1
-        doing = "saving the trace of a profile, which is lost,"
+        doing = f"{held.why}; it is lost, for saving it in {held.folder}"
         Wall(StderrNotes()).attempt(doing, lambda: self._to(held))
 
     def _to(self, held: _Held) -> None:

@@ -37,23 +37,27 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
-def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("link", "folder"), [("linked", "linked/out"), ("out/info", "out")])
+def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(
+    tmp_path: Path, link: str, folder: str
+) -> None:
     """acl.prof.start() refuses to record into a symbolic link, and nothing is written there."""
     (tmp_path / "real").mkdir()
-    (tmp_path / "linked").symlink_to("real")
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "real")
     said = run(
         tmp_path,
-        """
+        f"""
         from dynprof.errors import CaptureError
         acl.init()
-        acl.prof.init("linked/out")
+        acl.prof.init("{folder}")
         try:
             acl.prof.start(acl.prof.Config())
         except CaptureError as error:
             print(error)
         """,
     )
-    assert "linked is a symbolic link, which is not followed; write to" in said[0]
+    assert f"{link} is a symbolic link, which is not followed" in said[0]
     assert list((tmp_path / "real").iterdir()) == []
 
 
