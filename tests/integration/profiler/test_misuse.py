@@ -503,12 +503,14 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
 
 def test_a_schedule_that_always_fails_is_said_once() -> None:
     """A schedule that fails for each step gives one warning for its profile, in two lines."""
+
+    def train() -> None:
+        with profile(schedule=lambda _: some(None)) as prof:
+            for _ in range(5):
+                prof.step()
+
     with pytest.warns(UserWarning, match="the schedule returned None for step 0") as caught:
-        prof = profile(schedule=lambda _: some(None))
-        prof.start()
-        for _ in range(5):
-            prof.step()
-        prof.stop()
+        train()
     assert [len(str(warning.message).splitlines()) for warning in caught] == [2]
 
 
