@@ -14,6 +14,7 @@ from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_an
 from dynprof.captures.exporter import INTERRUPTED, Export, Exporter
 from dynprof.clock import time
 from dynprof.errors import CaptureError, describe
+from dynprof.files.folders import make_dir
 from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
@@ -47,12 +48,14 @@ class TraceHandler:
         folder: Path,
         worker: str,
         *,
+        instead: Path,
         analyse: bool,
         async_mode: bool,
         use_gzip: bool,
         vendor_folders: bool,
     ) -> None:
         self.folder, self.async_mode = folder, async_mode
+        self._instead = instead
         self._worker, self._analyse, self._use_gzip = worker, analyse, use_gzip
         self._vendor_folders = vendor_folders
 
@@ -71,8 +74,11 @@ class TraceHandler:
             self._take(recorded)
 
     def _take(self, recorded: ClosedWindow) -> None:
-        tidy(self.folder)
-        folder = self._folder_of(recorded)
+        base, why = usable_folder(self.folder, self._instead)
+        if why:
+            warn_script(why)
+        tidy(base)
+        folder = self._folder_of(recorded, base)
         if not self.async_mode:
             gzip, analyse = self._use_gzip, self._analyse
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
@@ -81,15 +87,15 @@ class TraceHandler:
         export.on_end = functools.partial(self._ended_beside, export)
         _background().submit(export)
 
-    def _folder_of(self, recorded: ClosedWindow) -> Path:
+    def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
-            return self.folder
+            return base
         now = datetime.datetime.now(datetime.timezone.utc).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
         # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
-        return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
+        return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
     def _ended_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
         if manifest.trace is None:
@@ -158,6 +164,32 @@ def usual_folder() -> Path:
     return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
+def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
+    """Return a folder, or another one where nothing can be written in it, and then what to say.
+
+    Args:
+        folder: The script's, or :func:`usual_folder`.
+        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
+    """
+    if folder == instead or not (why := _why_unusable(folder)):
+        return folder, ""
+    place = instead.absolute()
+    return place, (
+        f"ASCEND_WORK_PATH cannot be used ({why}); the trace goes to the working directory, {place}"
+    )
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder without links; return why nothing can be written there, empty where it can."""
+    try:
+        make_dir(folder)
+    except OSError as error:
+        return describe(error)
+    return (
+        "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
+    )
+
+
 def worker_here() -> str:
     """Return the first part of the names of this process's traces."""
     return f"{socket.gethostname()}_{os.getpid()}"
@@ -218,7 +250,7 @@ def tensorboard_trace_handler(
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
-            working directory.
+            working directory. Where nothing can be written in the former, the latter.
         worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
         analyse_flag: Make tables from the trace, into ``analysis/`` beside it, in a process of its
             own; it is waited for unless ``async_mode`` is on. On an NPU the vendor's tools do.
@@ -230,9 +262,11 @@ def tensorboard_trace_handler(
             and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
             the process id there.
     """
+    folder = _folder_named(dir_name)
     return TraceHandler(
-        _folder_named(dir_name),
+        folder,
         _worker_named(worker_name),
+        instead=Path() if folder == usual_folder() else folder,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=_flag("use_gzip", use_gzip, default=False),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import Problem
 from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.requests.plan import past_start
+from dynprof.requests.plan import blamed_for_disk, past_start
 
 if TYPE_CHECKING:
     from dynprof.captures.exporter import Exporter
@@ -105,8 +105,11 @@ def _why_too_late(
     """
     least = request.config.limits.min_free_disk_mb
     if least is not None and free_disk_mb < least:
-        text = f"only {free_disk_mb:,.0f} MB are free now, {least:,.0f} are asked for."
-        return Problem(text, "/limits/min_free_disk_mb")
+        text = (
+            f"only {free_disk_mb:,.0f} MB are free now where the capture would go, and "
+            f"limits.min_free_disk_mb asks for {least:,.0f}."
+        )
+        return Problem(text, blamed_for_disk(request.config))
     if failures >= MAX_FAILURES:
         text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
         return Problem(text, "/backend")

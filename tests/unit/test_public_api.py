@@ -76,6 +76,7 @@ def use_the_profiler(folder: Path) -> dict[str, object]:
         prof.add_metadata("who", "me")
         prof.add_metadata_json("what", [1, 2])
         for _ in range(3):
+            list(folder.rglob("*"))
             prof.step()
     number: int = prof.step_num
     current: ProfilerAction = prof.current_action

@@ -350,10 +350,29 @@ def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
     assert len(saved(tmp_path / "place")) == 1
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    """It is said, and the script ends as it would have."""
+@pytest.mark.parametrize(
+    "how", ["", "on_trace_ready=tensorboard_trace_handler(analyse_flag=False)"]
+)
+def test_a_work_path_that_cannot_be_written_is_named(tmp_path: Path, how: str) -> None:
+    """Where ``ASCEND_WORK_PATH`` cannot be used, the trace is in the working directory."""
     (tmp_path / "file").write_text("")
-    done = run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "file"))
+    script = f"with profile({how}): work()"
+    done = run(tmp_path, script, ASCEND_WORK_PATH=str(tmp_path / "file"))
+    assert len(saved(tmp_path / "place")) == 1
+    assert f"ASCEND_WORK_PATH cannot be used ({tmp_path}/file" in done.stderr
+    assert f"the trace goes to the working directory, {tmp_path / 'place'}" in done.stderr
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is said that the trace is lost, and the script ends as it would have."""
+    script = """
+    os.mkdir("gone")
+    os.chdir("gone")
+    with profile():
+        work()
+        os.rmdir(os.getcwd())
+    """
+    done = run(tmp_path, script)
     assert "it is lost, for saving it in" in done.stderr
 
 
@@ -406,7 +425,7 @@ def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
         work()
     """
     done = run(tmp_path, script)
-    assert "nobody asked for is lost: the process was interrupted" in done.stderr
+    assert "the trace of a profile is lost: the process was interrupted" in done.stderr
     assert "Traceback" not in done.stderr
     (manifest,) = (tmp_path / "place" / "info").glob("*.info.json")
     assert "interrupted" in load_manifest(manifest).reason
