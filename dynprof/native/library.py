@@ -104,6 +104,7 @@ class NativeMarks:
                 ctypes.c_size_t,
             )
         self._listeners: list[Listener] = []
+        self._dropped = 0
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
 
