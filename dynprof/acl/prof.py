@@ -147,11 +147,13 @@ def recording(config: Config) -> Iterator[None]:
     An exception of the script's passes: where :func:`stop` fails after it, that is printed.
     """
     start(config)
+    done = False
     try:
         yield
-    except BaseException:
-        Wall(StderrNotes()).attempt("acl.prof.stop()", lambda: stop(config))
-        raise
+        done = True
+    finally:
+        if not done:
+            Wall(StderrNotes()).attempt("acl.prof.stop()", lambda: stop(config))
     stop(config)
 
 
