@@ -85,6 +85,10 @@ class Export:
         return self.layout.manifest(self.folder, self.copy)
 
 
+INTERRUPTED = "saving was interrupted"
+"""The reason of a capture that a script's Ctrl-C has ended."""
+
+
 class Exporter:
     """Saves one recording at a time.
 
@@ -145,9 +149,15 @@ class Exporter:
             self._thread.join(timeout=5)
 
     def save_now(self, export: Export) -> None:
-        """Save on the calling thread."""
-        self._newest = export
-        self._export(export)
+        """Save on the calling thread; Ctrl-C and the like pass, and leave nothing half done."""
+        self._newest, is_interrupted = export, True
+        try:
+            self._export(export)
+            is_interrupted = False
+        finally:
+            if is_interrupted:
+                failed = export.manifest.finished(save_ms=0, failure=INTERRUPTED)
+                self._publish(export, failed)
 
     def _run(self) -> None:
         while (export := self._exports.get()) is not None:
@@ -214,7 +224,7 @@ def _remove_empty(export: Export) -> None:
     """Remove the folders of a capture of which nothing could be written; a script's own stays."""
     with contextlib.suppress(OSError):  # another rank has written there
         export.manifest_path.parent.rmdir()
-        if export.folder.name.startswith("step_"):
+        if export.folder.name.startswith("step_") or export.folder.name.endswith(VENDORS_FOLDER):
             export.folder.rmdir()
 
 

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.npu_exports import exported
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
-from dynprof.errors import BackendError, ProfileError
+from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
 from dynprof.files.folders import make_dir
-from dynprof.files.layout import trace_stem
+from dynprof.files.layout import free_disk_mb, host_name, trace_stem
 from dynprof.files.output import PrivateFolder, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import output_path, write_file
+from dynprof.profiler.tidying import tidy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedInfo", "metadata"}
 """Members of a trace that a script's metadata may not take the place of."""
+HOST_TIME = "self_cpu_time_total"
+"""The metric of stacks that counts the host's time; the others count a device's."""
 _STEM = "trace"
 
 
@@ -109,8 +113,50 @@ class ClosedWindow:
         """Note where the trace lies, after it was handed over."""
         self._file, self._mark = path, _mark_of(path)
 
-    def write(self, wanted: str | os.PathLike[str]) -> None:
-        """Write the trace; compressed where the name ends with ``.gz``.
+    def export(self, wanted: str | os.PathLike[str]) -> None:
+        """Write the trace as :meth:`write` does; torch_npu makes it of what an NPU recorded.
+
+        Where torch_npu makes none, its folder is put next to it.
+        """
+        source = self.file()
+        if not source.is_dir():
+            self.write(wanted)
+            return
+        with contextlib.ExitStack() as held:
+            try:
+                made = held.enter_context(exported(source, "export_chrome_trace"))
+            except BackendError as error:
+                warn_script(str(error))
+                self.write(wanted)
+            else:
+                write_file(wanted, lambda file: _copy(made, file))
+                if self.manifest.request.config.get("metadata"):
+                    text = "metadata is not in the trace that torch_npu exports"
+                    warn_script(f"{text}; with tensorboard_trace_handler() it has a file")
+
+    def export_stacks(self, wanted: str | os.PathLike[str], metric: str) -> None:
+        """Write folded stacks; torch_npu makes those of what an NPU recorded.
+
+        Raises:
+            BackendError: torch_npu made none.
+            CaptureError: As for :meth:`write`.
+        """
+        from dynprof.analysis.output.stacks import write_folded
+
+        trace, on_device = self.file(), metric != HOST_TIME
+        if trace.is_dir():
+            vendors = "self_npu_time_total" if on_device else HOST_TIME
+            with exported(trace, "export_stack", vendors) as made:
+                path = write_file(wanted, lambda file: _copy(made, file))
+        else:
+            path = write_file(wanted, lambda file: write_folded(trace, file, on_device=on_device))
+        if on_device and not path.stat().st_size:
+            warn_script(f"{path} is empty: no operator started anything that {metric} counts")
+
+    def write(self, wanted: str | os.PathLike[str]) -> Path:
+        """Write the trace, compressed where the name ends with ``.gz``; return where it is.
+
+        What an NPU recorded is a folder of the vendor's, which is put into the path's folder.
 
         Raises:
             BackendError: It could not be written whole.
@@ -121,14 +167,14 @@ class ClosedWindow:
         source = self.file()
         if source.is_dir():
             make_dir(folder)
-            self._copy_folder(source, folder)
-            return
+            return self._copy_folder(source, folder)
         path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
             _copy_companions(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})
         if arguments := arguments_for(manifest, analyse=False):
             analyse_now(path, arguments)
+        return path
 
     def file(self) -> Path:
         """Return where the trace lies: where a handler put it, else in a private place.
@@ -146,9 +192,26 @@ class ClosedWindow:
         return self._file
 
     def _save(self) -> Path:
-        """Write the trace into a folder that goes when nobody needs this object any more."""
-        folder = PrivateFolder(Path(tempfile.gettempdir()) / f"dynprof-{secrets.token_hex(8)}")
+        """Write the trace into a folder that goes when nobody needs this object any more.
+
+        Raises:
+            BackendError: It could not be written whole.
+            CaptureError: The disk of that folder is full.
+        """
+        temporary = Path(tempfile.gettempdir())
+        tidy(temporary)
+        name = f".{host_name()}_{os.getpid()}.{secrets.token_hex(8)}.recording"
+        folder = PrivateFolder(temporary / name)
         _at_the_end_of(self, folder.remove)
+        try:
+            return self._save_in(folder)
+        except (OSError, DynprofError) as error:
+            if free_disk_mb(temporary) < 1:
+                text = f"the disk of {temporary} is full, where traces are put together"
+                raise CaptureError(f"{text}; set TMPDIR to a folder on another disk") from error
+            raise
+
+    def _save_in(self, folder: PrivateFolder) -> Path:
         place = folder.path
         self._given_away = "lost when it could not be saved; it cannot be exported"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
@@ -170,7 +233,7 @@ class ClosedWindow:
         _warn_of((*lost, *done.remarks(), *done.faults()))
         return whole
 
-    def _copy_folder(self, source: Path, parent: Path) -> None:
+    def _copy_folder(self, source: Path, parent: Path) -> Path:
         folder = parent / source.name
         copies = PrivateFolder(parent / f".{secrets.token_hex(8)}.tmp")
         try:
@@ -180,6 +243,7 @@ class ClosedWindow:
             copies.remove()
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
+        return folder
 
 
 def _warn_of(lost: Collection[str]) -> None:
@@ -199,6 +263,8 @@ def _mark_of(path: Path) -> tuple[int, ...]:
         facts = path.stat()
     except FileNotFoundError:
         return ()
+    if path.is_dir():  # torch_npu writes a log into its folder as it reads it
+        return facts.st_dev, facts.st_ino
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 

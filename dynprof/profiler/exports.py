@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dynprof.errors import ProfileError
 from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
 from dynprof.profiler.strictness import Strictness, forgiving
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow
 
 STACK_METRICS = (
-    "self_cpu_time_total",
+    HOST_TIME,
     "self_cuda_time_total",
     "self_xpu_time_total",
     "self_npu_time_total",
@@ -79,7 +80,8 @@ class Exports(ABC):
         its own, and a warning says which.
 
         Args:
-            path: Where to; its folder is made.
+            path: Where to; its folder is made. On an NPU torch_npu makes the trace; where it
+                makes none, a warning says why, and its folder is put there.
             use_python_export: Taken as torch does; the trace is the same.
 
         Raises:
@@ -91,13 +93,11 @@ class Exports(ABC):
         del use_python_export
         recorded = self._recorded_now()
         with self._rescuing(recorded, "export_chrome_trace()"):
-            recorded.write(path)
+            recorded.export(path)
 
     @forgiving()
     @takes_output_path
-    def export_stacks(
-        self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
-    ) -> None:
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = HOST_TIME) -> None:
         """Write folded stacks, which FlameGraph and speedscope read: frames, then microseconds.
 
         Args:
@@ -107,14 +107,15 @@ class Exports(ABC):
                 ``self_cpu_time_total``, ``self_cuda_time_total``, ``self_xpu_time_total``,
                 ``self_npu_time_total``.
 
+        torch_npu makes the stacks of what an NPU recorded.
+
         Raises:
+            BackendError: torch_npu made none.
             CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
                 be written.
             ProfileError: Nothing was recorded yet, or without stacks.
             ValueError: There is no such metric.
         """
-        from dynprof.analysis.output.stacks import write_folded
-
         if metric not in STACK_METRICS:
             text = f"metric={metric!r} is none of {', '.join(STACK_METRICS)}"
             self._strictness.wrong(text, f"{STACK_METRICS[0]} is taken")
@@ -122,8 +123,8 @@ class Exports(ABC):
         recorded = self._recorded_now()
         if not recorded.has_stacks:
             raise ProfileError("export_stacks() needs a profile with with_stack=True")
-        trace, on_device = recorded.file(), metric != "self_cpu_time_total"
-        write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
+        with self._rescuing(recorded, "export_stacks()"):
+            recorded.export_stacks(path, metric)
 
     @forgiving()
     @takes_output_path

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
-from dynprof.captures.exporter import Export, Exporter
+from dynprof.captures.exporter import INTERRUPTED, Export, Exporter
 from dynprof.clock import time
 from dynprof.errors import CaptureError
 from dynprof.files.folders import make_dir
@@ -69,7 +70,7 @@ class TraceHandler:
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
         export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = self._analyse_beside
+        export.on_end = functools.partial(self._analyse_beside, export)
         _background().submit(export)
 
     def _folder_of(self, recorded: ClosedWindow) -> Path:
@@ -82,7 +83,10 @@ class TraceHandler:
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
-    def _analyse_beside(self, path: Path, manifest: Manifest) -> None:
+    def _analyse_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
+        if manifest.trace is None:
+            say(_why_lost(export, manifest))
+            return
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
             trace = path.parent.parent / str(manifest.trace)
@@ -117,15 +121,23 @@ def save_now(
     export = _export(recorded, folder, worker, use_gzip)
     export.least_free_mb = least_free_mb
     export.on_end = lambda _, manifest: ended.append(manifest)
-    (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
+    try:
+        (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
+    finally:
+        if not ended:
+            say(_why_lost(export, export.manifest.finished(save_ms=0, failure=INTERRUPTED)))
     if ended[0].trace is None:
-        raise CaptureError(f"the trace could not be saved: {ended[0].reason}")
+        raise CaptureError(_why_lost(export, ended[0]))
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
     arguments = arguments_for(ended[0], analyse=analyse)
     if arguments is not None:
         analyse_now(trace, arguments)
     return trace
+
+
+def _why_lost(export: Export, manifest: Manifest) -> str:
+    return f"the trace {export.folder / export.trace_name} is lost: {manifest.reason}"
 
 
 def usual_folder() -> Path:

@@ -55,9 +55,11 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
         write: Writes the file at the path that it gets, which ends as this one does.
 
     Raises:
-        CaptureError: A link is in the path, something is there that is no regular file, or it
-            cannot be written.
+        CaptureError: A link is in the path, it names a folder, something is there that is no
+            regular file, or it cannot be written.
     """
+    if str(path).endswith(os.sep):
+        raise CaptureError(f"{path} is not written: it is the name of a folder; name a file in it")
     try:
         return _write(output_path(path), write)
     except OSError as error:

@@ -195,8 +195,7 @@ class _Saver:
     def _to(self, held: _Held) -> None:
         tidy(held.folder)
         if held.window.is_private:  # its handler could not put it where it wanted it
-            trace = held.folder / trace_name(worker_here(), held.window.suffix)
-            held.window.write(trace)
+            trace = held.window.write(held.folder / trace_name(worker_here(), held.window.suffix))
         else:
             least = Limits().min_free_disk_mb
             trace = save_now(

@@ -128,6 +128,7 @@ def plan(
             *dropped,
             *_without_effect(config, capable.backend),
             *_without_host(config, activities),
+            *_without_operators(config, capable),
             *_without_device(config, activities, capable),
             *_served_in_part(config, script, capable),
         ),
@@ -270,6 +271,17 @@ def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterat
         if getattr(config, name) and "CPU" not in activities:
             text = "has no effect: it belongs to CPU, which the activities leave out."
             yield Problem(text, f"/{name}")
+
+
+def _without_operators(config: ProfilerConfig, capable: Capabilities) -> Iterator[Problem]:
+    """Yield that marks alone are recorded, where the config names CPU itself.
+
+    CPU with NPU is the vendor's default, which its samples of Level_none have too.
+    """
+    named = {name.upper() for name in config.activities}
+    if capable.backend == MARKS and "CPU" in named and not config.watches_all:
+        text = "Level_none leaves out operators; Level0 with msprof_tx has both."
+        yield Problem(text, "/experimental_config/profiler_level")
 
 
 def _without_device(

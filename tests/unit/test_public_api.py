@@ -213,6 +213,12 @@ def test_what_is_supported_is_of_the_enumerations() -> None:
     assert supported_export_type() <= set(ExportType)
 
 
+def test_levels_without_torch_are_those_that_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch ``Level0`` and marks alone, ``Level_none``, are supported."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert supported_profiler_level() == {ProfilerLevel.Level_none, ProfilerLevel.Level0}
+
+
 def rows() -> list[list[str]]:
     """Return the cells of the table of names."""
     section = PAGE.split("## Names")[1].split("\n\nWhat each field")[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import stat
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -21,6 +23,7 @@ from dynprof.files.layout import host_name
 from dynprof.profiler import (
     _ExperimentalConfig,
     analyse,
+    closed_window,
     profile,
     schedule,
     tensorboard_trace_handler,
@@ -331,6 +334,46 @@ def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
     assert len(operators(read(path), "aten::mm")) == 1
 
 
+def test_a_child_cannot_step_the_profile_of_its_parent(tmp_path: Path) -> None:
+    """In a forked child a step warns that the profile is the parent's; the script goes on."""
+    done = run(
+        """
+        prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
+        prof.start()
+        child = os.fork()
+        if child == 0:
+            prof.step()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        prof.stop()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "only the parent process may step its profile" in done.stderr
+    assert "another torch.profiler" not in done.stderr
+
+
+def test_a_profile_of_a_worker_thread_that_fails_is_lost(tmp_path: Path) -> None:
+    """What a thread started and did not stop before it failed is lost, and the process says so."""
+    done = run(
+        """
+        import threading
+        def train():
+            prof = profile(on_trace_ready=tensorboard_trace_handler("log"))
+            prof.start()
+            raise ValueError("NaN")
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a profile was never stopped; it is lost" in done.stderr
+    assert not list((tmp_path / "log").glob("*"))
+
+
 def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
     """What is being saved is its parent's: it neither waits nor gives it up."""
     SELF_TEST.begin()
@@ -526,3 +569,72 @@ def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_pat
     """
     lines = ("before", "in 0", "by descriptor", "in 1", "by descriptor", "after")
     assert run(script, tmp_path).stderr.splitlines() == list(lines)
+
+
+def test_ctrl_c_while_a_handler_saves_leaves_a_manifest_that_says_so(tmp_path: Path) -> None:
+    """A script that catches it goes on; nothing is left half done, and the next trace is saved."""
+    done = run(
+        """
+        import signal, glob
+        handler = tensorboard_trace_handler("result", analyse_flag=False)
+        def interrupt():
+            while not glob.glob("result/info/.*saving/*.json"):
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+        def profiled(times):
+            with profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=1),
+                         on_trace_ready=handler) as prof:
+                for _ in range(times):
+                    work()
+                prof.step()
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            profiled(10_000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        assert not glob.glob("result/info/.*saving")
+        profiled(1)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert "is lost: saving was interrupted" in done.stderr
+    reasons = {load_manifest(path).reason for path in tmp_path.glob("result/info/*.info.json")}
+    assert reasons == {"saving was interrupted", ""}
+    assert len(list(tmp_path.glob("result/*.trace.json"))) == 1
+
+
+def test_private_copies_of_a_killed_script_are_removed_by_the_next_that_exports(
+    tmp_path: Path,
+) -> None:
+    """A trace is put together in the temporary folder, which may be in memory."""
+    (tmp_path / "temporary").mkdir()
+    script = """
+        import tempfile
+        tempfile.tempdir = "temporary"
+        with profile() as prof:
+            work()
+        prof.export_chrome_trace("trace.json")
+        left = [name for name in os.listdir("temporary") if name.endswith(".recording")]
+        assert len(left) == 1, left
+        """
+    killed = run(textwrap.dedent(script) + "os.kill(os.getpid(), 9)", tmp_path)
+    assert killed.returncode == -9, killed.stderr
+    assert len(list((tmp_path / "temporary").glob(".*.recording"))) == 1
+    done = run(script, tmp_path)
+    assert (done.returncode, "which a killed process left unfinished" in done.stderr) == (0, True)
+    assert not list((tmp_path / "temporary").glob(".*.recording"))
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says where traces are put together, and how to have them elsewhere."""
+    prof = recorded(strict=True)
+    monkeypatch.setattr(closed_window, "free_disk_mb", lambda _: 0.0)
+    monkeypatch.setattr(closed_window, "pack", fail_for_want_of_space)
+    with pytest.raises(CaptureError, match=f"{tempfile.gettempdir()} is full.*; set TMPDIR"):
+        prof.export_chrome_trace("trace.json")
+
+
+def fail_for_want_of_space(*_: object, **__: object) -> None:
+    """Fail as a write does on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -59,6 +59,11 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         (lambda **how: profile(activities=["TPU"], **how), f"=\\['TPU'\\] {ACTIVITIES}"),
         (lambda **how: profile(activities=some(3), **how), f"activities=3 {ACTIVITIES}"),
         (lambda **how: profile(activities=some("CPU"), **how), f"activities='CPU' {ACTIVITIES}"),
+        (lambda **how: profile(activities=some({}), **how), f"activities={{}} {ACTIVITIES}"),
+        (
+            lambda **how: profile(use_cuda=some("x"), **how),
+            "use_cuda='x' is not True or False; it is left out",
+        ),
         (
             lambda **how: profile(experimental_config=5, **how),
             "=5 is not an _Exp.*; the default is",

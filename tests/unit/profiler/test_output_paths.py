@@ -46,6 +46,13 @@ def test_a_link_in_a_scripts_path_is_refused(
         output_path(place / path if absolute else path)
 
 
+def test_the_name_of_a_folder_is_no_place_for_a_file(place: Path) -> None:
+    """A path that ends with a slash is refused, and no file takes the folder's name."""
+    with pytest.raises(CaptureError, match="new/ is not written: it is the name of a folder"):
+        write_file("new/", lambda file: file.write_text("trace"))
+    assert not (place / "new").exists()
+
+
 def test_a_path_without_links_is_made_absolute(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,7 +255,20 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
         activities=activities,
         experimental_config=ALONE,
     )
-    assert (found.backend, found.activities, found.remarks) == ("marks", ("CPU",), ())
+    assert (found.backend, found.activities) == ("marks", ("CPU",))
+
+
+@pytest.mark.parametrize(
+    ("activities", "is_said"), [(["CPU"], True), (["NPU"], False), (["CPU", "NPU"], False)]
+)
+def test_marks_alone_where_cpu_is_named_leave_out_operators(
+    activities: list[str], is_said: bool
+) -> None:
+    """``Level_none`` with CPU alone gets a remark that operators are left out; the default none."""
+    found = accepted(capabilities=(TORCH, MARKS), activities=activities, experimental_config=ALONE)
+    said = [remark.text for remark in found.remarks]
+    text = "Level_none leaves out operators; Level0 with msprof_tx has both."
+    assert said == [text] * is_said
 
 
 def test_marks_alone_may_have_a_database() -> None:
