@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import ProfilerConfig
 from dynprof.errors import SessionError
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.handlers import prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
@@ -42,6 +43,7 @@ class SessionWindow:
         self._windows = ScriptWindows(model, script, marks_steps=False)
         self._warn_of_missing(config.devices)
         self._thread = threading.current_thread()
+        self._windows.end_at_exit = self._end_at_exit
         self._windows.open(lambda _step: ProfilerAction.RECORD, 0)
 
     def join(self, config: Config) -> None:
@@ -72,8 +74,13 @@ class SessionWindow:
         Raises:
             CaptureError: It could not be saved.
         """
-        if self._windows.puts_off(self.end):
+        if not self._windows.window or self._windows.puts_off(self.end):
             return
         recorded = self._windows.close({"devices": self._devices})
         if recorded:
             save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)
+
+    def _end_at_exit(self) -> None:
+        """Do what the script forgot."""
+        say("an acl session was never stopped; it ends with the process, and is saved")
+        self.end()

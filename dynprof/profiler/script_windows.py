@@ -139,7 +139,7 @@ class ScriptWindows:
             window.open(self._prepare, step)
         window.resume(time.perf_counter())
         current.open_ms = (time.perf_counter() - began_s) * 1e3
-        self._current = current
+        self._current, self.is_parents = current, False
         _open_now.add(self)
         call_at_forked_end(_end_all)
 
